@@ -1,0 +1,120 @@
+"""The job graph: vertices, edges, tables. What the planner hands to the protocol, nothing of Spark.
+
+A vertex is a chain of operators between two exchanges. Its subtasks are source splits (SOURCE) or
+ranges of key groups (KEYED); a STATELESS vertex has one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from checkpointing.identifiers import ChannelId, EdgeId, SplitId, SubtaskId, TableName, VertexId
+
+
+class VertexKind(Enum):
+    """What the subtasks of a vertex are."""
+
+    SOURCE = "source"
+    STATELESS = "stateless"
+    KEYED = "keyed"
+
+
+class TableMode(Enum):
+    """How an output table follows its stream."""
+
+    APPEND = "append"
+    """Rows are added; foreign commits are none of ours."""
+    UPSERT = "upsert"
+    """One row per key; its active files are exactly the ranges of the cut."""
+    STATE = "state"
+    """A view of an operator's state handles, published like an upsert table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An output table and how it is written; `keys` name the columns of an upsert's key."""
+
+    name: TableName
+    mode: TableMode
+    keys: tuple[str, ...] = ()
+    judged: bool = False
+    """Whether a suite judges this table's staged rows at each barrier (J3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """A vertex with its explicit, stable id; `splits` name a source's subtasks in order."""
+
+    id: VertexId
+    kind: VertexKind
+    parallelism: int
+    tables: tuple[Table, ...] = ()
+    splits: tuple[SplitId, ...] = ()
+
+    def subtasks(self) -> tuple[SubtaskId, ...]:
+        """Return the vertex's subtasks in order of index."""
+        return tuple(SubtaskId(self.id, index) for index in range(self.parallelism))
+
+
+class InvalidGraphError(ValueError):
+    """A graph that is no pipeline: names the vertex and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """Vertices in topological order (a record meets them in this order) and the edges between them."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[EdgeId, ...]
+
+    def __post_init__(self) -> None:
+        """Raise InvalidGraphError unless ids are unique and every edge points forward."""
+        order = {vertex.id: place for place, vertex in enumerate(self.vertices)}
+        if len(order) != len(self.vertices):
+            raise InvalidGraphError(f"duplicate vertex id among {[v.id for v in self.vertices]}")
+        for edge in self.edges:
+            if edge.upstream not in order or edge.downstream not in order:
+                raise InvalidGraphError(f"edge {edge} names a vertex that is not in the graph")
+            if order[edge.upstream] >= order[edge.downstream]:
+                raise InvalidGraphError(f"edge {edge} does not point forward")
+        writers = [table.name for vertex in self.vertices for table in vertex.tables]
+        twice = sorted({name for name in writers if writers.count(name) > 1})
+        if twice:
+            raise InvalidGraphError(f"table {twice[0]} has two writers; give each vertex a table of its own")
+
+    def vertex(self, name: VertexId) -> Vertex:
+        """Return the vertex of that id; raise KeyError if there is none."""
+        for vertex in self.vertices:
+            if vertex.id == name:
+                return vertex
+        raise KeyError(name)
+
+    def sources(self) -> tuple[Vertex, ...]:
+        """Return the source vertices."""
+        return tuple(v for v in self.vertices if v.kind is VertexKind.SOURCE)
+
+    def operators(self) -> tuple[Vertex, ...]:
+        """Return all vertices that run micro-batches."""
+        return tuple(v for v in self.vertices if v.kind is not VertexKind.SOURCE)
+
+    def subtasks(self) -> Iterator[SubtaskId]:
+        """Yield every subtask of the job, in topological order."""
+        for vertex in self.vertices:
+            yield from vertex.subtasks()
+
+    def downstream(self, name: VertexId) -> tuple[EdgeId, ...]:
+        """Return the edges that leave a vertex."""
+        return tuple(edge for edge in self.edges if edge.upstream == name)
+
+    def channels_into(self, name: VertexId) -> tuple[ChannelId, ...]:
+        """Return a vertex's input channels: one per (edge, upstream subtask)."""
+        return tuple(
+            ChannelId(edge, index)
+            for edge in self.edges
+            if edge.downstream == name
+            for index in range(self.vertex(edge.upstream).parallelism)
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return every output table of the job, in order of their vertices."""
+        return tuple(table for vertex in self.vertices for table in vertex.tables)

@@ -1,0 +1,66 @@
+"""State handles: references to immutable files, never bytes (Flink: `StateHandle`).
+
+Paths are relative to the warehouse, so that a warehouse can be moved. Every staged file is a shared
+handle (design 3.4): an acknowledgement carries all live ones, and aborting a checkpoint deletes none.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileHandle:
+    """One immutable Parquet file.
+
+    `path` is relative to the warehouse; `crc32` is over the whole file; `stats` is the Delta
+    statistics JSON of the file (numRecords, minValues, maxValues, nullCount).
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    crc32: int
+    stats: str = "{}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """Order of state files: (generation, micro-batch), never reused. Newest wins for a key."""
+
+    generation: Generation
+    micro_batch: int
+
+
+class KeyedFileKind(Enum):
+    """What a keyed file says about its range of key groups."""
+
+    BASE = "base"
+    """Every key of the range; what lies before it no longer counts."""
+    DELTA = "delta"
+    """Only the keys touched by one micro-batch, tombstones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedFile:
+    """A file of keyed rows (operator state, or an upsert table) of the key groups first..last."""
+
+    file: FileHandle
+    kind: KeyedFileKind
+    first_key_group: int
+    last_key_group: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file staged for an append table, not yet in its log.
+
+    `after` is the last barrier that its vertex had passed when it was staged, so the net files of
+    row m with parent p are exactly those with `after >= p` that its snapshot carries.
+    """
+
+    table: TableName
+    file: FileHandle
+    after: CheckpointId

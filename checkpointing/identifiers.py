@@ -1,0 +1,99 @@
+"""Names and numbers of the protocol, each a type of its own.
+
+Whatever comes from outside (a pipeline's ids, a folder's name) is validated here, once, before it
+can become a path, a column or a key.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+CheckpointId = NewType("CheckpointId", int)
+"""The coordinator's counter: rises, never reused. Epoch n = the records between barriers n-1 and n."""
+
+Generation = NewType("Generation", int)
+"""The fencing number of one tick's claim on the job."""
+
+JobName = NewType("JobName", str)
+VertexId = NewType("VertexId", str)
+TableName = NewType("TableName", str)
+"""`schema/table`, as it lies under the warehouse."""
+SplitId = NewType("SplitId", str)
+
+NO_CHECKPOINT = CheckpointId(0)
+"""The cut before the first checkpoint: every source at its start, every table empty."""
+
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}")
+
+
+class InvalidNameError(ValueError):
+    """A name from outside that may not become a path, with the rule it breaks."""
+
+
+def job_name(text: str) -> JobName:
+    """Return `text` as a job's name; raise InvalidNameError if it may not be a folder's name."""
+    return JobName(_matched(_WORD, "job name", text))
+
+
+def vertex_id(text: str) -> VertexId:
+    """Return `text` as a vertex's id; raise InvalidNameError naming the rule it breaks."""
+    return VertexId(_matched(_WORD, "id", text))
+
+
+def split_id(text: str) -> SplitId:
+    """Return `text` as a source split's id; raise InvalidNameError naming the rule it breaks."""
+    return SplitId(_matched(_SPLIT, "split", text))
+
+
+def table_name(text: str) -> TableName:
+    """Return `schema/table` as a table's name; raise InvalidNameError naming the rule it breaks."""
+    parts = text.split("/")
+    if len(parts) != 2:  # noqa: PLR2004 - a schema and a table
+        raise InvalidNameError(f"table {text!r}: write it as 'schema/table'")
+    for part in parts:
+        _matched(_WORD, f"part of table {text!r}", part)
+    return TableName(text)
+
+
+def _matched(pattern: re.Pattern[str], what: str, text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise InvalidNameError(f"{what} {text!r} does not match {pattern.pattern}")
+    return text
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubtaskId:
+    """One subtask of a vertex: one range of key groups, or one source split."""
+
+    vertex: VertexId
+    index: int
+
+    def __str__(self) -> str:
+        """Return `vertex/index`, the form used in messages and metadata."""
+        return f"{self.vertex}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EdgeId:
+    """An edge of the job graph: `input` is the ordinal of the downstream vertex's input."""
+
+    upstream: VertexId
+    downstream: VertexId
+    input: int = 0
+
+    def __str__(self) -> str:
+        """Return `upstream->downstream:input`."""
+        return f"{self.upstream}->{self.downstream}:{self.input}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChannelId:
+    """From one upstream subtask into one vertex: (edge, index of the upstream subtask)."""
+
+    edge: EdgeId
+    subtask: int
+
+    def __str__(self) -> str:
+        """Return `upstream->downstream:input[subtask]`."""
+        return f"{self.edge}[{self.subtask}]"

@@ -1,0 +1,141 @@
+"""The rows of the `checkpoints` table, as they are persisted: versioned pydantic models, JSON, no pickle.
+
+A row of kind CHECKPOINT is one consistent cut. CLAIM and RELEASE rows carry the fence (`commit.fencing`).
+"""
+
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.snapshots import SubtaskSnapshot
+
+FORMAT: Literal[1] = 1
+
+
+class RowKind(Enum):
+    """What a row of `checkpoints` says."""
+
+    CLAIM = "claim"
+    RELEASE = "release"
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+
+
+class _Persisted(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Holder(_Persisted):
+    """Who holds a job: enough to name him to a user and to find out whether he is still alive."""
+
+    host: str
+    pid: int
+    started: str
+    """When that process started, as the operating system tells it: a pid alone may be reused."""
+    dagster_run: str | None = None
+
+    def __str__(self) -> str:
+        """Return the holder as a user reads it."""
+        run = f", Dagster run {self.dagster_run}" if self.dagster_run else ""
+        return f"process {self.pid} on {self.host}{run}"
+
+
+class Claim(_Persisted):
+    """A tick's claim on the job: its generation, who it is, and the ids it may hand out (A6)."""
+
+    format: Literal[1] = FORMAT
+    generation: Generation
+    holder: Holder
+    first_id: CheckpointId
+    last_id: CheckpointId
+    at_ms: int
+    nonce: str
+
+
+class Release(_Persisted):
+    """An orderly end: the job is free, and `next_id` is the first id that was not used."""
+
+    format: Literal[1] = FORMAT
+    generation: Generation
+    next_id: CheckpointId
+    at_ms: int
+    nonce: str
+
+
+class VertexRecord(_Persisted):
+    """One vertex of a cut: its micro-batch counter at the barrier and a snapshot per subtask."""
+
+    vertex: VertexId
+    micro_batch: int
+    subtasks: tuple[SubtaskSnapshot, ...]
+    splits: tuple[str, ...] = ()
+    """The split of each subtask, for a source."""
+
+
+class TableRecord(_Persisted):
+    """What publishing this row means for one table; `parent_version` is its version at the parent cut."""
+
+    table: TableName
+    mode: TableMode
+    adds: tuple[FileHandle, ...] = ()
+    files: tuple[FileHandle, ...] = ()
+    parent_version: int
+
+
+class BarrierRecord(_Persisted):
+    """When barrier n reached one channel of a vertex."""
+
+    channel: str
+    at_ms: int
+
+
+class VertexStatistics(_Persisted):
+    """The epoch's life at one vertex (E6, C7); times in ms since the epoch, durations in ms."""
+
+    vertex: VertexId
+    barriers: tuple[BarrierRecord, ...] = ()
+    aligned_ms: int = 0
+    """When the last barrier was there and the snapshot was taken."""
+    alignment_ms: int = 0
+    bytes_held: int = 0
+    acknowledged_ms: int = 0
+    micro_batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_out: int = 0
+    busy_ms: int = 0
+
+
+class Statistics(_Persisted):
+    """What is known of the epoch when its row is written. Statistics never steer."""
+
+    triggered_ms: int
+    committed_ms: int
+    rows: int
+    """Rows that the sources sent in this epoch."""
+    vertices: tuple[VertexStatistics, ...] = ()
+    verdicts: tuple[str, ...] = ()
+    """The suites' verdicts, JSON as the judge gave them (J3)."""
+
+
+class CheckpointRecord(_Persisted):
+    """One consistent cut: positions, state handles and the net files of every table (design 3.5)."""
+
+    format: Literal[1] = FORMAT
+    job: str
+    kind: RowKind = RowKind.CHECKPOINT
+    checkpoint: CheckpointId
+    parent: CheckpointId
+    generation: Generation
+    nonce: str
+    max_parallelism: int
+    vertices: tuple[VertexRecord, ...]
+    tables: tuple[TableRecord, ...]
+    statistics: Statistics
+
+
+Row = CheckpointRecord | Claim | Release
