@@ -13,7 +13,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import Row
 from checkpointing.snapshots import RangeFiles
 
 # ------------------------------------------------------------------ facts
@@ -104,9 +104,9 @@ class TablesChecked:
 
 @dataclass(frozen=True, slots=True)
 class RowAppended:
-    """Answer to AppendRow: the row is in, at that version of `checkpoints`. THE COMMIT POINT."""
+    """Answer to AppendRow: the row of that nonce is in, at that version of `checkpoints`. THE COMMIT POINT."""
 
-    checkpoint: CheckpointId
+    nonce: str
     version: int
 
 
@@ -114,7 +114,7 @@ class RowAppended:
 class RowRefused:
     """Answer to AppendRow: certainly not in, another coordinator took the version; names the holder."""
 
-    checkpoint: CheckpointId
+    nonce: str
     holder: str
 
 
@@ -122,7 +122,7 @@ class RowRefused:
 class RowUnknown:
     """Answer to AppendRow: neither success nor a certain refusal, and the nonce could not be read back."""
 
-    checkpoint: CheckpointId
+    nonce: str
     error: str
 
 
@@ -258,9 +258,9 @@ class CheckTables:
 class AppendRow:
     """Append the row to `checkpoints` if that table is at `at_version`; drop `subsumed` in the same commit."""
 
-    record: CheckpointRecord
+    row: Row
     at_version: int
-    subsumed: tuple[CheckpointId, ...]
+    subsumed: tuple[CheckpointId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

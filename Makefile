@@ -1,0 +1,82 @@
+# Two commands are enough: `make run` and `make test`. `make help` lists the others.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.SUFFIXES:
+
+BIN := .venv/bin
+# What Spark's programs and Python workers look for; a stray installation on the machine must not be taken.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+unexport SPARK_HOME VIRTUAL_ENV PYTHONPATH PYTHONHOME
+
+ENV := .venv/.complete
+JARS := .jars/.complete
+# The last file that the preparation writes.
+DATA := data/weather/LGA/024.parquet
+KILL_SHARE ?= third
+
+.PHONY: help machine env jars data run test test-kill dev bench lint types format lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
+
+run: machine $(ENV) $(JARS) $(DATA) ## set up what is missing, then one tick of the flights pipeline until it has caught up
+	@$(BIN)/tidemark run flights
+
+test: machine $(ENV) $(JARS) lint types ## lint, types, the pure tests, then those on real Spark and Delta
+	@$(BIN)/pytest -q -n auto -m "not spark and not kill and not browser"
+	@$(BIN)/pytest -q -m "(spark or kill) and not browser" --kill-share $(KILL_SHARE)
+
+test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary
+	@$(BIN)/pytest -q -m "kill and not browser" --kill-share all
+
+dev: machine $(ENV) $(JARS) $(DATA) ## the Dagster UI on this project
+	@mkdir -p .dagster && DAGSTER_HOME=$(CURDIR) $(BIN)/dg dev
+
+bench: machine $(ENV) $(JARS) $(DATA) ## ours and the peers in turn on the same data
+	@$(BIN)/python -m bench
+
+lint: $(ENV) ## ruff and the import contracts
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-logo
+
+types: $(ENV) ## mypy --strict on the four packages
+	@$(BIN)/mypy
+
+format: $(ENV) ## let ruff format the code
+	@$(BIN)/ruff format .
+
+env: machine $(ENV) ## make the environment from the lock files
+
+jars: machine $(ENV) $(JARS) ## fetch the Delta jars
+
+data: machine $(ENV) $(DATA) ## lay the demo's input files out
+
+# Checks Python and Java before anything is made; costs a third of a second.
+machine:
+	@.ci/check-machine >/dev/null
+
+$(ENV): pyproject.toml requirements.lock bootstrap.lock
+	@python=$$(.ci/check-machine) && "$$python" -m venv --clear .venv
+	@$(BIN)/python .ci/make_environment.py
+	@touch $@
+
+$(JARS): jobs/runtime/jars.py | $(ENV)
+	@$(BIN)/python -m jobs.runtime.jars
+	@touch $@
+
+$(DATA): | $(ENV)
+	@$(BIN)/python -m jobs.flights_data data
+
+lock: $(ENV) ## resolve the newest versions that pyproject.toml allows
+	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal --no-strip-extras \
+	    --python-version 3.11 pyproject.toml --group dev --group bootstrap -o requirements.lock
+	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal \
+	    --python-version 3.11 --group bootstrap -c requirements.lock -o bootstrap.lock
+
+clean: ## remove everything that make made, the warehouse included
+	@rm -rf .venv .jars .dagster data warehouse spark-warehouse .coverage
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

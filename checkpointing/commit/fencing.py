@@ -1,0 +1,121 @@
+"""Who may claim the job: one coordinator at a time (G5).
+
+Safety is the compare-and-swap on `checkpoints`: a claim takes the next version, so whatever an older
+generation still tries to append is refused. What is decided here is politeness: a live holder is
+named and left alone; one known to be dead, or whose lease has run out, is taken over.
+"""
+
+from dataclasses import dataclass
+
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row
+
+IDS_PER_CLAIM = 1_000
+"""Checkpoint ids that one claim reserves: after a crash the counter goes on behind them (A6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The advisory lease of a generation's holder; `expires_ms` is on the clock of `now_ms`."""
+
+    generation: Generation
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HolderObserved:
+    """What is known of the newest claim's holder: `alive` is None when nobody here can tell."""
+
+    alive: bool | None
+    lease: Lease | None
+
+
+@dataclass(frozen=True, slots=True)
+class MayClaim:
+    """The job may be claimed as this generation, handing out ids from `first_id`; `why` says whose place it takes."""
+
+    generation: Generation
+    first_id: CheckpointId
+    why: str
+
+    def claim(self, holder: Holder, at_ms: int, nonce: str) -> Claim:
+        """Return the row to append: a claim on a block of ids that no other generation hands out."""
+        last = CheckpointId(self.first_id + IDS_PER_CLAIM - 1)
+        return Claim(
+            generation=self.generation,
+            holder=holder,
+            first_id=self.first_id,
+            last_id=last,
+            at_ms=at_ms,
+            nonce=nonce,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Somebody else holds the job; nothing was changed."""
+
+    holder: Holder
+    generation: Generation
+    why: str
+
+
+def decide_claim(rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, take_over: bool) -> MayClaim | Refused:
+    """Decide whether a new tick may claim the job; `rows` are those of `checkpoints`, in any order.
+
+    A released job is free. A holder known to be dead is taken over at once, one whose lease has run
+    out (or never was) likewise, and any when the user says `take_over`.
+    """
+    newest = newest_claim(rows)
+    if newest is None:
+        return MayClaim(Generation(1), CheckpointId(NO_CHECKPOINT + 1), "nobody has held the job before")
+    generation = Generation(newest.generation + 1)
+    release = release_of(rows, newest.generation)
+    if release is not None:
+        return MayClaim(generation, release.next_id, "the last tick ended in order")
+    return _after_silence(newest, generation, seen, now_ms, take_over=take_over)
+
+
+def _after_silence(
+    held: Claim, generation: Generation, seen: HolderObserved, now_ms: int, *, take_over: bool
+) -> MayClaim | Refused:
+    free = MayClaim(generation, CheckpointId(held.last_id + 1), "")
+    if seen.alive is False:
+        return MayClaim(free.generation, free.first_id, f"{held.holder} has died")
+    if take_over:
+        return MayClaim(free.generation, free.first_id, f"taken over from {held.holder}")
+    lease = seen.lease
+    if lease is None or lease.generation != held.generation or lease.expires_ms <= now_ms:
+        return _without_lease(held, free, seen, now_ms, lease)
+    left_s = (lease.expires_ms - now_ms + 999) // 1000
+    return Refused(held.holder, held.generation, f"its lease runs for another {left_s} s")
+
+
+def _without_lease(
+    held: Claim, free: MayClaim, seen: HolderObserved, now_ms: int, lease: Lease | None
+) -> MayClaim | Refused:
+    """A live process of this host that has only just claimed may not have written its lease yet."""
+    just_claimed = seen.alive is True and lease is None and now_ms - held.at_ms < GRACE_BEFORE_LEASE_MS
+    if just_claimed:
+        return Refused(held.holder, held.generation, "it claimed the job a moment ago")
+    return MayClaim(free.generation, free.first_id, f"the lease of {held.holder} has run out")
+
+
+GRACE_BEFORE_LEASE_MS = 10_000
+
+
+def newest_claim(rows: tuple[Row, ...]) -> Claim | None:
+    """Return the claim of the highest generation (its newest block of ids), if there is one."""
+    claims = [row for row in rows if isinstance(row, Claim)]
+    return max(claims, key=lambda claim: (claim.generation, claim.last_id), default=None)
+
+
+def release_of(rows: tuple[Row, ...], generation: Generation) -> Release | None:
+    """Return the release row with which that generation ended in order, if it did."""
+    return next((row for row in rows if isinstance(row, Release) and row.generation == generation), None)
+
+
+def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
+    """Return the newest completed checkpoint: the cut that every restore begins from (G1)."""
+    records = [row for row in rows if isinstance(row, CheckpointRecord)]
+    return max(records, key=lambda record: record.checkpoint, default=None)

@@ -1,0 +1,75 @@
+"""The net files of a checkpoint: what publishing it changes, between its parent's cut and its barrier.
+
+A failed checkpoint loses nothing: its staged files belong to the next one, so "net" is always taken
+against the last *committed* row, the parent (design 3, corners). An upsert range rewritten in n and
+again in n+1 appears once, because only the newest file of a range is live.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+
+
+def net_tables(
+    graph: JobGraph,
+    vertices: Mapping[VertexId, VertexRecord],
+    parent: CheckpointRecord | None,
+    versions: Mapping[TableName, int],
+) -> tuple[TableRecord, ...]:
+    """Return a record for each table that publishing this cut changes.
+
+    `versions` are the tables' Delta versions at the parent cut.
+    """
+    before = {record.vertex: record for record in parent.vertices} if parent else {}
+    since = parent.checkpoint if parent else CheckpointId(0)
+    records = []
+    for vertex in graph.operators():
+        for table in vertex.tables:
+            record = _net(table, vertex, vertices, before, since, versions.get(table.name, 0))
+            if record is not None:
+                records.append(record)
+    return tuple(records)
+
+
+def _net(
+    table: Table,
+    vertex: Vertex,
+    now: Mapping[VertexId, VertexRecord],
+    before: Mapping[VertexId, VertexRecord],
+    since: CheckpointId,
+    version: int,
+) -> TableRecord | None:
+    if table.mode is TableMode.APPEND:
+        adds = tuple(_appended(now[vertex.id], table.name, since))
+        return TableRecord(table=table.name, mode=table.mode, adds=adds, parent_version=version) if adds else None
+    files = live_files(table, now[vertex.id])
+    old = live_files(table, before[vertex.id]) if vertex.id in before else ()
+    if set(files) == set(old):
+        return None
+    return TableRecord(table=table.name, mode=table.mode, files=files, parent_version=version)
+
+
+def _appended(record: VertexRecord, table: TableName, since: CheckpointId) -> Iterator[FileHandle]:
+    for snapshot in record.subtasks:
+        for staged in snapshot.staged:
+            if staged.table == table and staged.after >= since:
+                yield staged.file
+
+
+def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
+    """Return the files that an upsert or state table consists of at that cut, in order of path."""
+    found = {file.path: file for snapshot in record.subtasks for file in _files_of(table, snapshot)}
+    return tuple(found[path] for path in sorted(found))
+
+
+def _files_of(table: Table, snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
+    if table.mode is TableMode.STATE:
+        yield from (keyed.file for keyed in snapshot.state)
+        return
+    for ranges in snapshot.ranges:
+        if ranges.table == table.name:
+            yield from (keyed.file for keyed in ranges.files)

@@ -1,0 +1,54 @@
+"""Recovery as a pure decision: observed facts -> what to do. Every tick begins with it (G1, design 3.7).
+
+Observe the rows of `checkpoints`, which cuts are recorded and who holds the job; decide here; act:
+claim a generation, roll the committed but unpublished row forward, discard what older generations
+left, restore. A crash anywhere in between is met by the next tick's same steps.
+"""
+
+from dataclasses import dataclass
+
+from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a starting tick sees: `version` is the one of `checkpoints` that `rows` were read at."""
+
+    version: int
+    rows: tuple[Row, ...]
+    cuts: frozenset[CheckpointId]
+    holder: HolderObserved
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What the tick does once its claim is in, in this order."""
+
+    claim: MayClaim
+    roll_forward: CheckpointRecord | None
+    restore: CheckpointRecord | None
+
+
+def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refused:
+    """Return the plan, or who holds the job.
+
+    At most one checkpoint is committed but unpublished (n+1 waits for cut n), and it is the newest:
+    a row whose cut is recorded needs nothing, publishing it again would change nothing either.
+    """
+    decision = decide_claim(seen.rows, seen.holder, seen.now_ms, take_over=take_over)
+    if isinstance(decision, Refused):
+        return decision
+    newest = newest_checkpoint(seen.rows)
+    unpublished = newest is not None and newest.checkpoint not in seen.cuts
+    return RecoveryPlan(decision, newest if unpublished else None, newest)
+
+
+def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
+    """Return what publishing a committed row means, table by table."""
+    return tuple(
+        Publication(table=each.table, mode=each.mode, adds=each.adds, files=each.files) for each in record.tables
+    )

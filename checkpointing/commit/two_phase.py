@@ -1,0 +1,334 @@
+"""The commit of one checkpoint at a time: check, append the row (THE COMMIT POINT), publish, record the cut.
+
+Theory of operation. Before `RowAppended` a crash means that the epoch never was; after it the epoch
+is, and whoever comes next rolls it forward. A checkpoint that waits here is FINALISING for its
+coordinator: from sending the row until its outcome is known it can't expire, be declined or be
+subsumed. At most one checkpoint is committed but unpublished: the next waits until the cut of the
+one before is recorded. Every transition is a row of `TRANSITIONS`; what a fact does besides moving the
+state is the method named there.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from checkpointing.commit.net import net_tables
+from checkpointing.commit.recovery import publications
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    PublishFailed,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RowRefused,
+    RowUnknown,
+    TablePublished,
+    TablesChecked,
+)
+from checkpointing.metadata.record import CheckpointRecord, Claim, Statistics, VertexRecord
+
+
+class CommitState(Enum):
+    """Where the commit of the present checkpoint stands."""
+
+    IDLE = "idle"
+    RESERVING = "reserving"
+    """A claim on a further block of checkpoint ids is being appended."""
+    CHECKING = "checking"
+    FINALISING = "finalising"
+    PUBLISHING = "publishing"
+    RECORDING = "recording"
+    ENDED = "ended"
+    """Fenced out, in doubt or unable to publish: only a new claim goes on from here."""
+
+
+_S = CommitState
+TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
+    (_S.CHECKING, TablesChecked): (_S.FINALISING, _S.IDLE),
+    (_S.RESERVING, RowAppended): (_S.IDLE,),
+    (_S.RESERVING, RowRefused): (_S.ENDED,),
+    (_S.RESERVING, RowUnknown): (_S.ENDED,),
+    (_S.FINALISING, RowAppended): (_S.PUBLISHING, _S.RECORDING),
+    (_S.FINALISING, RowRefused): (_S.ENDED,),
+    (_S.FINALISING, RowUnknown): (_S.ENDED,),
+    (_S.PUBLISHING, TablePublished): (_S.PUBLISHING, _S.RECORDING),
+    (_S.PUBLISHING, PublishFailed): (_S.ENDED,),
+    (_S.RECORDING, CutRecorded): (_S.IDLE,),
+}
+"""(state, fact) -> the states it may lead to; every other pair is a fault of the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A fully acknowledged checkpoint that waits for its turn; its parent is known when that comes."""
+
+    checkpoint: CheckpointId
+    vertices: tuple[VertexRecord, ...]
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Checkpoint n is committed, published and its cut recorded."""
+
+    record: CheckpointRecord
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Checkpoint n certainly did not commit; the job may go on and try again."""
+
+    checkpoint: CheckpointId
+    reason: CheckpointFailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """This tick can commit nothing any more; `checkpoint` is the one it was about, if any."""
+
+    checkpoint: CheckpointId | None
+    reason: CheckpointFailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdsReserved:
+    """A further block of checkpoint ids is ours."""
+
+    first: CheckpointId
+    last: CheckpointId
+
+
+CommitFact = TablesChecked | RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed | CutRecorded
+CommitOutcome = Committed | Declined | Ended | IdsReserved
+CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcome
+
+
+class UnexpectedFactError(RuntimeError):
+    """A fact that the present state does not wait for: nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitIdentity:
+    """What every row of this tick carries. `nonce` is the claim's, unique in the world."""
+
+    job: str
+    generation: Generation
+    nonce: str
+    max_parallelism: int
+    retained: int
+
+
+class TwoPhaseCommit:
+    """The door for commits: offer drafts, step it with the answers, carry out what it returns."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        identity: CommitIdentity,
+        *,
+        parent: CheckpointRecord | None,
+        versions: Mapping[TableName, int],
+        at_version: int,
+        kept: tuple[CheckpointId, ...],
+    ) -> None:
+        """Begin after a claim at `at_version`; `kept` are the retained checkpoints' ids, oldest first."""
+        self._graph = graph
+        self._identity = identity
+        self._parent = parent
+        self._versions = dict(versions)
+        self._at_version = at_version
+        self._kept = kept
+        self._state = CommitState.IDLE
+        self._waiting: deque[Draft] = deque()
+        self._claim: Claim | None = None
+        self._now_ms = 0
+        self._record: CheckpointRecord | None = None
+        self._unpublished: frozenset[TableName] = frozenset()
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> CommitState:
+        """Where the present commit stands."""
+        return self._state
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is under way or waits for its turn."""
+        return self._state not in (CommitState.IDLE, CommitState.ENDED) or bool(self._waiting)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a row is on its way or not yet published: the tick should not end in order now."""
+        return self._state in (CommitState.FINALISING, CommitState.PUBLISHING, CommitState.RECORDING)
+
+    @property
+    def parent(self) -> CheckpointRecord | None:
+        """The newest committed row of this line."""
+        return self._parent
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the canonical, hashable state of the door."""
+        return (
+            self._state,
+            self._at_version,
+            self._kept,
+            self._parent.checkpoint if self._parent else NO_CHECKPOINT,
+            tuple(draft.checkpoint for draft in self._waiting),
+            self._record.checkpoint if self._record else None,
+            tuple(sorted(self._unpublished)),
+            tuple(sorted(self._versions.items())),
+        )
+
+    def offer(self, draft: Draft, now_ms: int) -> tuple[CommitEffect, ...]:
+        """Queue a fully acknowledged checkpoint; it starts as soon as the one before has its cut."""
+        self._now_ms = now_ms
+        self._waiting.append(draft)
+        return self._start()
+
+    def reserve(self, claim: Claim) -> tuple[CommitEffect, ...]:
+        """Append a claim on a further block of ids between two commits; answered by IdsReserved."""
+        self._claim = claim
+        return self._start()
+
+    def step(self, fact: CommitFact, now_ms: int) -> tuple[CommitEffect, ...]:
+        """Take one answer; return what to do next. Raise UnexpectedFactError if nobody waits for it."""
+        if (self._state, type(fact)) not in TRANSITIONS or not self._is_awaited(fact):
+            raise UnexpectedFactError(f"{fact} while {self._state.value}")
+        self._now_ms = now_ms
+        match fact:
+            case TablesChecked():
+                return self._checked(fact)
+            case RowAppended():
+                return self._appended(fact)
+            case RowRefused():
+                return self._end(CheckpointFailureReason.FENCED, f"the job was claimed by {fact.holder}")
+            case RowUnknown():
+                return self._end(
+                    CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+                    f"whether the row was written is unknown ({fact.error}); start again: the next tick finds out",
+                )
+            case TablePublished():
+                return self._published(fact)
+            case PublishFailed():
+                return self._end(CheckpointFailureReason.TABLE_CHANGED, fact.error)
+            case CutRecorded():
+                return self._recorded()
+
+    def _is_awaited(self, fact: CommitFact) -> bool:
+        match fact:
+            case RowAppended() | RowRefused() | RowUnknown():
+                return fact.nonce == self._awaited_nonce()
+            case TablePublished() | PublishFailed():
+                return fact.checkpoint == self._checkpoint() and fact.table in self._unpublished
+            case TablesChecked() | CutRecorded():
+                return fact.checkpoint == self._checkpoint()
+
+    def _awaited_nonce(self) -> str | None:
+        if self._state is CommitState.RESERVING:
+            return self._claim.nonce if self._claim else None
+        return self._record.nonce if self._record else None
+
+    def _checkpoint(self) -> CheckpointId | None:
+        if self._state is CommitState.CHECKING:
+            return self._waiting[0].checkpoint
+        return self._record.checkpoint if self._record else None
+
+    def _start(self) -> tuple[CommitEffect, ...]:
+        if self._state is not CommitState.IDLE:
+            return ()
+        if self._claim is not None:
+            self._state = CommitState.RESERVING
+            return (AppendRow(self._claim, self._at_version),)
+        if not self._waiting:
+            return ()
+        self._state = CommitState.CHECKING
+        tables = tuple(table.name for table in self._graph.tables())
+        return (CheckTables(self._waiting[0].checkpoint, tables),)
+
+    def _checked(self, fact: TablesChecked) -> tuple[CommitEffect, ...]:
+        draft = self._waiting.popleft()
+        if fact.problems:
+            self._state = CommitState.IDLE
+            message = "; ".join(fact.problems)
+            declined = Declined(draft.checkpoint, CheckpointFailureReason.TABLE_CHANGED, message)
+            return (declined, *self._start())
+        self._state = CommitState.FINALISING
+        self._record = self._compose(draft)
+        return (AppendRow(self._record, self._at_version, self._subsumed()),)
+
+    def _compose(self, draft: Draft) -> CheckpointRecord:
+        by_vertex = {record.vertex: record for record in draft.vertices}
+        return CheckpointRecord(
+            job=self._identity.job,
+            checkpoint=draft.checkpoint,
+            parent=self._parent.checkpoint if self._parent else NO_CHECKPOINT,
+            generation=self._identity.generation,
+            nonce=f"{self._identity.nonce}/{draft.checkpoint}",
+            max_parallelism=self._identity.max_parallelism,
+            vertices=draft.vertices,
+            tables=net_tables(self._graph, by_vertex, self._parent, self._versions),
+            statistics=draft.statistics.model_copy(update={"committed_ms": self._now_ms}),
+        )
+
+    def _subsumed(self) -> tuple[CheckpointId, ...]:
+        """The store keeps N: with the new row, all but the newest N-1 of those before go."""
+        return self._kept[: max(0, len(self._kept) - (self._identity.retained - 1))]
+
+    def _appended(self, fact: RowAppended) -> tuple[CommitEffect, ...]:
+        self._at_version = fact.version
+        if self._state is CommitState.RESERVING:
+            return self._reserved()
+        record = self._committing()
+        self._kept = (*self._kept[len(self._subsumed()) :], record.checkpoint)
+        self._parent = record
+        self._notes = ()
+        todo = publications(record)
+        self._unpublished = frozenset(each.table for each in todo)
+        if not todo:
+            return self._record_cut()
+        self._state = CommitState.PUBLISHING
+        return tuple(PublishTable(record.checkpoint, each) for each in todo)
+
+    def _reserved(self) -> tuple[CommitEffect, ...]:
+        claim, self._claim = self._claim, None
+        self._state = CommitState.IDLE
+        if claim is None:
+            raise UnexpectedFactError("no claim was being appended")
+        return (IdsReserved(claim.first_id, claim.last_id), *self._start())
+
+    def _published(self, fact: TablePublished) -> tuple[CommitEffect, ...]:
+        self._versions[fact.table] = fact.version
+        self._unpublished -= {fact.table}
+        if fact.note:
+            self._notes = (*self._notes, f"{fact.table}: {fact.note}")
+        return () if self._unpublished else self._record_cut()
+
+    def _record_cut(self) -> tuple[CommitEffect, ...]:
+        self._state = CommitState.RECORDING
+        versions = tuple((table.name, self._versions.get(table.name, 0)) for table in self._graph.tables())
+        return (RecordCut(self._committing().checkpoint, versions),)
+
+    def _recorded(self) -> tuple[CommitEffect, ...]:
+        done = Committed(self._committing(), self._notes)
+        self._record = None
+        self._state = CommitState.IDLE
+        return (done, *self._start())
+
+    def _end(self, reason: CheckpointFailureReason, message: str) -> tuple[CommitEffect, ...]:
+        self._state = CommitState.ENDED
+        return (Ended(self._record.checkpoint if self._record else None, reason, message),)
+
+    def _committing(self) -> CheckpointRecord:
+        if self._record is None:
+            raise UnexpectedFactError("no checkpoint is being committed")
+        return self._record
+

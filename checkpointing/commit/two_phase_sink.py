@@ -1,0 +1,410 @@
+"""A sink that commits in two phases (F3; Flink: `TwoPhaseCommitSinkFunction`), one subtask of it.
+
+Rows go into the current transaction. The snapshot for checkpoint n pre-commits it and begins the next
+one; the notification that n is complete commits every transaction pre-committed for an id <= n. Nothing
+is visible before. The external system is behind effects; each is answered by a fact.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from checkpointing.identifiers import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction of the external system: its number within this sink's life, and when it began (ms)."""
+
+    number: int
+    begun_ms: int
+    sink: str = ""
+    """Names the sink object that began it, so that two lives of a subtask never share a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What a snapshot stores: the transactions to commit, oldest first, and the one to abort."""
+
+    pre_committed: tuple[tuple[CheckpointId, Transaction], ...] = ()
+    current: Transaction | None = None
+
+
+class NoOpenTransactionError(RuntimeError):
+    """An element came after the end of the input, or before the sink was opened."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(f"element {value!r} came to a sink without a current transaction; open it, or end the input")
+
+
+class SnapshotUnderWayError(RuntimeError):
+    """Something came while a pre-commit was unanswered that must wait for its answer."""
+
+    def __init__(self, checkpoint: CheckpointId) -> None:
+        super().__init__(f"the snapshot for checkpoint {checkpoint} is not answered yet; answer PreCommit first")
+
+
+# ------------------------------------------------------------------ facts
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOpened:
+    """The sink starts; `restored` is what its last completed snapshot stored (None: a fresh start)."""
+
+    now_ms: int
+    restored: SinkState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElementArrived:
+    """A row for the current transaction."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequested:
+    """The barrier of this checkpoint is here."""
+
+    checkpoint: CheckpointId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreCommitted:
+    """Answer to PreCommit."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreCommitFailed:
+    """Answer to PreCommit: the snapshot fails, the transaction stays current."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionNotified:
+    """Checkpoint n is complete; a late or repeated notification finds nothing to commit."""
+
+    checkpoint: CheckpointId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Answer to Commit. Committing a committed transaction again is a success."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    """Answer to Commit: it failed."""
+
+    transaction: Transaction
+    error: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputFinished:
+    """No element will come any more: the next snapshot takes the last transaction and begins none (FLINK-23473)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkClosed:
+    """The sink ends; its current transaction is aborted, the pre-committed ones are left to a restore."""
+
+
+SinkFact = (
+    SinkOpened
+    | ElementArrived
+    | SnapshotRequested
+    | PreCommitted
+    | PreCommitFailed
+    | CompletionNotified
+    | Committed
+    | CommitRefused
+    | InputFinished
+    | SinkClosed
+)
+
+# ------------------------------------------------------------------ effects
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTransaction:
+    """Begin it in the external system."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class WriteElement:
+    """Write the row into the transaction."""
+
+    transaction: Transaction
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class PreCommit:
+    """Flush the transaction so that it can be committed whatever happens; answer PreCommitted or PreCommitFailed."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """The snapshot for this checkpoint: store the state."""
+
+    checkpoint: CheckpointId
+    state: SinkState
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make the transaction visible, idempotently; answer Committed or CommitRefused."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Drop the transaction; it may be unknown, or dropped already."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class WarnOfTimeout:
+    """The transaction to commit is so old that the external system may soon drop it."""
+
+    age_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailSink:
+    """Fail the subtask: `error` is the first that the external system raised."""
+
+    error: str
+
+
+SinkEffect = BeginTransaction | WriteElement | PreCommit | StoreState | Commit | Abort | WarnOfTimeout | FailSink
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """How old a transaction may get; None: the external system never drops one.
+
+    `warn_ratio` of that age warns at a commit. `ignore_late_commit_errors`: in a restore, the error of a
+    commit beyond that age is no failure, for the external system has dropped the transaction.
+    """
+
+    name: str = ""
+    transaction_timeout_ms: int | None = None
+    warn_ratio: float | None = None
+    ignore_late_commit_errors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSnapshot:
+    """The sink's whole state, canonical."""
+
+    state: SinkState
+    next_number: int
+    finished: bool
+    snapshotting: CheckpointId | None
+    committing: tuple[Transaction, ...]
+    recovering: bool
+    to_abort: Transaction | None
+    first_error: str | None
+
+
+class TwoPhaseCommitSink:
+    """The protocol of one sink subtask: which transaction is begun, committed, aborted, and when."""
+
+    __slots__ = (
+        "_committing",
+        "_current",
+        "_effects",
+        "_finished",
+        "_first_error",
+        "_next_number",
+        "_pre_committed",
+        "_recovering",
+        "_settings",
+        "_snapshotting",
+        "_to_abort",
+    )
+
+    def __init__(self, settings: SinkSettings) -> None:
+        """Begin closed: SinkOpened comes first."""
+        self._settings = settings
+        self._effects: list[SinkEffect] = []
+        self._pre_committed: dict[CheckpointId, Transaction] = {}
+        self._current: Transaction | None = None
+        self._next_number = 0
+        self._finished = False
+        self._snapshotting: CheckpointId | None = None
+        self._committing: tuple[Transaction, ...] = ()
+        self._recovering = False
+        self._to_abort: Transaction | None = None
+        self._first_error: str | None = None
+
+    def step(self, fact: SinkFact) -> tuple[SinkEffect, ...]:
+        """Take one fact; raise NoOpenTransactionError or SnapshotUnderWayError, and change nothing, if it can't be."""
+        self._effects = []
+        match fact:
+            case SinkOpened():
+                self._open(fact)
+            case ElementArrived():
+                self._write(fact.value)
+            case SnapshotRequested():
+                self._begin_snapshot(fact)
+            case PreCommitted():
+                self._finish_snapshot(fact.now_ms)
+            case PreCommitFailed():
+                self._snapshotting = None
+                self._effects.append(FailSink(fact.error))
+            case CompletionNotified():
+                self._commit_up_to(fact)
+            case Committed():
+                self._answered(fact.transaction)
+            case CommitRefused():
+                self._refused(fact)
+            case InputFinished():
+                self._finished = True
+            case SinkClosed():
+                self._close()
+            case _:
+                assert_never(fact)
+        return tuple(self._effects)
+
+    def snapshot(self) -> SinkSnapshot:
+        """Return the whole state, canonical and hashable."""
+        return SinkSnapshot(
+            self._state(),
+            self._next_number,
+            self._finished,
+            self._snapshotting,
+            self._committing,
+            self._recovering,
+            self._to_abort,
+            self._first_error,
+        )
+
+    def restore(self, snapshot: SinkSnapshot) -> None:
+        """Become what `snapshot` says."""
+        self._pre_committed = dict(snapshot.state.pre_committed)
+        self._current = snapshot.state.current
+        self._next_number = snapshot.next_number
+        self._finished = snapshot.finished
+        self._snapshotting = snapshot.snapshotting
+        self._committing = snapshot.committing
+        self._recovering = snapshot.recovering
+        self._to_abort = snapshot.to_abort
+        self._first_error = snapshot.first_error
+
+    # -------------------------------------------------------------- opening
+
+    def _open(self, fact: SinkOpened) -> None:
+        if fact.restored is not None:
+            self._recovering = True
+            self._to_abort = fact.restored.current
+            self._commit_all(tuple(transaction for _, transaction in fact.restored.pre_committed), fact.now_ms)
+        self._begin(fact.now_ms)
+        self._abort_restored()
+
+    def _begin(self, now_ms: int) -> None:
+        self._current = Transaction(self._next_number, now_ms, self._settings.name)
+        self._next_number += 1
+        self._effects.append(BeginTransaction(self._current))
+
+    def _abort_restored(self) -> None:
+        if self._to_abort is not None:
+            self._effects.append(Abort(self._to_abort))
+            self._to_abort = None
+
+    # -------------------------------------------------------------- phase one
+
+    def _write(self, value: object) -> None:
+        if self._snapshotting is not None:
+            raise SnapshotUnderWayError(self._snapshotting)
+        if self._current is None or self._finished:
+            raise NoOpenTransactionError(value)
+        self._effects.append(WriteElement(self._current, value))
+
+    def _begin_snapshot(self, fact: SnapshotRequested) -> None:
+        if self._snapshotting is not None:
+            raise SnapshotUnderWayError(self._snapshotting)
+        self._snapshotting = fact.checkpoint
+        if self._current is None:
+            self._finish_snapshot(fact.now_ms)
+        else:
+            self._effects.append(PreCommit(self._current))
+
+    def _finish_snapshot(self, now_ms: int) -> None:
+        checkpoint = self._snapshotting
+        if checkpoint is None:
+            return
+        self._snapshotting = None
+        if self._current is not None:
+            self._pre_committed[checkpoint] = self._current
+            self._current = None
+        if not self._finished:
+            self._begin(now_ms)
+        self._effects.append(StoreState(checkpoint, self._state()))
+
+    def _state(self) -> SinkState:
+        return SinkState(tuple(sorted(self._pre_committed.items(), key=lambda item: item[0])), self._current)
+
+    # -------------------------------------------------------------- phase two
+
+    def _commit_up_to(self, fact: CompletionNotified) -> None:
+        due = sorted(checkpoint for checkpoint in self._pre_committed if checkpoint <= fact.checkpoint)
+        self._commit_all(tuple(self._pre_committed.pop(checkpoint) for checkpoint in due), fact.now_ms)
+
+    def _commit_all(self, transactions: tuple[Transaction, ...], now_ms: int) -> None:
+        for transaction in transactions:
+            self._warn_if_old(transaction, now_ms)
+            self._committing += (transaction,)
+            self._effects.append(Commit(transaction))
+
+    def _warn_if_old(self, transaction: Transaction, now_ms: int) -> None:
+        timeout_ms, ratio = self._settings.transaction_timeout_ms, self._settings.warn_ratio
+        if timeout_ms is None or ratio is None:
+            return
+        age_ms = now_ms - transaction.begun_ms
+        if age_ms > timeout_ms * ratio:
+            self._effects.append(WarnOfTimeout(age_ms, timeout_ms))
+
+    def _answered(self, transaction: Transaction) -> None:
+        """Note an answer; when all are there, fail with the first error, if any: every one was tried (FLINK-23471)."""
+        self._committing = tuple(waiting for waiting in self._committing if waiting != transaction)
+        if self._committing:
+            return
+        self._recovering = False
+        if self._first_error is not None:
+            self._effects.append(FailSink(self._first_error))
+            self._first_error = None
+
+    def _refused(self, fact: CommitRefused) -> None:
+        if fact.transaction not in self._committing:
+            return
+        if self._first_error is None and not self._is_lost(fact):
+            self._first_error = fact.error
+        self._answered(fact.transaction)
+
+    def _is_lost(self, fact: CommitRefused) -> bool:
+        settings = self._settings
+        if not self._recovering or not settings.ignore_late_commit_errors or settings.transaction_timeout_ms is None:
+            return False
+        return fact.now_ms - fact.transaction.begun_ms > settings.transaction_timeout_ms
+
+    def _close(self) -> None:
+        if self._current is not None:
+            self._effects.append(Abort(self._current))
+            self._current = None

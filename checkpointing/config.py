@@ -1,0 +1,137 @@
+"""How a job is checkpointed: one validated model (H1). Every refusal names the field and the rule.
+
+The rules are Flink's (`CheckpointConfig`, `CheckpointCoordinatorConfiguration`) where Flink has them;
+what Flink silently corrects (unaligned with at least once, a pause with several concurrent
+checkpoints) is refused here, so that a configuration always means what it says.
+"""
+
+from enum import Enum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+SHORTEST_INTERVAL_MS = 10
+"""Flink: `CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`; of the interval and the timeout."""
+LONGEST_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
+"""A year, Flink's longest time between checkpoints."""
+KEY_GROUPS_MAX = 32768
+"""Flink: `KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM`."""
+DEFAULT_MAX_PARALLELISM = 128
+UNLIMITED = -1
+"""`max_alignment_bytes`: blocked input is buffered without a limit."""
+
+
+class CheckpointingMode(Enum):
+    """What a crash may do to the records of an epoch."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+    """Barriers are counted, never waited for: after a crash some records count twice, none is lost."""
+
+
+def _whole_number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("write a whole number, not true or false")  # noqa: TRY004 - pydantic wraps ValueError only
+    return value
+
+
+Milliseconds = Annotated[int, BeforeValidator(_whole_number)]
+Count = Annotated[int, BeforeValidator(_whole_number)]
+
+
+class CheckpointConfig(BaseModel):
+    """The configuration of one job's checkpoints; raises ValidationError naming field and rule.
+
+    `interval_ms` None and `every_rows` None switch both triggers off: checkpoints come when asked for
+    and when the job is caught up (A11).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    interval_ms: Milliseconds | None = Field(default=None, ge=SHORTEST_INTERVAL_MS)
+    """Time between periodic triggers; None: no periodic trigger (A2)."""
+    every_rows: Count | None = Field(default=None, gt=0)
+    """Trigger when this many rows came since the last trigger; None: rows do not trigger (A11)."""
+    rows_of: tuple[str, ...] = ()
+    """The sources whose rows `every_rows` counts; empty: all."""
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    timeout_ms: Milliseconds = Field(default=600_000, ge=SHORTEST_INTERVAL_MS)
+    """Time from the trigger until a checkpoint that has not completed expires."""
+    min_pause_ms: Milliseconds = Field(default=0, ge=0, le=LONGEST_PAUSE_MS)
+    """Least time between a completion and the next periodic trigger (A3)."""
+    max_concurrent: Count = Field(default=1, ge=1)
+    """Most checkpoints pending at a time; forced savepoints ignore it."""
+    tolerable_failures: Count = Field(default=0, ge=0)
+    """Consecutive counted failures that the job survives (E5)."""
+    retained: Count = Field(default=1, ge=1)
+    """Completed checkpoints that are kept (E4)."""
+    retain_on_cancellation: bool = True
+    """Whether a cancelled job's checkpoints stay (G3)."""
+    unaligned: bool = False
+    """Whether barriers overtake records, which then become channel state (C5)."""
+    alignment_timeout_ms: Milliseconds | None = Field(default=None, ge=0)
+    """With `unaligned`: start aligned and turn unaligned after this time (C6); None: unaligned at once."""
+    max_alignment_bytes: Count | None = None
+    """None: a blocked channel is held back; else its input is buffered up to this, -1 without a limit (C2)."""
+    after_tasks_finish: bool = True
+    """Whether checkpoints go on after some subtasks have finished (B4)."""
+    max_parallelism: Count = Field(default=DEFAULT_MAX_PARALLELISM, ge=1, le=KEY_GROUPS_MAX)
+    """The number of key groups, fixed for the job's life (D3)."""
+    micro_batch_rows_max: Count = Field(default=1_000_000, gt=0)
+    """Most rows in one micro-batch of a vertex."""
+    slice_rows_max: Count = Field(default=100_000, gt=0)
+    """Most rows that a source reads at a time."""
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        for refused, field, rule in self._contradictions():
+            if refused:
+                raise ValueError(f"{field}: {rule}")
+        return self
+
+    def _contradictions(self) -> tuple[tuple[bool, str, str], ...]:
+        exactly_once = self.mode is CheckpointingMode.EXACTLY_ONCE
+        bytes_max = self.max_alignment_bytes
+        timeout = self.alignment_timeout_ms
+        return (
+            (self.unaligned and not exactly_once, "unaligned", "needs mode exactly_once; at least once never aligns"),
+            (
+                self.unaligned and self.max_concurrent > 1,
+                "max_concurrent",
+                "must be 1 with unaligned: barriers of two unaligned checkpoints would overtake each other",
+            ),
+            (timeout is not None and not self.unaligned, "alignment_timeout_ms", "needs unaligned"),
+            (
+                timeout is not None and timeout >= self.timeout_ms,
+                "alignment_timeout_ms",
+                "must be less than timeout_ms, or the checkpoint expires before it turns unaligned",
+            ),
+            (
+                bytes_max is not None and bytes_max != UNLIMITED and bytes_max <= 0,
+                "max_alignment_bytes",
+                f"must be positive, or {UNLIMITED} for no limit",
+            ),
+            (bytes_max is not None and not exactly_once, "max_alignment_bytes", "needs mode exactly_once"),
+            (
+                bytes_max is not None and self.unaligned,
+                "max_alignment_bytes",
+                "can't go with unaligned: nothing is buffered behind an unaligned barrier",
+            ),
+            (
+                self.min_pause_ms > 0 and self.max_concurrent > 1,
+                "min_pause_ms",
+                "needs max_concurrent 1: a pause after each checkpoint leaves no two at a time",
+            ),
+            (bool(self.rows_of) and self.every_rows is None, "rows_of", "needs every_rows"),
+            (len(set(self.rows_of)) != len(self.rows_of), "rows_of", "must name each source once"),
+            (
+                self.slice_rows_max > self.micro_batch_rows_max,
+                "slice_rows_max",
+                "must not be more than micro_batch_rows_max: a slice must fit into one micro-batch",
+            ),
+        )
+
+    @property
+    def effective_interval_ms(self) -> int | None:
+        """The period of the periodic trigger: never shorter than the minimum pause (Flink: `baseInterval`)."""
+        return None if self.interval_ms is None else max(self.interval_ms, self.min_pause_ms)

@@ -1,0 +1,357 @@
+"""The coordinator's door: facts in, effects out; each fact goes to the room that has its rule (A, E, F1).
+
+Nothing is awaited and no clock is read. A step either raises and has changed nothing, or returns
+the effects in the order in which they are to be carried out.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from checkpointing.coordinator.books import EXPIRED_REMEMBERED, Books
+from checkpointing.coordinator.completed import CompletedCheckpointStore, StoreSnapshot
+from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.failure_policy import FailurePolicy
+from checkpointing.coordinator.messages import (
+    AbortRequested,
+    CheckpointIdFailed,
+    CheckpointIdFetched,
+    CheckpointRequested,
+    CheckpointTimeoutFired,
+    CloseHook,
+    CommitFailed,
+    CommitSucceeded,
+    CommitUnknown,
+    CoordinatorEffect,
+    CoordinatorFact,
+    CoordinatorTimeAdvanced,
+    HookAnswered,
+    HookFailed,
+    LocationCreated,
+    LocationFailed,
+    OperatorCoordinatorAnswered,
+    OperatorCoordinatorFailed,
+    PeriodicTimerFired,
+    RestoreRequested,
+    SchedulerStarted,
+    SchedulerStopped,
+    ShutDown,
+    StateDiscarded,
+    TaskAcknowledged,
+    TaskDeclined,
+    TaskFailed,
+    TaskMeasured,
+    TaskStateChanged,
+    TriggerFailed,
+    WakeAt,
+)
+from checkpointing.coordinator.pending import PendingCheckpoint
+from checkpointing.coordinator.plan import Topology
+from checkpointing.coordinator.recovery import Recovery
+from checkpointing.coordinator.request_decider import CheckpointRequest
+from checkpointing.coordinator.scheduler import PeriodicScheduler
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.statistics import StatisticsSnapshot, StatisticsTracker
+from checkpointing.coordinator.task import Task, TaskState
+from checkpointing.coordinator.triggering import Triggering, TriggerProcedure
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+
+
+class CoordinatorShutDownError(ValueError):
+    """The coordinator was shut down and can't be started again."""
+
+    def __init__(self) -> None:
+        super().__init__("the checkpoint coordinator is shut down; make a new one")
+
+
+class InvalidHookError(ValueError):
+    """A master hook without an id."""
+
+    def __init__(self, hook: str | None) -> None:
+        super().__init__(f"master hook id {hook!r}: a hook needs an id that is not blank, its state is kept under it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSnapshot:
+    """The coordinator's whole state, canonical: equal states are equal snapshots.
+
+    What is not hashable by nature takes part in the comparison only.
+    """
+
+    now_ms: int
+    scheduler: tuple[bool, int | None]
+    queued: tuple[CheckpointRequest, ...]
+    sequence: int
+    procedure: TriggerProcedure | None
+    pending_ids: tuple[CheckpointId, ...]
+    pending: tuple[PendingCheckpoint, ...] = field(hash=False)
+    committing: CheckpointId | None
+    store: StoreSnapshot
+    failures: tuple[int, frozenset[CheckpointId], CheckpointId | None]
+    statistics: StatisticsSnapshot
+    task_states: frozenset[tuple[Task, TaskState]]
+    hooks: tuple[str, ...]
+    recent_expired: tuple[CheckpointId, ...]
+    last_completion_ms: int | None
+    deleting: int
+    force_full: bool
+    is_shut_down: bool
+    wake_at_ms: int | None
+
+
+class CheckpointCoordinator:
+    """Triggers, follows and completes the checkpoints of one job (Flink: `CheckpointCoordinator`)."""
+
+    __slots__ = ("_books", "_completion", "_recovery", "_triggering", "_wake_at_ms")
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        topology: Topology,
+        store: CompletedCheckpointStore,
+        *,
+        now_ms: int = 0,
+        task_state: TaskState = TaskState.RUNNING,
+    ) -> None:
+        """Begin without a pending checkpoint and with the scheduler stopped; every task is in `task_state`."""
+        self._books = Books(
+            settings=settings,
+            topology=topology,
+            store=store,
+            scheduler=PeriodicScheduler(settings.interval_ms, settings.min_pause_ms),
+            failures=FailurePolicy(settings.tolerable_failures),
+            statistics=StatisticsTracker(settings.history_max),
+            hooks=list(settings.hooks),
+            task_states=dict.fromkeys(topology.tasks(), task_state),
+            now_ms=now_ms,
+        )
+        self._completion = Completion(self._books)
+        self._triggering = Triggering(self._books, self._completion)
+        self._recovery = Recovery(self._books, self._completion)
+        self._wake_at_ms: int | None = None
+
+    # -------------------------------------------------------------- the door
+
+    def step(self, fact: CoordinatorFact) -> tuple[CoordinatorEffect, ...]:
+        """Take one fact and return what is to be done.
+
+        Raises CoordinatorShutDownError for a start after the shutdown, RestoreRefusedError for a restore
+        that does not fit, ForcedCheckpointSubsumedError for an impossible abort, SharedStateConflictError
+        for two files under one key.
+        """
+        effects: list[CoordinatorEffect] = []
+        self._books.effects = effects
+        self._take(fact)
+        self._triggering.settle()
+        if self._books.timers_touched:
+            self._tell_wake()
+        return tuple(effects)
+
+    def _take(self, fact: CoordinatorFact) -> None:  # noqa: C901, PLR0912, PLR0915 - one line a fact
+        match fact:
+            case TaskAcknowledged():
+                self._completion.acknowledge(fact)
+            case CoordinatorTimeAdvanced():
+                self._advance(fact.now_ms)
+            case TaskDeclined():
+                self._completion.decline(fact)
+            case TaskMeasured():
+                self._books.statistics.measured(fact.checkpoint, fact.task, fact.metrics)
+            case CheckpointRequested():
+                self._triggering.request(fact)
+            case PeriodicTimerFired():
+                self._triggering.request_periodically()
+            case CheckpointTimeoutFired():
+                self._completion.expire(fact.checkpoint)
+            case CheckpointIdFetched():
+                self._triggering.id_fetched(fact.id)
+            case CheckpointIdFailed():
+                self._triggering.id_failed(fact)
+            case LocationCreated():
+                self._triggering.location_created(fact.checkpoint)
+            case LocationFailed():
+                self._triggering.location_failed(fact)
+            case OperatorCoordinatorAnswered():
+                self._triggering.coordinator_answered(fact)
+            case HookAnswered():
+                self._triggering.hook_answered(fact)
+            case OperatorCoordinatorFailed() | HookFailed() | TriggerFailed():
+                reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+                self._triggering.failed(fact.checkpoint, reason, fact.message)
+            case CommitSucceeded():
+                self._completion.committed(fact)
+            case CommitFailed():
+                self._completion.commit_failed(fact)
+            case CommitUnknown():
+                self._completion.commit_unknown(fact)
+            case TaskStateChanged():
+                self._books.task_states[fact.task] = fact.state
+                self._triggering.task_states_changed()
+            case TaskFailed():
+                self._task_failed(fact)
+            case AbortRequested():
+                self._completion.abort_where(lambda _: True, fact.reason, fact.message)
+            case StateDiscarded():
+                self._books.deleting = max(0, self._books.deleting - 1)
+                self._books.queue_stirred = True
+            case SchedulerStarted():
+                self._start_scheduler(fact.seed)
+            case SchedulerStopped():
+                self._stop_scheduler()
+            case ShutDown():
+                self._shut_down()
+            case RestoreRequested():
+                self._recovery.restore(fact)
+            case _:
+                assert_never(fact)
+
+    # -------------------------------------------------------------- time
+
+    def _advance(self, now_ms: int) -> None:
+        """Fire what is due by `now_ms` in order of its time, each at most once; time never goes back."""
+        books = self._books
+        while (due := self._due_ms()) is not None and due <= now_ms:
+            books.now_ms = max(books.now_ms, due)
+            self._fire_due(due, now_ms)
+        books.now_ms = max(books.now_ms, now_ms)
+
+    def _fire_due(self, due_ms: int, now_ms: int) -> None:
+        expired = next((p for p in self._timed() if p.expires_ms == due_ms), None)
+        if expired is not None:
+            self._completion.expire(expired.id)
+        else:
+            self._books.now_ms = max(self._books.now_ms, now_ms)
+            self._triggering.request_periodically()
+        self._triggering.settle()
+
+    def _timed(self) -> list[PendingCheckpoint]:
+        return [p for p in self._books.pending.values() if p.expires_ms is not None and not p.is_finalising]
+
+    def _due_ms(self) -> int | None:
+        timers = [pending.expires_ms for pending in self._timed()]
+        if self._books.scheduler.next_ms is not None:
+            timers.append(self._books.scheduler.next_ms)
+        return min((at for at in timers if at is not None), default=None)
+
+    def _tell_wake(self) -> None:
+        self._books.timers_touched = False
+        due_ms = self._due_ms()
+        if due_ms is not None and due_ms != self._wake_at_ms:
+            self._books.emit(WakeAt(due_ms))
+        self._wake_at_ms = due_ms
+
+    # -------------------------------------------------------------- life
+
+    def _start_scheduler(self, seed: int) -> None:
+        if self._books.is_shut_down:
+            raise CoordinatorShutDownError
+        self._stop_scheduler()
+        self._books.scheduler.start(self._books.now_ms, seed)
+
+    def _stop_scheduler(self) -> None:
+        self._books.scheduler.stop()
+        self._books.timers_touched = True
+        self._abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
+
+    def _shut_down(self) -> None:
+        if self._books.is_shut_down:
+            return
+        self._books.is_shut_down = True
+        self._books.scheduler.stop()
+        self._books.timers_touched = True
+        for hook in self._books.hooks:
+            self._books.emit(CloseHook(hook))
+        self._abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+
+    def _abort_all(self, reason: CheckpointFailureReason) -> None:
+        self._triggering.drop_queued(reason)
+        self._completion.abort_where(lambda _: True, reason)
+
+    def _task_failed(self, fact: TaskFailed) -> None:
+        self._completion.abort_where(
+            lambda pending: fact.task in pending.unacknowledged, CheckpointFailureReason.TASK_FAILURE, fact.message
+        )
+
+    def add_hook(self, hook: str | None) -> bool:
+        """Register a master hook; return False if its id is known. Raises InvalidHookError for a blank id (A8)."""
+        if hook is None or not hook.strip():
+            raise InvalidHookError(hook)
+        if hook in self._books.hooks:
+            return False
+        self._books.hooks.append(hook)
+        return True
+
+    # -------------------------------------------------------------- what can be seen
+
+    @property
+    def pending(self) -> tuple[PendingCheckpoint, ...]:
+        """The pending checkpoints in order of id; to look at, not to change."""
+        return tuple(sorted(self._books.pending.values(), key=lambda p: p.id))
+
+    @property
+    def store(self) -> CompletedCheckpointStore:
+        """The store of completed checkpoints."""
+        return self._books.store
+
+    @property
+    def statistics(self) -> StatisticsTracker:
+        """What is known of each checkpoint (E6)."""
+        return self._books.statistics
+
+    @property
+    def is_triggering(self) -> bool:
+        """Whether a trigger procedure is under way."""
+        return self._triggering.procedure is not None
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When the next timer is due; None: there is none."""
+        return self._due_ms()
+
+    def snapshot(self) -> CoordinatorSnapshot:
+        """Return the whole state; equal states give equal snapshots."""
+        books = self._books
+        return CoordinatorSnapshot(
+            now_ms=books.now_ms,
+            scheduler=(books.scheduler.running, books.scheduler.next_ms),
+            queued=self._triggering.queued,
+            sequence=self._triggering.sequence,
+            procedure=self._triggering.procedure,
+            pending_ids=tuple(sorted(books.pending)),
+            pending=tuple(pending.copy() for pending in self.pending),
+            committing=books.committing,
+            store=books.store.snapshot(),
+            failures=(books.failures.consecutive, frozenset(books.failures.counted), books.failures.last_success),
+            statistics=books.statistics.snapshot(),
+            task_states=frozenset(books.task_states.items()),
+            hooks=tuple(books.hooks),
+            recent_expired=tuple(books.recent_expired),
+            last_completion_ms=books.last_completion_ms,
+            deleting=books.deleting,
+            force_full=books.force_full,
+            is_shut_down=books.is_shut_down,
+            wake_at_ms=self._wake_at_ms,
+        )
+
+    def restore(self, snapshot: CoordinatorSnapshot) -> None:
+        """Become what `snapshot` says: what follows is as if the steps before it had been taken here."""
+        books = self._books
+        books.now_ms = snapshot.now_ms
+        books.scheduler.running, books.scheduler.next_ms = snapshot.scheduler
+        self._triggering.restore(snapshot.queued, snapshot.procedure, snapshot.sequence)
+        books.pending = {pending.id: pending.copy() for pending in snapshot.pending}
+        books.committing = snapshot.committing
+        books.store.restore(snapshot.store)
+        consecutive, counted, last_success = snapshot.failures
+        books.failures = FailurePolicy(books.settings.tolerable_failures, consecutive, set(counted), last_success)
+        books.statistics.restore(snapshot.statistics)
+        books.task_states = dict(snapshot.task_states)
+        books.hooks = list(snapshot.hooks)
+        books.recent_expired = deque(snapshot.recent_expired, maxlen=EXPIRED_REMEMBERED)
+        books.last_completion_ms = snapshot.last_completion_ms
+        books.deleting = snapshot.deleting
+        books.force_full = snapshot.force_full
+        books.is_shut_down = snapshot.is_shut_down
+        books.queue_stirred = books.timers_touched = False
+        self._wake_at_ms = snapshot.wake_at_ms

@@ -1,0 +1,90 @@
+"""How many failed checkpoints the job survives (E5; Flink: `CheckpointFailureManager`)."""
+
+from dataclasses import dataclass, field
+
+from checkpointing.coordinator.messages import FailJob
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+
+COUNTED = frozenset(
+    {
+        CheckpointFailureReason.IO_EXCEPTION,
+        CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        CheckpointFailureReason.CHECKPOINT_DECLINED,
+        CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
+"""Reasons that say something is wrong with the job; all others are its normal life."""
+
+NEVER_TOLERATED = frozenset(
+    {
+        CheckpointFailureReason.QUALITY,
+        CheckpointFailureReason.TABLE_CHANGED,
+        CheckpointFailureReason.FENCED,
+    }
+)
+"""Reasons of ours after which the next attempt must fail as well."""
+
+
+@dataclass(slots=True)
+class FailurePolicy:
+    """Counts consecutive failures, each checkpoint once; one success resets.
+
+    `tolerable` None: any number is tolerated.
+    """
+
+    tolerable: int | None
+    consecutive: int = 0
+    counted: set[CheckpointId] = field(default_factory=set)
+    last_success: CheckpointId | None = None
+
+    def failed(
+        self,
+        properties: CheckpointProperties,
+        reason: CheckpointFailureReason,
+        checkpoint: CheckpointId | None,
+        *,
+        by_task: bool = False,
+        message: str = "",
+    ) -> FailJob | None:
+        """Take a failure; return FailJob if it is one too many.
+
+        `checkpoint` None: it failed before it had an id. `by_task`: a task declined it. A synchronous
+        savepoint that a task declines always fails the job, half of which has stopped (FLINK-12858);
+        other savepoints count only when a task declined them.
+        """
+        if reason in NEVER_TOLERATED:
+            return FailJob(reason, message or reason.message)
+        task_level = by_task and not reason.pre_flight
+        if task_level and properties.is_synchronous:
+            return FailJob(reason, f"the savepoint of the stop failed: {message or reason.message}")
+        if properties.is_savepoint and not task_level:
+            return None
+        return self._count(reason, checkpoint, message)
+
+    def succeeded(self, checkpoint: CheckpointId) -> None:
+        """Reset the count, unless a newer checkpoint has succeeded before."""
+        if self.last_success is None or checkpoint > self.last_success:
+            self.last_success = checkpoint
+            self._reset()
+
+    def _count(self, reason: CheckpointFailureReason, checkpoint: CheckpointId | None, message: str) -> FailJob | None:
+        if self.tolerable is None or reason not in COUNTED or self._is_past(checkpoint) or checkpoint in self.counted:
+            return None
+        if checkpoint is not None:
+            self.counted.add(checkpoint)
+        self.consecutive += 1
+        if self.consecutive <= self.tolerable:
+            return None
+        exceeded = f"{self.consecutive} consecutive checkpoints failed, tolerable_failures is {self.tolerable}"
+        self._reset()
+        return FailJob(reason, f"{exceeded}; the last one: {message or reason.message}")
+
+    def _is_past(self, checkpoint: CheckpointId | None) -> bool:
+        return checkpoint is not None and self.last_success is not None and checkpoint <= self.last_success
+
+    def _reset(self) -> None:
+        self.consecutive = 0
+        self.counted.clear()

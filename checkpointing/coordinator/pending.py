@@ -1,0 +1,113 @@
+"""A checkpoint that has begun and is neither completed nor aborted (A7; Flink: `PendingCheckpoint`)."""
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from checkpointing.coordinator.completed import (
+    DISCARD_NEVER,
+    CompletedCheckpoint,
+    DiscardCause,
+)
+from checkpointing.coordinator.messages import AcknowledgeResult
+from checkpointing.coordinator.plan import CheckpointPlan
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.task import NO_STATE, AcknowledgedState, Task
+from checkpointing.identifiers import CheckpointId
+
+
+class PendingPhase(Enum):
+    """How far a pending checkpoint has come."""
+
+    TRIGGERING = "triggering"
+    """Location, operator coordinators and hooks answer; the tasks are not told yet."""
+    TRIGGERED = "triggered"
+    """The tasks are told; their acknowledgements are awaited."""
+    ACKNOWLEDGED = "acknowledged"
+    """All have answered; an earlier checkpoint is still being committed."""
+    FINALISING = "finalising"
+    """Its commit is under way: it can't expire, be declined, be aborted or be subsumed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingCheckpoint:
+    """Who has answered, and with what. Every answer costs O(1), whatever the size of the job."""
+
+    id: CheckpointId
+    request: str | None
+    properties: CheckpointProperties
+    plan: CheckpointPlan
+    triggered_ms: int
+    expires_ms: int | None
+    phase: PendingPhase = PendingPhase.TRIGGERING
+    unacknowledged: set[Task] = field(default_factory=set)
+    states: dict[Task, AcknowledgedState] = field(default_factory=dict)
+    unanswered_coordinators: set[str] = field(default_factory=set)
+    coordinator_states: dict[str, str | None] = field(default_factory=dict)
+    unanswered_hooks: set[str] = field(default_factory=set)
+    master_states: dict[str, str] = field(default_factory=dict)
+
+    def acknowledge(self, task: Task, state: AcknowledgedState | None) -> AcknowledgeResult:
+        """Take a task's acknowledgement: SUCCESS, DUPLICATE or UNKNOWN."""
+        if task in self.unacknowledged:
+            self.unacknowledged.remove(task)
+            self.states[task] = NO_STATE if state is None else state
+            return AcknowledgeResult.SUCCESS
+        return AcknowledgeResult.DUPLICATE if task in self.states else AcknowledgeResult.UNKNOWN
+
+    def answer_coordinator(self, coordinator: str, state: str | None) -> None:
+        """Take an operator coordinator's snapshot."""
+        self.unanswered_coordinators.discard(coordinator)
+        self.coordinator_states[coordinator] = state
+
+    def answer_hook(self, hook: str, state: str | None) -> None:
+        """Take a master hook's answer; None is an answer too, but leaves no entry (A8)."""
+        self.unanswered_hooks.discard(hook)
+        if state is not None:
+            self.master_states[hook] = state
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        """Whether tasks, operator coordinators and hooks have all answered and the tasks were told."""
+        return (
+            self.phase is PendingPhase.TRIGGERED
+            and not self.unacknowledged
+            and not self.unanswered_coordinators
+            and not self.unanswered_hooks
+        )
+
+    @property
+    def is_finalising(self) -> bool:
+        """Whether its fate lies with the commit alone."""
+        return self.phase is PendingPhase.FINALISING
+
+    @property
+    def private_handles(self) -> tuple[str, ...]:
+        """The handles that go with it if it fails; shared ones never do (FLINK-25395)."""
+        tasks = (handle for state in self.states.values() for handle in state.private)
+        return (*tasks, *(handle for handle in self.coordinator_states.values() if handle is not None))
+
+    def complete(self, discard_on: frozenset[DiscardCause]) -> CompletedCheckpoint:
+        """Return what it becomes when its commit succeeds; a savepoint is the user's to discard."""
+        return CompletedCheckpoint(
+            id=self.id,
+            properties=self.properties,
+            triggered_ms=self.triggered_ms,
+            vertices=self.plan.vertices,
+            states=dict(self.states),
+            coordinator_states=dict(self.coordinator_states),
+            master_states=dict(self.master_states),
+            discard_on=DISCARD_NEVER if self.properties.is_savepoint else discard_on,
+        )
+
+    def copy(self) -> "PendingCheckpoint":
+        """Return an independent copy."""
+        return replace(
+            self,
+            unacknowledged=set(self.unacknowledged),
+            states=dict(self.states),
+            unanswered_coordinators=set(self.unanswered_coordinators),
+            coordinator_states=dict(self.coordinator_states),
+            unanswered_hooks=set(self.unanswered_hooks),
+            master_states=dict(self.master_states),
+        )
+

@@ -1,0 +1,178 @@
+"""What is known of each checkpoint: times, sizes, outcome (E6; Flink: `DefaultCheckpointStatsTracker`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.task import SnapshotMetrics, Task
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+
+
+class CheckpointStatus(Enum):
+    """Where a checkpoint stands."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True)
+class CheckpointStatistics:
+    """One checkpoint's life; times in ms as the coordinator saw them, `state_size` in bytes."""
+
+    id: CheckpointId
+    properties: CheckpointProperties
+    triggered_ms: int
+    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    acknowledged_subtasks: int = 0
+    """Finished tasks count from the start (B4)."""
+    state_size: int = 0
+    ended_ms: int | None = None
+    failure: CheckpointFailureReason | None = None
+    tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
+    acknowledged_ms: dict[Task, int] = field(default_factory=dict)
+
+    def measured(self, task: Task, metrics: SnapshotMetrics) -> None:
+        """Take a task's measurements, also late ones: they change neither status nor count."""
+        self.state_size += metrics.total_bytes
+        self.tasks[task] = metrics
+
+
+@dataclass(slots=True)
+class CheckpointCounters:
+    """How many checkpoints there were; `total` includes those that failed before they were pending."""
+
+    total: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+
+
+@dataclass(slots=True)
+class LatestCheckpoints:
+    """The newest id of each sort; `completed` are plain checkpoints only."""
+
+    completed: CheckpointId | None = None
+    savepoint: CheckpointId | None = None
+    failed: CheckpointId | None = None
+    restored: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSnapshot:
+    """The tracker's whole state; the mapping is compared, not hashed."""
+
+    counters: tuple[int, int, int, int, int]
+    latest: tuple[CheckpointId | None, ...]
+    remembered: Mapping[CheckpointId, CheckpointStatistics] = field(hash=False)
+
+
+class StatisticsTracker:
+    """Remembers the last checkpoints, counts all. Statistics never steer."""
+
+    __slots__ = ("_history_max", "_remembered", "counters", "latest")
+
+    def __init__(self, history_max: int) -> None:
+        """Remember at most `history_max` checkpoints, pending ones included."""
+        self._history_max = history_max
+        self._remembered: dict[CheckpointId, CheckpointStatistics] = {}
+        self.counters = CheckpointCounters()
+        self.latest = LatestCheckpoints()
+
+    def of(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
+        """Return what is remembered of a checkpoint, or None."""
+        return self._remembered.get(checkpoint)
+
+    def history(self) -> tuple[CheckpointStatistics, ...]:
+        """Return what is remembered, newest first."""
+        return tuple(reversed(self._remembered.values()))
+
+    def began(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int, finished: int) -> None:
+        """A checkpoint is pending; `finished` tasks need not acknowledge."""
+        self.counters.total += 1
+        self.counters.in_progress += 1
+        if self._history_max == 0:
+            return
+        if len(self._remembered) >= self._history_max:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[checkpoint] = CheckpointStatistics(
+            checkpoint, properties, now_ms, acknowledged_subtasks=finished
+        )
+
+    def acknowledged(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics, now_ms: int) -> None:
+        """A task acknowledged for the first time."""
+        known = self._remembered.get(checkpoint)
+        if known is not None:
+            known.acknowledged_subtasks += 1
+            known.acknowledged_ms[task] = now_ms
+            known.measured(task, metrics)
+
+    def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
+        """Metrics came by themselves, or too late to count."""
+        known = self._remembered.get(checkpoint)
+        if known is not None and task not in known.tasks:
+            known.measured(task, metrics)
+
+    def completed(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
+        """A pending checkpoint is stored."""
+        self.counters.in_progress -= 1
+        self.counters.completed += 1
+        if properties.is_savepoint:
+            self.latest.savepoint = _newer(self.latest.savepoint, checkpoint)
+        else:
+            self.latest.completed = _newer(self.latest.completed, checkpoint)
+        self._end(checkpoint, CheckpointStatus.COMPLETED, now_ms, None)
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        """A pending checkpoint failed."""
+        self.counters.in_progress -= 1
+        self.counters.failed += 1
+        self.latest.failed = _newer(self.latest.failed, checkpoint)
+        self._end(checkpoint, CheckpointStatus.FAILED, now_ms, reason)
+
+    def failed_before_pending(self) -> None:
+        """A trigger failed before there was a pending checkpoint."""
+        self.counters.total += 1
+        self.counters.failed += 1
+
+    def restored(self, checkpoint: CheckpointId) -> None:
+        """The job was restored from a checkpoint."""
+        self.counters.restored += 1
+        self.latest.restored = checkpoint
+
+    def snapshot(self) -> StatisticsSnapshot:
+        """Return the whole state, canonical."""
+        c, latest = self.counters, self.latest
+        return StatisticsSnapshot(
+            (c.total, c.in_progress, c.completed, c.failed, c.restored),
+            (latest.completed, latest.savepoint, latest.failed, latest.restored),
+            {id_: _copied(known) for id_, known in self._remembered.items()},
+        )
+
+    def restore(self, snapshot: StatisticsSnapshot) -> None:
+        """Become what `snapshot` says."""
+        self.counters = CheckpointCounters(*snapshot.counters)
+        self.latest = LatestCheckpoints(*snapshot.latest)
+        self._remembered = {id_: _copied(known) for id_, known in snapshot.remembered.items()}
+
+    def _end(
+        self,
+        checkpoint: CheckpointId,
+        status: CheckpointStatus,
+        now_ms: int,
+        failure: CheckpointFailureReason | None,
+    ) -> None:
+        known = self._remembered.get(checkpoint)
+        if known is not None:
+            known.status, known.ended_ms, known.failure = status, now_ms, failure
+
+
+def _newer(known: CheckpointId | None, checkpoint: CheckpointId) -> CheckpointId:
+    return checkpoint if known is None else max(known, checkpoint)
+
+
+def _copied(known: CheckpointStatistics) -> CheckpointStatistics:
+    return replace(known, tasks=dict(known.tasks), acknowledged_ms=dict(known.acknowledged_ms))

@@ -1,0 +1,281 @@
+"""From a request to told tasks, one procedure at a time (A3 to A8; Flink: `startTriggeringCheckpoint`).
+
+Pre-check, plan, fetch an id, pre-check again, register the pending checkpoint, create its location,
+ask all operator coordinators, then all master hooks, then tell the tasks. Each wait is for a fact. An
+abort of the checkpoint at any point ends the procedure, so nothing wedges (FLINK-26394), and nobody is
+asked for a checkpoint that is gone (FLINK-27148).
+"""
+
+from dataclasses import dataclass, replace
+
+from checkpointing.coordinator.books import Books
+from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    CheckpointIdFailed,
+    CheckpointRequested,
+    CreateLocation,
+    FetchCheckpointId,
+    HookAnswered,
+    LocationFailed,
+    OperatorCoordinatorAnswered,
+    RequestFailed,
+    TriggerTask,
+)
+from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
+from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
+from checkpointing.coordinator.request_decider import CheckpointRequest, Decision, DeciderView, RequestDecider
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerProcedure:
+    """The procedure under way; `checkpoint` None: its id is being fetched."""
+
+    request: CheckpointRequest
+    checkpoint: CheckpointId | None = None
+
+
+class Triggering:
+    """Takes requests and turns one at a time into a triggered checkpoint."""
+
+    __slots__ = ("_books", "_completion", "_decider", "_plan", "_sequence", "procedure")
+
+    def __init__(self, books: Books, completion: Completion) -> None:
+        """Work on these books; `completion` ends checkpoints that fail here."""
+        self._books = books
+        self._completion = completion
+        self._decider = RequestDecider(
+            max_concurrent=books.settings.max_concurrent, queue_max=books.settings.queue_max
+        )
+        self._plan: CheckpointPlan | None = None
+        self._sequence = 0
+        self.procedure: TriggerProcedure | None = None
+
+    # -------------------------------------------------------------- requests
+
+    @property
+    def queued(self) -> tuple[CheckpointRequest, ...]:
+        """The requests that wait, most urgent first."""
+        return self._decider.queued
+
+    def request(self, fact: CheckpointRequested) -> None:
+        """Queue somebody's request and start one if it may start."""
+        self._submit(fact.request, fact.properties, periodic=fact.periodic)
+
+    def request_periodically(self) -> None:
+        """Queue a plain checkpoint for the periodic timer, if there is one."""
+        if self._books.scheduler.fire(self._books.now_ms):
+            self._books.timers_touched = True
+            self._submit(None, CHECKPOINT, periodic=True)
+
+    def drop_queued(self, reason: CheckpointFailureReason) -> None:
+        """Fail every request that waits."""
+        for request in self._decider.drop_all():
+            self._refuse(request, reason, reason.message)
+
+    def task_states_changed(self) -> None:
+        """The next plan must be computed anew."""
+        self._plan = None
+
+    def settle(self) -> None:
+        """End the procedure of a checkpoint that is gone; look at the queue if it was stirred."""
+        procedure = self.procedure
+        if procedure is not None and procedure.checkpoint is not None and procedure.checkpoint not in self._books.pending:
+            self._finish()
+        while self._books.queue_stirred:
+            self._books.queue_stirred = False
+            self._apply(self._decider.choose(self._view()))
+
+    def restore(
+        self, queued: tuple[CheckpointRequest, ...], procedure: TriggerProcedure | None, sequence: int
+    ) -> None:
+        """Become what a snapshot of the door says."""
+        self._decider.restore(queued)
+        self.procedure = procedure
+        self._sequence = sequence
+        self._plan = None
+
+    @property
+    def sequence(self) -> int:
+        """How many requests there have been."""
+        return self._sequence
+
+    def _submit(self, name: str | None, properties: CheckpointProperties, *, periodic: bool) -> None:
+        self._sequence += 1
+        request = CheckpointRequest(name, properties, periodic, self._sequence)
+        for decision in self._decider.submit(request, self._view()):
+            self._apply(decision)
+
+    def _view(self) -> DeciderView:
+        books = self._books
+        pause_left_ms = 0
+        if books.last_completion_ms is not None:
+            pause_left_ms = books.last_completion_ms + books.settings.min_pause_ms - books.now_ms
+        return DeciderView(self.procedure is not None, len(books.pending), books.deleting, pause_left_ms)
+
+    def _apply(self, decision: Decision) -> None:
+        if decision.refused is not None:
+            request, reason = decision.refused
+            self._refuse(request, reason, reason.message)
+        if decision.retry_after_ms is not None:
+            self._books.scheduler.postpone_to(self._books.now_ms + decision.retry_after_ms)
+            self._books.timers_touched = True
+        if decision.chosen is not None:
+            self._start(decision.chosen)
+
+    def _refuse(self, request: CheckpointRequest, reason: CheckpointFailureReason, message: str) -> None:
+        if request.name is not None:
+            self._books.emit(RequestFailed(request.name, reason, message))
+
+    # -------------------------------------------------------------- the procedure
+
+    def _start(self, request: CheckpointRequest) -> None:
+        self.procedure = TriggerProcedure(request)
+        if self._checked_plan(request) is not None:
+            self._books.emit(FetchCheckpointId())
+
+    def id_fetched(self, checkpoint: CheckpointId) -> None:
+        """Register the pending checkpoint under its id, before anybody is asked for it (FLINK-6404)."""
+        procedure = self.procedure
+        if procedure is None or procedure.checkpoint is not None:
+            return
+        request = procedure.request
+        plan = self._checked_plan(request)
+        if plan is None:
+            return
+        self.procedure = replace(procedure, checkpoint=checkpoint)
+        self._books.pending[checkpoint] = self._pending(checkpoint, request, plan)
+        self._books.timers_touched = True
+        self._books.statistics.began(checkpoint, request.properties, self._books.now_ms, len(plan.finished))
+        self._books.emit(CreateLocation(checkpoint, request.properties))
+
+    def id_failed(self, fact: CheckpointIdFailed) -> None:
+        """Fail the request: there is no checkpoint yet."""
+        procedure = self.procedure
+        if procedure is not None and procedure.checkpoint is None:
+            reason = _io_or_trigger_failure(io_error=fact.io_error)
+            self._fail_early(procedure.request, reason, fact.message)
+
+    def location_created(self, checkpoint: CheckpointId) -> None:
+        """Ask all operator coordinators, or go on if there are none."""
+        pending = self._triggering(checkpoint)
+        if pending is None:
+            return
+        for coordinator in self._books.settings.operator_coordinators:
+            self._books.emit(AskOperatorCoordinator(coordinator, checkpoint))
+        if not pending.unanswered_coordinators:
+            self._ask_hooks(pending)
+
+    def location_failed(self, fact: LocationFailed) -> None:
+        """Fail the checkpoint."""
+        self.failed(fact.checkpoint, _io_or_trigger_failure(io_error=fact.io_error), fact.message)
+
+    def coordinator_answered(self, fact: OperatorCoordinatorAnswered) -> None:
+        """Note the snapshot; ask the hooks when all have answered. A late one is discarded."""
+        pending = self._triggering(fact.checkpoint)
+        if pending is None or fact.coordinator not in pending.unanswered_coordinators:
+            if fact.state is not None and fact.checkpoint not in self._books.pending:
+                self._completion.discard_late(fact.checkpoint, fact.state)
+            return
+        pending.answer_coordinator(fact.coordinator, fact.state)
+        if not pending.unanswered_coordinators:
+            self._ask_hooks(pending)
+
+    def hook_answered(self, fact: HookAnswered) -> None:
+        """Note the answer; tell the tasks when all have answered (A8)."""
+        pending = self._triggering(fact.checkpoint)
+        if pending is None or fact.hook not in pending.unanswered_hooks:
+            return
+        pending.answer_hook(fact.hook, fact.state)
+        if not pending.unanswered_hooks:
+            self._trigger_tasks(pending)
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Fail a checkpoint for which somebody who was asked failed."""
+        pending = self._books.pending.get(checkpoint)
+        if pending is not None:
+            self._completion.abort(pending, reason, message)
+
+    def _ask_hooks(self, pending: PendingCheckpoint) -> None:
+        for hook in self._books.hooks:
+            self._books.emit(AskHook(hook, pending.id))
+        if not pending.unanswered_hooks:
+            self._trigger_tasks(pending)
+
+    def _trigger_tasks(self, pending: PendingCheckpoint) -> None:
+        type_ = pending.properties.checkpoint_type(force_full=self._books.force_full)
+        for task in pending.plan.to_trigger:
+            self._books.emit(TriggerTask(task, pending.id, pending.properties, type_))
+        pending.phase = PendingPhase.TRIGGERED
+        self._finish()
+        self._completion.commit_if_full(pending)
+
+    def _triggering(self, checkpoint: CheckpointId) -> PendingCheckpoint | None:
+        procedure = self.procedure
+        if procedure is None or procedure.checkpoint != checkpoint:
+            return None
+        return self._books.pending.get(checkpoint)
+
+    def _pending(self, checkpoint: CheckpointId, request: CheckpointRequest, plan: CheckpointPlan) -> PendingCheckpoint:
+        books = self._books
+        timeout_ms = books.settings.timeout_ms
+        return PendingCheckpoint(
+            id=checkpoint,
+            request=request.name,
+            properties=request.properties,
+            plan=plan,
+            triggered_ms=books.now_ms,
+            expires_ms=None if timeout_ms is None else books.now_ms + timeout_ms,
+            unacknowledged=set(plan.to_acknowledge),
+            unanswered_coordinators=set(books.settings.operator_coordinators),
+            unanswered_hooks=set(books.hooks),
+        )
+
+    # -------------------------------------------------------------- pre-checks
+
+    def _checked_plan(self, request: CheckpointRequest) -> CheckpointPlan | None:
+        """Return the plan, or fail the request for the reason that forbids a checkpoint now (A4)."""
+        reason = self._forbidden(request)
+        if reason is not None:
+            self._fail_early(request, reason, reason.message)
+            return None
+        try:
+            return self._current_plan()
+        except PlanRefusedError as refused:
+            self._fail_early(request, refused.reason, str(refused))
+            return None
+
+    def _forbidden(self, request: CheckpointRequest) -> CheckpointFailureReason | None:
+        if self._books.is_shut_down:
+            return CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        if request.periodic and not self._books.scheduler.running:
+            return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        return None
+
+    def _current_plan(self) -> CheckpointPlan:
+        if self._plan is None:
+            books = self._books
+            self._plan = compute_plan(
+                books.topology, books.task_states, after_tasks_finish=books.settings.after_tasks_finish
+            )
+        return self._plan
+
+    def _fail_early(self, request: CheckpointRequest, reason: CheckpointFailureReason, message: str) -> None:
+        self._refuse(request, reason, message)
+        self._books.statistics.failed_before_pending()
+        fail_job = self._books.failures.failed(request.properties, reason, None, message=message)
+        if fail_job is not None:
+            self._books.emit(fail_job)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.procedure = None
+        self._books.queue_stirred = True
+
+
+def _io_or_trigger_failure(*, io_error: bool) -> CheckpointFailureReason:
+    return CheckpointFailureReason.IO_EXCEPTION if io_error else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE

@@ -1,0 +1,184 @@
+"""The book of one alignment: which checkpoint is current, which channels have aligned, what it cost (C1, C7).
+
+At most one checkpoint is pending at a time. Its target, the number of channels that must align, is the number
+of channels open at its first barrier or announcement, and stays (Flink: `SingleCheckpointBarrierHandler`).
+
+What an id means depends on how it stands to the current one, and on whether that one is still pending:
+
+| id      | current pending       | current settled |
+|---------|-----------------------|-----------------|
+| older   | obsolete              | obsolete        |
+| same    | belongs to it         | obsolete        |
+| newer   | subsumes it           | begins          |
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from checkpointing.channel_items import Alignment as BarrierAlignment
+from checkpointing.channel_items import Barrier
+from checkpointing.identifiers import ChannelId, CheckpointId
+
+NEVER = CheckpointId(-1)
+"""Before the first id: 0 is a legal one."""
+
+
+class Standing(Enum):
+    """How an id stands to the current alignment."""
+
+    OBSOLETE = "obsolete"
+    BELONGS = "belongs"
+    SUBSUMES = "subsumes"
+    BEGINS = "begins"
+
+
+class _Order(Enum):
+    OLDER = "older"
+    SAME = "same"
+    NEWER = "newer"
+
+
+_STANDING: dict[tuple[_Order, bool], Standing] = {
+    # (order of the id, current is pending)
+    (_Order.OLDER, True): Standing.OBSOLETE,
+    (_Order.OLDER, False): Standing.OBSOLETE,
+    (_Order.SAME, True): Standing.BELONGS,
+    (_Order.SAME, False): Standing.OBSOLETE,
+    (_Order.NEWER, True): Standing.SUBSUMES,
+    (_Order.NEWER, False): Standing.BEGINS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentSnapshot:
+    """All that an Alignment knows."""
+
+    current: CheckpointId
+    settled: CheckpointId
+    barrier: Barrier | None
+    aligned: frozenset[ChannelId]
+    target: int
+    open_channels: int
+    started_ms: int | None
+    processed: int
+    duration_ms: int
+    bytes_processed: int
+
+
+class Alignment:
+    """Keeps the book; decides nothing but how an id stands."""
+
+    def __init__(self, channel_count: int) -> None:
+        """Begin with all channels open and no checkpoint seen."""
+        self.current = NEVER
+        self.barrier: Barrier | None = None
+        self.open_channels = channel_count
+        self.target = channel_count
+        self.duration_ms = 0
+        self.bytes_processed = 0
+        self._settled = NEVER
+        self._aligned: set[ChannelId] = set()
+        self._started_ms: int | None = None
+        self._processed = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the current checkpoint is neither complete nor aborted."""
+        return self.current != self._settled
+
+    @property
+    def collecting(self) -> bool:
+        """Whether a channel has aligned, and not all of them have."""
+        return self._started_ms is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every channel of the target has aligned."""
+        return len(self._aligned) == self.target
+
+    def standing(self, checkpoint: CheckpointId) -> Standing:
+        """Return how that id stands to the current checkpoint."""
+        return _STANDING[_order(checkpoint, self.current), self.pending]
+
+    def begin(self, barrier: Barrier) -> None:
+        """Make the barrier's checkpoint the current one; no channel has aligned yet."""
+        self.current = barrier.checkpoint
+        self.barrier = barrier
+        self.target = self.open_channels
+        self._aligned.clear()
+        self._started_ms = None
+
+    def align(self, channel: ChannelId, now_ms: int) -> None:
+        """Enter that the channel's barrier, or its end, is in; a second entry changes nothing."""
+        self._aligned.add(channel)
+        if self._started_ms is None:
+            self._started_ms = now_ms
+            self._processed = 0
+        self.duration_ms = now_ms - self._started_ms
+        self.bytes_processed = self._processed
+
+    def abandon(self, checkpoint: CheckpointId) -> None:
+        """Enter that the checkpoint is aborted, and with it the current one; it has cost nothing."""
+        self.settle(checkpoint)
+        self.duration_ms = 0
+        self.bytes_processed = 0
+
+    def settle(self, checkpoint: CheckpointId) -> None:
+        """Enter that the checkpoint, and with it the current one, is over."""
+        self.current = max(self.current, checkpoint)
+        self._settled = self.current
+        self.barrier = None
+        self._aligned.clear()
+        self._started_ms = None
+
+    def close_channel(self) -> None:
+        """Enter that a channel has ended; the target of the current checkpoint stays."""
+        self.open_channels -= 1
+
+    def delivered(self, size_bytes: int) -> None:
+        """Count bytes that were delivered while the alignment lasts."""
+        self._processed += size_bytes
+
+    def snapshot(self) -> AlignmentSnapshot:
+        """Return the whole book as one hashable value."""
+        return AlignmentSnapshot(
+            current=self.current,
+            settled=self._settled,
+            barrier=self.barrier,
+            aligned=frozenset(self._aligned),
+            target=self.target,
+            open_channels=self.open_channels,
+            started_ms=self._started_ms,
+            processed=self._processed if self.collecting else 0,
+            duration_ms=self.duration_ms,
+            bytes_processed=self.bytes_processed,
+        )
+
+    def restore(self, saved: AlignmentSnapshot) -> None:
+        """Become what `saved` describes."""
+        self.current = saved.current
+        self.barrier = saved.barrier
+        self.open_channels = saved.open_channels
+        self.target = saved.target
+        self.duration_ms = saved.duration_ms
+        self.bytes_processed = saved.bytes_processed
+        self._settled = saved.settled
+        self._aligned = set(saved.aligned)
+        self._started_ms = saved.started_ms
+        self._processed = saved.processed
+
+
+def _order(checkpoint: CheckpointId, current: CheckpointId) -> _Order:
+    if checkpoint < current:
+        return _Order.OLDER
+    return _Order.SAME if checkpoint == current else _Order.NEWER
+
+
+def may_time_out(barrier: Barrier) -> bool:
+    """Return whether the barrier's checkpoint may turn unaligned by its age (Flink: `isTimeoutable`)."""
+    return barrier.alignment is BarrierAlignment.ALIGNED and barrier.alignment_timeout_ms is not None
+
+
+def as_unaligned(barrier: Barrier) -> Barrier:
+    """Return the barrier as it goes on once its checkpoint is unaligned (Flink: `asUnaligned`)."""
+    return replace(barrier, alignment=BarrierAlignment.UNALIGNED, alignment_timeout_ms=None)

@@ -1,0 +1,114 @@
+"""ALIGNED_BUFFERING: what comes on a blocked channel is put aside, and replayed after the alignment (C2).
+
+When an alignment is over, done or aborted, what was put aside becomes the sequence that is replayed next,
+before any new input and before the rest of a replay that was under way. On replay an item acts as if it had
+just come, and may be put aside again (Flink up to 1.10: `BarrierBuffer`, `CachedBufferStorage`).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from checkpointing.channel_items import ChannelItem, SourceSlice, StagedSegment
+from checkpointing.gate.config import UNLIMITED
+from checkpointing.identifiers import ChannelId
+
+Queued = tuple[ChannelId, ChannelItem]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSnapshot:
+    """All that an AlignmentBuffer holds; `sequences`: the one under replay first."""
+
+    aside: tuple[Queued, ...]
+    sequences: tuple[tuple[Queued, ...], ...]
+
+
+class _Sequence:
+    """Items in order, and their bytes."""
+
+    __slots__ = ("bytes", "items")
+
+    def __init__(self, items: Iterable[Queued] = ()) -> None:
+        self.items: deque[Queued] = deque(items)
+        self.bytes = sum(_bytes(item) for _, item in self.items)
+
+    def append(self, queued: Queued) -> None:
+        self.items.append(queued)
+        self.bytes += _bytes(queued[1])
+
+    def popleft(self) -> Queued:
+        queued = self.items.popleft()
+        self.bytes -= _bytes(queued[1])
+        return queued
+
+
+class AlignmentBuffer:
+    """Keeps items that were read from blocked channels, and counts the bytes that no replay is handing out."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Begin empty; -1 means no limit."""
+        self._max_bytes = max_bytes
+        self._aside = _Sequence()
+        self._replay = _Sequence()
+        self._pushed_back: deque[_Sequence] = deque()
+        self._pushed_back_bytes = 0
+
+    def held_bytes(self) -> int:
+        """Bytes put aside, or pushed back behind a newer replay."""
+        return self._aside.bytes + self._pushed_back_bytes
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether more bytes are held than the limit allows."""
+        return self._max_bytes != UNLIMITED and self.held_bytes() > self._max_bytes
+
+    def put_aside(self, channel: ChannelId, item: ChannelItem) -> None:
+        """Keep an item until the alignment is over."""
+        self._aside.append((channel, item))
+
+    def resume(self, name: ChannelId) -> None:  # noqa: ARG002 - a release always frees all channels
+        """End the alignment: what was put aside, on whichever channel, is replayed next."""
+        if not self._aside.items:
+            return
+        if self._replay.items:
+            self._pushed_back.appendleft(self._replay)
+            self._pushed_back_bytes += self._replay.bytes
+        self._replay, self._aside = self._aside, _Sequence()
+
+    def next(self) -> Queued | None:
+        """Return what `take` would take, or None."""
+        return self._replay.items[0] if self._replay.items else None
+
+    def take(self) -> Queued | None:
+        """Take the next item of the replay, or None if nothing is to be replayed."""
+        if not self._replay.items:
+            return None
+        queued = self._replay.popleft()
+        if not self._replay.items and self._pushed_back:
+            self._replay = self._pushed_back.popleft()
+            self._pushed_back_bytes -= self._replay.bytes
+        return queued
+
+    def items(self) -> Iterator[Queued]:
+        """Yield everything that is held, in no particular order."""
+        yield from self._aside.items
+        for sequence in (self._replay, *self._pushed_back):
+            yield from sequence.items
+
+    def snapshot(self) -> BufferSnapshot:
+        """Return all that is held as one hashable value."""
+        sequences = [self._replay, *self._pushed_back]
+        return BufferSnapshot(tuple(self._aside.items), tuple(tuple(s.items) for s in sequences if s.items))
+
+    def restore(self, saved: BufferSnapshot) -> None:
+        """Become what `saved` describes."""
+        replay, *pushed_back = [_Sequence(items) for items in saved.sequences] or [_Sequence()]
+        self._aside = _Sequence(saved.aside)
+        self._replay = replay
+        self._pushed_back = deque(pushed_back)
+        self._pushed_back_bytes = sum(sequence.bytes for sequence in pushed_back)
+
+
+def _bytes(item: ChannelItem) -> int:
+    return item.bytes if isinstance(item, SourceSlice | StagedSegment) else 0

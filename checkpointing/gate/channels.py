@@ -1,0 +1,181 @@
+"""All channels of a gate, and whose turn it is.
+
+The priority part comes first, in order of getting into it. Then the channels take turns, in order of becoming
+non-empty; one from which an item was taken, also a priority one, and that still has items goes to the back
+(Flink: `SingleInputGate`, `PrioritizedDeque`). A held item is no item of its channel.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from checkpointing.channel_items import Alignment, Barrier, ChannelItem, EndOfChannel
+from checkpointing.gate.alignment import may_time_out
+from checkpointing.gate.channel import Channel, ChannelSnapshot
+from checkpointing.gate.messages import Announcement, GateItem, GateProtocolError
+from checkpointing.identifiers import ChannelId, CheckpointId
+from checkpointing.snapshots import ChannelState
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsSnapshot:
+    """All that Channels knows, channels in their order."""
+
+    channels: tuple[ChannelSnapshot, ...]
+    turns: tuple[ChannelId, ...]
+    priority: tuple[tuple[ChannelId, Barrier | Announcement], ...]
+
+
+class Channels:
+    """The transport below the barrier handler (Flink: `CheckpointableInput`).
+
+    `may_block(barrier)` says behind which barriers a channel is held; `announces` whether barriers with a
+    timeout are announced.
+    """
+
+    def __init__(
+        self, names: Iterable[ChannelId], *, may_block: Callable[[Barrier], bool], announces: bool = False
+    ) -> None:
+        """Begin with every channel empty."""
+        self._channels = {name: Channel(name) for name in names}
+        self._may_block = may_block
+        self._announces = announces
+        self._turns: OrderedDict[ChannelId, None] = OrderedDict()
+        self._priority: deque[tuple[ChannelId, Barrier | Announcement]] = deque()
+
+    def __getitem__(self, name: ChannelId) -> Channel:
+        """Return the channel; raise GateProtocolError if the gate has none of that name."""
+        try:
+            return self._channels[name]
+        except KeyError:
+            message = f"channel {name} is none of this gate's; it has {', '.join(map(str, self._channels))}"
+            raise GateProtocolError(message) from None
+
+    # -------------------------------------------------------------- arriving and taking
+
+    def arrive(self, name: ChannelId, item: ChannelItem) -> None:
+        """Put an item to the end of the channel; raise GateProtocolError if the channel has ended."""
+        channel = self[name]
+        if channel.ended:
+            message = f"channel {name} has ended; {type(item).__name__} came after its end"
+            raise GateProtocolError(message)
+        channel.ended = isinstance(item, EndOfChannel)
+        channel.arrive(item)
+        if channel.stopped:
+            channel.hold(item)
+        else:
+            self._admit(channel, item)
+
+    def next(self) -> tuple[ChannelId, GateItem] | None:
+        """Return what `take` would take, or None."""
+        if self._priority:
+            return self._priority[0]
+        if self._turns:
+            name = next(iter(self._turns))
+            return name, self._channels[name].waiting[0]
+        return None
+
+    def take(self) -> tuple[ChannelId, GateItem] | None:
+        """Take the item whose turn it is, or None."""
+        if self._priority:
+            name, entry = self._priority.popleft()
+            self._to_the_back(self._channels[name])
+            return name, entry
+        if self._turns:
+            name, _ = self._turns.popitem(last=False)
+            item = self._channels[name].take()
+            self._to_the_back(self._channels[name])
+            return name, item
+        return None
+
+    def _admit(self, channel: Channel, item: ChannelItem) -> None:
+        if isinstance(item, Barrier):
+            self._admit_barrier(channel, item)
+        else:
+            channel.wait(item)
+        if channel.waiting:
+            self._turns.setdefault(channel.id)
+
+    def _admit_barrier(self, channel: Channel, barrier: Barrier) -> None:
+        if self._announces and barrier.alignment is Alignment.UNALIGNED:
+            channel.overtake(barrier)
+            self._priority.append((channel.id, barrier))
+            return
+        channel.wait(barrier)
+        channel.stopped = self._may_block(barrier)
+        if self._announces and may_time_out(barrier):
+            self._priority.append((channel.id, Announcement(barrier)))
+
+    def _to_the_back(self, channel: Channel) -> None:
+        self._turns.pop(channel.id, None)
+        if channel.waiting:
+            self._turns[channel.id] = None
+
+    # -------------------------------------------------------------- what the barrier handler asks for
+
+    def resume(self, name: ChannelId) -> None:
+        """Read the channel on: what is held follows, up to the next barrier that may block."""
+        channel = self._channels[name]
+        channel.stopped = False
+        while channel.held and not channel.stopped:
+            self._admit(channel, channel.release_next())
+
+    def prioritise(self, name: ChannelId, checkpoint: CheckpointId) -> None:
+        """Let the channel's announced barrier overtake what waits before it; no-op once it was taken."""
+        channel = self._channels[name]
+        last = channel.waiting[-1] if channel.waiting else None
+        if not isinstance(last, Barrier) or last.checkpoint != checkpoint:
+            return
+        channel.pull_last()
+        channel.overtake(last)
+        self._priority.append((name, last))
+        if not channel.waiting:
+            self._turns.pop(name, None)
+
+    def start_recording(self, checkpoint: CheckpointId) -> None:
+        """Record on every channel the segments before that checkpoint's barrier."""
+        for channel in self._channels.values():
+            channel.record(checkpoint)
+
+    def stop_recording(self, checkpoint: CheckpointId) -> tuple[ChannelState, ...]:
+        """Return the recorded segments of every channel that has any, and forget them."""
+        states = (ChannelState(c.id, c.stop_recording(checkpoint)) for c in self._channels.values())
+        return tuple(state for state in states if state.segments)
+
+    def held_bytes(self) -> int:
+        """Return the bytes held behind barriers, in all channels."""
+        return sum(channel.held_bytes for channel in self._channels.values())
+
+    # -------------------------------------------------------------- items handed past the queue
+
+    def hand(self, name: ChannelId, item: ChannelItem) -> None:
+        """Note an item that is handled without having been in the queue."""
+        channel = self[name]
+        if isinstance(item, Barrier):
+            self._hand_barrier(channel, item)
+        elif isinstance(item, EndOfChannel):
+            channel.ended = True
+
+    def _hand_barrier(self, channel: Channel, barrier: Barrier) -> None:
+        if self._may_block(barrier):
+            channel.push_back()
+            channel.stopped = True
+            self._turns.pop(channel.id, None)
+        channel.overtake(barrier)
+
+    # -------------------------------------------------------------- state
+
+    def snapshot(self) -> ChannelsSnapshot:
+        """Return all channels as one hashable value."""
+        return ChannelsSnapshot(
+            channels=tuple(channel.snapshot() for channel in self._channels.values()),
+            turns=tuple(self._turns),
+            priority=tuple(self._priority),
+        )
+
+    def restore(self, saved: ChannelsSnapshot) -> None:
+        """Become what `saved` describes."""
+        for channel, state in zip(self._channels.values(), saved.channels, strict=True):
+            channel.restore(state)
+        self._turns = OrderedDict.fromkeys(saved.turns)
+        self._priority = deque(saved.priority)

@@ -1,0 +1,277 @@
+"""The door of the gate: one vertex's inputs (C1 to C7). Facts in, effects out; see `messages`.
+
+The caller's duties: step one fact at a time; carry out the effects in their order; send what is behind a
+barrier only by ItemArrived, the gate itself keeps it in its channel while that is blocked. One object serves
+all subtasks of a vertex, since the driver delivers a channel's items to all of them in the same order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from checkpointing.channel_items import (
+    Alignment,
+    Barrier,
+    CancelMarker,
+    ChannelItem,
+    EndOfChannel,
+    Segment,
+    SourceSlice,
+    StagedSegment,
+)
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate.aligner import Aligner, AlignerRules, AlignerSnapshot
+from checkpointing.gate.alignment import as_unaligned
+from checkpointing.gate.buffers import AlignmentBuffer, BufferSnapshot
+from checkpointing.gate.channels import Channels, ChannelsSnapshot
+from checkpointing.gate.config import GateConfig, GatePolicy
+from checkpointing.gate.handler import Effects
+from checkpointing.gate.messages import (
+    Announcement,
+    AnnouncementHanded,
+    AnnouncementReceived,
+    BarrierReceived,
+    ClockRead,
+    Deliver,
+    DeliverEnd,
+    GateClosed,
+    GateEffect,
+    GateFact,
+    GateItem,
+    GateProtocolError,
+    GateTimeAdvanced,
+    Ignored,
+    ItemArrived,
+    ItemHanded,
+    Polled,
+    PutAside,
+)
+from checkpointing.gate.tracker import BarrierTracker, TrackerSnapshot
+from checkpointing.gate.unaligned import AlternatingAligner
+from checkpointing.identifiers import ChannelId, CheckpointId
+
+_BLOCKING = frozenset({GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED, GatePolicy.ALTERNATING})
+_ALIGNED = frozenset({GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING})
+_OVERTAKING = frozenset({GatePolicy.UNALIGNED, GatePolicy.ALTERNATING})
+
+
+@dataclass(frozen=True, slots=True)
+class GateSnapshot:
+    """The whole state of a gate, canonical and hashable."""
+
+    clock_ms: int
+    closed: bool
+    open_channels: frozenset[ChannelId]
+    channels: ChannelsSnapshot
+    handler: AlignerSnapshot | TrackerSnapshot
+    buffer: BufferSnapshot
+
+
+class InputGate:
+    """Takes items from channels in turn and decides what each barrier, cancel marker and end means."""
+
+    def __init__(self, config: GateConfig, channels: Sequence[ChannelId]) -> None:
+        """Begin with every channel open and empty."""
+        self.config = config
+        policy = config.policy
+        self._channels = Channels(
+            channels,
+            may_block=_stops if policy in _BLOCKING else _never_stops,
+            announces=policy in _OVERTAKING,
+        )
+        self._puts_aside = policy is GatePolicy.ALIGNED_BUFFERING
+        self._buffer = AlignmentBuffer(config.max_alignment_bytes)
+        self._open = set(channels)
+        self._clock_ms = 0
+        self._closed = False
+        self._handler = _handler(config, self._channels, self._buffer, len(channels))
+
+    def step(self, fact: GateFact) -> tuple[GateEffect, ...]:
+        """Take in one fact; return the effects in the order in which they take place.
+
+        Raise GateProtocolError, and change nothing, if the channel is none of this gate's, if it has ended, or
+        if an unaligned barrier comes to a gate whose policy is an aligned one.
+        """
+        effects: Effects = []
+        match fact:
+            case ItemArrived(channel, item):
+                self._channels.arrive(channel, self._admissible(channel, item))
+            case Polled():
+                effects = self._poll()
+            case ItemHanded(channel, item):
+                effects = self._hand(channel, self._admissible(channel, item))
+            case AnnouncementHanded(channel, barrier):
+                effects = self._announced(channel, barrier)
+            case ClockRead(now_ms):
+                self._read_clock(now_ms)
+            case GateTimeAdvanced(now_ms):
+                self._read_clock(now_ms)
+                effects = [] if self._closed else self._handler.time_advanced(self._clock_ms)
+            case GateClosed():
+                self._closed = True
+            case _:
+                assert_never(fact)
+        return tuple(effects)
+
+    def _read_clock(self, now_ms: int) -> None:
+        self._clock_ms = max(self._clock_ms, now_ms)
+
+    # -------------------------------------------------------------- questions
+
+    def has_deliverable(self) -> bool:
+        """Return whether a poll would take anything."""
+        return self.next_item() is not None
+
+    def next_item(self) -> tuple[ChannelId, GateItem] | None:
+        """Return what the next poll takes, or None; the gate is unchanged."""
+        if self._closed:
+            return None
+        return self._buffer.next() or self._channels.next()
+
+    def blocked(self) -> frozenset[ChannelId]:
+        """Return the channels that are blocked."""
+        return self._handler.blocked()
+
+    def pending(self) -> tuple[CheckpointId, ...]:
+        """Return the ids of the checkpoints in progress, ascending."""
+        return self._handler.pending()
+
+    def open_channels(self) -> frozenset[ChannelId]:
+        """Return the channels whose end was not handled yet."""
+        return frozenset(self._open)
+
+    def queued_bytes(self, channel: ChannelId) -> int:
+        """Return the bytes of the channel's segments that were not delivered yet."""
+        return self._channels[channel].queued_bytes
+
+    def queued_rows(self, channel: ChannelId) -> int:
+        """Return the rows of the channel's segments that were not delivered yet."""
+        return self._channels[channel].queued_rows
+
+    # -------------------------------------------------------------- taking
+
+    def _poll(self) -> Effects:
+        if self._closed:
+            return []
+        taken = self._buffer.take() or self._channels.take()
+        if taken is None:
+            return []
+        channel, item = taken
+        if isinstance(item, Announcement):
+            return self._announced(channel, item.barrier)
+        if self._puts_aside and self._handler.is_blocked(channel):
+            return self._put_aside(channel, item)
+        return self._handle(channel, item)
+
+    def _hand(self, channel: ChannelId, item: ChannelItem) -> Effects:
+        self._channels.hand(channel, item)
+        return self._handle(channel, item)
+
+    def _handle(self, channel: ChannelId, item: ChannelItem) -> Effects:
+        match item:
+            case SourceSlice() | StagedSegment():
+                return self._deliver(channel, item)
+            case Barrier():
+                received = BarrierReceived(channel, item.checkpoint, self._clock_ms)
+                return [received, *self._handler.barrier(channel, item, self._clock_ms)]
+            case CancelMarker():
+                return self._cancel(channel, item)
+            case EndOfChannel():
+                self._open.discard(channel)
+                return [*self._handler.end(channel, self._clock_ms), DeliverEnd(channel)]
+            case _:
+                assert_never(item)
+
+    def _deliver(self, channel: ChannelId, segment: Segment) -> Effects:
+        self._channels[channel].leave(segment)
+        self._handler.delivered(segment.bytes)
+        return [Deliver(channel, segment)]
+
+    def _cancel(self, channel: ChannelId, marker: CancelMarker) -> Effects:
+        effects = self._handler.cancel(channel, marker.checkpoint)
+        return [Ignored(channel, marker)] if effects is None else effects
+
+    # -------------------------------------------------------------- what only some policies do
+
+    def _put_aside(self, channel: ChannelId, item: ChannelItem) -> Effects:
+        self._buffer.put_aside(channel, item)
+        effects: Effects = [PutAside(channel, item)]
+        if self._buffer.over_limit:
+            reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
+            effects += self._handler.abort_pending(reason)
+        return effects
+
+    def _announced(self, channel: ChannelId, barrier: Barrier) -> Effects:
+        received = AnnouncementReceived(channel, barrier.checkpoint)
+        return [received, *self._handler.announcement(channel, barrier)]
+
+    def _admissible(self, channel: ChannelId, item: ChannelItem) -> ChannelItem:
+        if not isinstance(item, Barrier):
+            return item
+        policy = self.config.policy
+        if policy is GatePolicy.UNALIGNED and item.alignment is not Alignment.FORCED_ALIGNED:
+            return as_unaligned(item)
+        if policy in _ALIGNED and item.alignment is Alignment.UNALIGNED:
+            message = f"unaligned barrier {item.checkpoint} came on channel {channel}; the policy is {policy.value}"
+            raise GateProtocolError(message)
+        return item
+
+    # -------------------------------------------------------------- state
+
+    def snapshot(self) -> GateSnapshot:
+        """Return the whole state of the gate as one hashable value."""
+        return GateSnapshot(
+            clock_ms=self._clock_ms,
+            closed=self._closed,
+            open_channels=frozenset(self._open),
+            channels=self._channels.snapshot(),
+            handler=self._handler.snapshot(),
+            buffer=self._buffer.snapshot(),
+        )
+
+    def restore(self, saved: GateSnapshot) -> None:
+        """Become what `saved` describes: the state of a gate of the same policy and channels.
+
+        Raise GateProtocolError, and change nothing, if it is that of another policy.
+        """
+        match self._handler, saved.handler:
+            case BarrierTracker() as tracker, TrackerSnapshot() as counts:
+                tracker.restore(counts)
+            case Aligner() as aligner, AlignerSnapshot() as alignment:
+                aligner.restore(alignment)
+            case _:
+                message = f"the policy is {self.config.policy.value}, the state is a {type(saved.handler).__name__}"
+                raise GateProtocolError(message)
+        self._clock_ms = saved.clock_ms
+        self._closed = saved.closed
+        self._open = set(saved.open_channels)
+        self._channels.restore(saved.channels)
+        self._buffer.restore(saved.buffer)
+        for channel, item in self._buffer.items():
+            self._channels[channel].arrive(item)
+
+
+def _handler(
+    config: GateConfig, channels: Channels, buffer: AlignmentBuffer, channel_count: int
+) -> Aligner | BarrierTracker:
+    ends_count = config.checkpoint_after_tasks_finished
+    match config.policy:
+        case GatePolicy.ALIGNED_BLOCKING:
+            return Aligner(channels, channel_count, AlignerRules(end_counts_as_barrier=ends_count))
+        case GatePolicy.ALIGNED_BUFFERING:
+            rules = AlignerRules(barrier_stops_channel=False, end_counts_as_barrier=False, cancel_aborts_older=True)
+            return Aligner(buffer, channel_count, rules)
+        case GatePolicy.AT_LEAST_ONCE:
+            return BarrierTracker(channel_count, end_counts_as_barrier=ends_count)
+        case GatePolicy.UNALIGNED | GatePolicy.ALTERNATING:
+            return AlternatingAligner(channels, channel_count, AlignerRules(end_counts_as_barrier=ends_count))
+        case _:
+            assert_never(config.policy)
+
+
+def _stops(barrier: Barrier) -> bool:
+    return barrier.alignment is not Alignment.UNALIGNED
+
+
+def _never_stops(barrier: Barrier) -> bool:  # noqa: ARG001 - the form of a rule
+    return False

@@ -1,0 +1,130 @@
+"""The one place that knows names of objects: where a job's tables, rows, state and staged files lie (design 6).
+
+Every name is a warehouse-relative text with `/` between its parts, so that a warehouse can be moved and
+so that the same names serve a folder and, later, an object store. Staged files lie in a folder with a
+leading underscore: VACUUM leaves those alone, in Spark and in delta-rs, and all readers read them.
+"""
+
+import re
+from dataclasses import dataclass
+
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId, job_name, vertex_id
+
+ROOT = "_tidemark"
+"""The folder under the warehouse that holds what belongs to jobs and not to tables."""
+
+STAGED = "_data"
+
+_STAGED_FILE = re.compile(r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet")
+_GENERATION = re.compile(r"[1-9][0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedName:
+    """What the name of a staged file tells: who wrote it, in which micro-batch."""
+
+    vertex: VertexId
+    micro_batch: int
+    unique: str
+
+    def __str__(self) -> str:
+        """Return the file's name, without its folder."""
+        return f"{self.vertex}-{self.micro_batch}-{self.unique}.parquet"
+
+
+def parse_staged_name(name: str) -> StagedName | None:
+    """Return what a file's name tells, or None for a name that no micro-batch gives."""
+    found = _STAGED_FILE.fullmatch(name)
+    if found is None:
+        return None
+    return StagedName(VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"])
+
+
+def parse_generation(folder: str) -> Generation | None:
+    """Return the generation that a folder under `_data` belongs to, or None if it belongs to none."""
+    return Generation(int(folder)) if _GENERATION.fullmatch(folder) else None
+
+
+def table_of_state(job: JobName, operator: VertexId) -> TableName:
+    """Return the name under which an operator's state is published as a table."""
+    return TableName(f"{ROOT}/{job}/state/{vertex_id(operator)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolPaths:
+    """The names of one job's objects. Raises InvalidNameError for a job name that may not be a folder's."""
+
+    job: JobName
+
+    def __post_init__(self) -> None:
+        """Refuse a job name that did not come through `job_name`."""
+        job_name(self.job)
+
+    @property
+    def folder(self) -> str:
+        """Where all that belongs to the job lies, its output tables excepted."""
+        return f"{ROOT}/{self.job}"
+
+    @property
+    def checkpoints(self) -> str:
+        """The Delta table whose every append is a compare-and-swap: claims, checkpoints, savepoints."""
+        return f"{self.folder}/checkpoints"
+
+    @property
+    def cuts(self) -> str:
+        """The Delta table of (checkpoint, table, Delta version)."""
+        return f"{self.folder}/cuts"
+
+    @property
+    def lease(self) -> str:
+        """The advisory lease file, renewed by atomic replace."""
+        return f"{self.folder}/lease"
+
+    @property
+    def requests(self) -> str:
+        """The folder in which a running tick is asked for savepoints and stops, and answers."""
+        return f"{self.folder}/requests"
+
+    @property
+    def traces(self) -> str:
+        """The folder of the traces, one file a generation."""
+        return f"{self.folder}/traces"
+
+    def trace(self, generation: Generation) -> str:
+        """Return the NDJSON trace of one generation's facts and effects."""
+        return f"{self.traces}/{generation}.ndjson"
+
+    def state_table(self, operator: VertexId) -> TableName:
+        """Return the table that shows an operator's state (K3)."""
+        return table_of_state(self.job, operator)
+
+    def channel(self, vertex: VertexId) -> TableName:
+        """Return where a vertex stages what it only hands on: a folder like a table's, with no log in it."""
+        return TableName(f"{self.folder}/channels/{vertex_id(vertex)}")
+
+    def table(self, table: TableName) -> str:
+        """Return the folder of an output or state table."""
+        return str(table)
+
+    def staged_root(self, table: TableName) -> str:
+        """Return the folder whose folders are the generations that staged files for a table."""
+        return f"{self.table(table)}/{STAGED}"
+
+    def staged_folder(self, table: TableName, generation: Generation) -> str:
+        """Return the folder in which one generation stages files for a table."""
+        return f"{self.staged_root(table)}/{generation}"
+
+    def staged_file(self, table: TableName, generation: Generation, name: StagedName) -> str:
+        """Return the path of one staged file."""
+        return f"{self.staged_folder(table, generation)}/{name}"
+
+    def transaction_id(self, table: TableName) -> str:
+        """Return the application id under which a table's log says which checkpoint it shows."""
+        return f"{self.job}/{table}"
+
+
+def relative_to_table(table: TableName, path: str) -> str | None:
+    """Return a warehouse-relative path as the table's log names it, or None if it lies outside the table."""
+    prefix = f"{table}/"
+    inside = path[len(prefix) :] if path.startswith(prefix) else ""
+    return inside if inside and ".." not in inside.split("/") else None

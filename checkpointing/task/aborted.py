@@ -1,0 +1,42 @@
+"""Checkpoints that were aborted before their barrier came, remembered within a bound (B1, step 0)."""
+
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+
+MAX_RECORD_ABORTED_CHECKPOINTS = 128
+"""Flink: `SubtaskCheckpointCoordinatorImpl.DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS`."""
+
+
+class AbortedCheckpoints:
+    """The newest aborted ids. An id so old that it may have been forgotten counts as aborted."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._ids: dict[CheckpointId, None] = {}
+        self._newest = NO_CHECKPOINT
+
+    def add(self, checkpoint: CheckpointId) -> None:
+        """Remember the id; forget the one that was remembered first if there are too many."""
+        self._ids[checkpoint] = None
+        self._newest = max(self._newest, checkpoint)
+        if len(self._ids) > MAX_RECORD_ABORTED_CHECKPOINTS:
+            del self._ids[next(iter(self._ids))]
+
+    def clear(self, checkpoint: CheckpointId) -> bool:
+        """Forget the id; return whether it was aborted."""
+        if checkpoint in self._ids:
+            del self._ids[checkpoint]
+            return True
+        return checkpoint + MAX_RECORD_ABORTED_CHECKPOINTS < self._newest
+
+    def forget_before(self, checkpoint: CheckpointId) -> None:
+        """Forget all older ids: their barriers can no longer be acted on."""
+        self._ids = {n: None for n in self._ids if n >= checkpoint}
+
+    def snapshot(self) -> tuple[tuple[CheckpointId, ...], CheckpointId]:
+        """Return the ids in order of being remembered, and the newest ever."""
+        return tuple(self._ids), self._newest
+
+    def restore(self, ids: tuple[CheckpointId, ...], newest: CheckpointId) -> None:
+        """Become what `snapshot` returned."""
+        self._ids = dict.fromkeys(ids)
+        self._newest = newest

@@ -1,0 +1,265 @@
+"""The door of the task room: one subtask's checkpoint life (B1 to B4, its part of F1 and F4).
+
+From SnapshotRequested to the acknowledgement of checkpoint n, as one step each:
+
+    0  remember n; if it was aborted before: cancel marker downstream, and no more
+    1  prepare        2  barrier downstream        3  unaligned: store in-flight segments        4  snapshot
+
+| n is         | SnapshotRequested | Taken (and stored)  | Failed  | AlignmentAborted     | CheckpointAborted |
+|--------------|-------------------|---------------------|---------|----------------------|-------------------|
+| not seen     | steps 0 to 4      | -                   | -       | decline, marker      | remember          |
+| in progress  | -                 | acknowledge         | decline | cancel, decline, marker | cancel         |
+| over         | -                 | -                   | -       | decline, marker      | -                 |
+
+`-` has no effect. Ids at or below the last seen are not seen again (Flink: `SubtaskCheckpointCoordinatorImpl`).
+
+An acknowledgement carries the files staged for append tables that no completed checkpoint known to this subtask
+holds (design 3.4). A file staged after barrier m is in every snapshot from the next barrier on, until one of
+those is complete. An abort drops none.
+"""
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.handles import StagedFile
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot
+from checkpointing.task.aborted import AbortedCheckpoints
+from checkpointing.task.messages import (
+    Acknowledge,
+    AlignmentAborted,
+    BroadcastBarrier,
+    BroadcastCancelMarker,
+    CancelSnapshot,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Decline,
+    FilesStaged,
+    FinishSubtask,
+    InFlightStored,
+    NotifyOperatorsAborted,
+    NotifyOperatorsComplete,
+    PrepareSnapshot,
+    RefusedFactError,
+    SnapshotFailed,
+    SnapshotRequested,
+    SnapshotTaken,
+    StoreInFlight,
+    SubtaskEffect,
+    SubtaskFact,
+    SubtaskFinished,
+    TakeSnapshot,
+)
+
+Effects = list[SubtaskEffect]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInProgress:
+    """What is known of a snapshot under way. `in_flight` is None while an unaligned one waits for it."""
+
+    staged: tuple[StagedFile, ...]
+    finished: bool
+    in_flight: tuple[ChannelState, ...] | None
+    snapshot: SubtaskSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskState:
+    """The whole state of a subtask's door, canonical and hashable."""
+
+    last: CheckpointId
+    completed: CheckpointId
+    synchronous: CheckpointId
+    finished: bool
+    staged: tuple[StagedFile, ...]
+    in_progress: tuple[tuple[CheckpointId, SnapshotInProgress], ...]
+    aborted: tuple[CheckpointId, ...]
+    newest_aborted: CheckpointId
+
+
+class SubtaskCheckpointing:
+    """One subtask's checkpoints: in flight, acknowledged, declined, notified."""
+
+    def __init__(
+        self,
+        subtask: SubtaskId,
+        *,
+        last: CheckpointId = NO_CHECKPOINT,
+        staged: tuple[StagedFile, ...] = (),
+        checkpoint_after_finished: bool = True,
+    ) -> None:
+        """Begin at the cut of checkpoint `last`, with the `staged` files that it left unpublished."""
+        self.subtask = subtask
+        self._checkpoint_after_finished = checkpoint_after_finished
+        self._last = last
+        self._completed = last
+        self._synchronous = NO_CHECKPOINT
+        self._finished = False
+        self._staged = staged
+        self._in_progress: dict[CheckpointId, SnapshotInProgress] = {}
+        self._aborted = AbortedCheckpoints()
+
+    def step(self, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
+        """Take in one fact; return the effects, to be carried out in their order.
+
+        Raise RefusedFactError, and change nothing, if an asynchronous checkpoint is to end the job, or if the
+        checkpoint told complete was never asked of this subtask.
+        """
+        effects: Effects = []
+        match fact:
+            case SnapshotRequested():
+                effects = self._request(fact)
+            case AlignmentAborted(checkpoint, reason):
+                effects = self._abort_on_barrier(checkpoint, reason)
+            case SnapshotTaken(checkpoint, snapshot):
+                effects = self._advance(checkpoint, snapshot=snapshot)
+            case InFlightStored(checkpoint, channels):
+                effects = self._advance(checkpoint, in_flight=channels)
+            case SnapshotFailed(checkpoint, reason):
+                effects = self._fail(checkpoint, reason)
+            case FilesStaged(files):
+                self._staged += files
+            case CheckpointCompleted(checkpoint):
+                effects = self._complete(checkpoint)
+            case CheckpointAborted(checkpoint, latest_completed):
+                effects = self._abort(checkpoint, latest_completed)
+            case SubtaskFinished():
+                self._finished = True
+            case _:
+                assert_never(fact)
+        return tuple(effects)
+
+    # -------------------------------------------------------------- questions
+
+    @property
+    def staged(self) -> tuple[StagedFile, ...]:
+        """The files that no completed checkpoint known to this subtask holds, oldest first."""
+        return self._staged
+
+    def in_progress(self) -> tuple[CheckpointId, ...]:
+        """Return the ids whose snapshot is under way, ascending."""
+        return tuple(self._in_progress)
+
+    # -------------------------------------------------------------- steps 0 to 4
+
+    def _request(self, fact: SnapshotRequested) -> Effects:
+        checkpoint = fact.barrier.checkpoint
+        if fact.advance_to_max and not fact.synchronous:
+            message = f"checkpoint {checkpoint} of {self.subtask}: only a synchronous savepoint may advance to MAX"
+            raise RefusedFactError(message)
+        if checkpoint <= self._last:
+            self._aborted.clear(checkpoint)
+            return []
+        self._last = checkpoint
+        if self._aborted.clear(checkpoint):
+            return [BroadcastCancelMarker(checkpoint)]
+        if self._finished and not self._checkpoint_after_finished:
+            return [Decline(checkpoint, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), BroadcastCancelMarker(checkpoint)]
+        if fact.synchronous:
+            self._synchronous = checkpoint
+        return self._begin(fact)
+
+    def _begin(self, fact: SnapshotRequested) -> Effects:
+        checkpoint = fact.barrier.checkpoint
+        self._in_progress[checkpoint] = SnapshotInProgress(
+            staged=self._staged, finished=self._finished, in_flight=None if fact.unaligned else ()
+        )
+        effects: Effects = [PrepareSnapshot(checkpoint), BroadcastBarrier(fact.barrier)]
+        if fact.unaligned:
+            effects.append(StoreInFlight(checkpoint))
+        return [*effects, TakeSnapshot(checkpoint)]
+
+    def _advance(
+        self,
+        checkpoint: CheckpointId,
+        *,
+        snapshot: SubtaskSnapshot | None = None,
+        in_flight: tuple[ChannelState, ...] | None = None,
+    ) -> Effects:
+        progress = self._in_progress.get(checkpoint)
+        if progress is None:
+            return []
+        progress = replace(
+            progress,
+            snapshot=progress.snapshot if snapshot is None else snapshot,
+            in_flight=progress.in_flight if in_flight is None else in_flight,
+        )
+        self._in_progress[checkpoint] = progress
+        if progress.snapshot is None or progress.in_flight is None:
+            return []
+        del self._in_progress[checkpoint]
+        return [Acknowledge(checkpoint, self._assembled(progress.snapshot, progress.in_flight, progress))]
+
+    def _assembled(
+        self, snapshot: SubtaskSnapshot, in_flight: tuple[ChannelState, ...], progress: SnapshotInProgress
+    ) -> SubtaskSnapshot:
+        staged = tuple(file for file in progress.staged if file.after >= self._completed)
+        return replace(snapshot, staged=staged, in_flight=in_flight, finished=snapshot.finished or progress.finished)
+
+    # -------------------------------------------------------------- failed, aborted, complete
+
+    def _fail(self, checkpoint: CheckpointId, reason: Reason) -> Effects:
+        failed = self._in_progress.pop(checkpoint, None)
+        return [] if failed is None else [Decline(checkpoint, reason)]
+
+    def _abort_on_barrier(self, checkpoint: CheckpointId, reason: Reason) -> Effects:
+        self._last = max(self._last, checkpoint)
+        self._aborted.forget_before(self._last)
+        cancelled = self._cancel(checkpoint)
+        return [
+            *cancelled,
+            Decline(checkpoint, reason),
+            NotifyOperatorsAborted(checkpoint),
+            BroadcastCancelMarker(checkpoint),
+        ]
+
+    def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> Effects:
+        effects = self._complete(latest_completed) if latest_completed > self._completed else []
+        if checkpoint > self._last:
+            self._aborted.add(checkpoint)
+        return [*effects, *self._cancel(checkpoint), NotifyOperatorsAborted(checkpoint)]
+
+    def _cancel(self, checkpoint: CheckpointId) -> Effects:
+        if checkpoint == self._synchronous:
+            self._synchronous = NO_CHECKPOINT
+        cancelled = self._in_progress.pop(checkpoint, None)
+        return [] if cancelled is None else [CancelSnapshot(checkpoint)]
+
+    def _complete(self, checkpoint: CheckpointId) -> Effects:
+        if checkpoint > self._last:
+            message = f"checkpoint {checkpoint} was told complete to {self.subtask}, which saw none after {self._last}"
+            raise RefusedFactError(message)
+        self._completed = max(self._completed, checkpoint)
+        self._staged = tuple(file for file in self._staged if file.after >= self._completed)
+        effects: Effects = [NotifyOperatorsComplete(checkpoint)]
+        if checkpoint == self._synchronous:
+            effects.append(FinishSubtask(checkpoint))
+        return effects
+
+    # -------------------------------------------------------------- state
+
+    def snapshot(self) -> SubtaskState:
+        """Return the whole state of the door as one hashable value."""
+        aborted, newest_aborted = self._aborted.snapshot()
+        return SubtaskState(
+            last=self._last,
+            completed=self._completed,
+            synchronous=self._synchronous,
+            finished=self._finished,
+            staged=self._staged,
+            in_progress=tuple(self._in_progress.items()),
+            aborted=aborted,
+            newest_aborted=newest_aborted,
+        )
+
+    def restore(self, saved: SubtaskState) -> None:
+        """Become what `saved` describes."""
+        self._last = saved.last
+        self._completed = saved.completed
+        self._synchronous = saved.synchronous
+        self._finished = saved.finished
+        self._staged = saved.staged
+        self._in_progress = dict(saved.in_progress)
+        self._aborted.restore(saved.aborted, saved.newest_aborted)

@@ -1,0 +1,31 @@
+"""All subtasks of a job, by name: whatever is addressed to one that does not exist is refused (B3)."""
+
+from collections.abc import Iterable, Iterator
+
+from checkpointing.identifiers import SubtaskId
+from checkpointing.task.messages import RefusedFactError, SubtaskEffect, SubtaskFact
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+
+
+class Subtasks:
+    """The subtasks' doors, in the order in which they were given."""
+
+    def __init__(self, doors: Iterable[SubtaskCheckpointing]) -> None:
+        """Take the doors of all subtasks."""
+        self._doors = {door.subtask: door for door in doors}
+
+    def __iter__(self) -> Iterator[SubtaskCheckpointing]:
+        """Yield the doors in order."""
+        return iter(self._doors.values())
+
+    def __getitem__(self, subtask: SubtaskId) -> SubtaskCheckpointing:
+        """Return the subtask's door; raise RefusedFactError if there is no such subtask."""
+        try:
+            return self._doors[subtask]
+        except KeyError:
+            message = f"there is no subtask {subtask}; known are {', '.join(map(str, self._doors))}"
+            raise RefusedFactError(message) from None
+
+    def step(self, subtask: SubtaskId, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
+        """Step that subtask's door; raise RefusedFactError, and change nothing, if there is none."""
+        return self[subtask].step(fact)

@@ -1,0 +1,151 @@
+"""Algebraic aggregates by key: count, sum, min, max, with nulls as SQL has them.
+
+A null counts for nothing: the sum, min or max of only nulls is null, a count of a column skips them.
+NaN follows Spark: it is greater than every number, so it is a max and never a min beside a number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+import polars as pl
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FractionalType,
+    IntegralType,
+    LongType,
+    StructField,
+    StructType,
+)
+
+from jobs.operators.functions import Processed
+
+
+class Kind(Enum):
+    """What an aggregate computes."""
+
+    COUNT = "count"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One aggregate: `column` is what it looks at (None: rows, for COUNT only), `name` its own column."""
+
+    kind: Kind
+    column: str | None
+    name: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an aggregate of no column that is no count."""
+        if self.column is None and self.kind is not Kind.COUNT:
+            raise ValueError(f"aggregate {self.name}: {self.kind.value} needs a column")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateFunction:
+    """The keyed function of these aggregates: state and output are alike, a row per key.
+
+    `combined` says that the rows are partial aggregates already, one column per aggregate.
+    """
+
+    keys: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    combined: bool = False
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Return the aggregates of the touched keys after these rows, as state and as output."""
+        rows = inputs[0]
+        partial = rows if self.combined else rows.group_by(self.keys).agg(_of_rows(one) for one in self.aggregates)
+        columns = [*self.keys, *(one.name for one in self.aggregates)]
+        both = pl.concat([state.select(columns), partial.select(columns).cast(dict(state.select(columns).schema))])
+        merged = both.group_by(self.keys).agg(_of_partials(one) for one in self.aggregates)
+        return Processed(state=merged, output=merged)
+
+
+def aggregate_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
+    """Return the columns of the aggregates by key over rows of this schema; types are Spark's.
+
+    Raise ValueError for a sum over what is no number.
+    """
+    return StructType([*[rows[key] for key in keys], *[StructField(one.name, _type(one, rows)) for one in aggregates]])
+
+
+def needed_columns(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
+    """Return the part of the rows' schema that these aggregates look at."""
+    names = dict.fromkeys([*keys, *(one.column for one in aggregates if one.column is not None)])
+    return StructType([rows[name] for name in names])
+
+
+def combine(rows: DataFrame, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> DataFrame:
+    """Return one row of partial aggregates per key; worth its exchange only where it shrinks the rows much."""
+    return rows.groupBy(*[F.col(f"`{key}`") for key in keys]).agg(*[_in_spark(one) for one in aggregates])
+
+
+def _type(one: Aggregate, rows: StructType) -> DataType:
+    if one.kind is Kind.COUNT or one.column is None:
+        return LongType()
+    kind = rows[one.column].dataType
+    return _sum_type(one, kind) if one.kind is Kind.SUM else kind
+
+
+def _sum_type(one: Aggregate, kind: DataType) -> DataType:
+    match kind:
+        case IntegralType():
+            return LongType()
+        case DecimalType():
+            return DecimalType(min(38, kind.precision + 10), kind.scale)
+        case FractionalType():
+            return DoubleType()
+        case _:
+            raise ValueError(f"aggregate {one.name}: can't sum column {one.column} of type {kind.simpleString()}")
+
+
+def _of_rows(one: Aggregate) -> pl.Expr:
+    if one.column is None:
+        return pl.len().cast(pl.Int64).alias(one.name)
+    column = pl.col(one.column)
+    if one.kind is Kind.COUNT:
+        return column.count().cast(pl.Int64).alias(one.name)
+    return _merged(one.kind, column).alias(one.name)
+
+
+def _of_partials(one: Aggregate) -> pl.Expr:
+    kind = Kind.SUM if one.kind is Kind.COUNT else one.kind
+    return _merged(kind, pl.col(one.name)).alias(one.name)
+
+
+def _merged(kind: Kind, column: pl.Expr) -> pl.Expr:
+    match kind:
+        case Kind.SUM | Kind.COUNT:
+            return pl.when(column.count() > 0).then(column.sum())
+        case Kind.MIN:
+            return column.min()
+        case Kind.MAX:
+            return column.nan_max()
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _in_spark(one: Aggregate) -> Column:
+    if one.column is None:
+        return F.count(F.lit(1)).alias(one.name)
+    column = F.col(f"`{one.column}`")
+    match one.kind:
+        case Kind.COUNT:
+            return F.count(column).alias(one.name)
+        case Kind.SUM:
+            return F.sum(column).alias(one.name)
+        case Kind.MIN:
+            return F.min(column).alias(one.name)
+        case Kind.MAX:
+            return F.max(column).alias(one.name)
+        case _ as unreachable:
+            assert_never(unreachable)

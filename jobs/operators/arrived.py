@@ -1,0 +1,68 @@
+"""The layout of rows in the exchange, and how a task takes it apart.
+
+All inputs of a keyed vertex travel through one exchange: a key group, a tag that names the input, and
+a struct column per input of which just the tagged one holds the row.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.state.frames import frame_of
+from jobs.state.merge import KEY_GROUP
+
+TAG = "_input"
+
+
+def struct_column(tag: int) -> str:
+    """Return the name of the struct column of the input with this tag."""
+    return f"_rows_{tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The rows that one task received: a frame per tag, each with its `_key_group`."""
+
+    frames: tuple[pl.DataFrame, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all frames."""
+        return sum(frame.height for frame in self.frames)
+
+
+def take_apart(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) -> Arrived:
+    """Return the rows of these batches by tag, each in its schema and with the key group in front."""
+    received = [batch for batch in batches if batch.num_rows]
+    if not received:
+        return Arrived(tuple(_empty(schema) for schema in schemas))
+    rows = pa.Table.from_batches(received)
+    return Arrived(tuple(_tagged(rows, tag, schema) for tag, schema in enumerate(schemas)))
+
+
+def _empty(schema: pa.Schema) -> pl.DataFrame:
+    return frame_of(_with_key_group(schema).empty_table())
+
+
+def _tagged(rows: pa.Table, tag: int, schema: pa.Schema) -> pl.DataFrame:
+    if struct_column(tag) not in rows.column_names:
+        return _empty(schema)
+    mine = rows.filter(pc.equal(rows.column(TAG), tag)) if TAG in rows.column_names else rows
+    columns = [mine.column(KEY_GROUP), *_fields(mine.column(struct_column(tag)), schema)]
+    return frame_of(pa.table(columns, schema=_with_key_group(schema)))
+
+
+def _fields(structs: pa.ChunkedArray, schema: pa.Schema) -> list[pa.ChunkedArray]:
+    chunks = [chunk.flatten() for chunk in structs.chunks]
+    return [
+        pa.chunked_array([chunk[place] for chunk in chunks], type=structs.type.field(place).type).cast(field.type)
+        for place, field in enumerate(schema)
+    ]
+
+
+def _with_key_group(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *schema])
+

@@ -1,0 +1,86 @@
+"""The door of the operators: one `RunMicroBatch` becomes one Spark job and its answer.
+
+Nothing is decided here. A job that fails leaves at most orphaned files; a subtask that nothing
+reached answers with an empty output.
+"""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import assert_never
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from checkpointing.identifiers import Generation, JobName
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from jobs.operators.failures import MicroBatchError, reason_of
+from jobs.operators.inputs import read_input
+from jobs.operators.keyed_job import keyed_job, misfit_paths
+from jobs.operators.reports import TaskReport, report_from
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.stateless_job import stateless_job
+from jobs.sinks.staged_files import StagedFiles
+
+
+def run_micro_batch(
+    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
+) -> MicroBatchFinished:
+    """Run the micro-batch as one Spark job and return what each subtask wrote.
+
+    `warehouse` must be the same folder for the driver and every task. May be called from several
+    threads at once. Raise MicroBatchError, naming the vertex and the cause, if the job fails.
+    """
+    started = time.monotonic()
+    try:
+        tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
+    except PySparkException as error:
+        raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
+    return MicroBatchFinished(
+        vertex=effect.vertex,
+        micro_batch=effect.micro_batch,
+        outputs=_outputs(plan, tasks),
+        duration_ms=round((time.monotonic() - started) * 1000),
+    )
+
+
+def _job(
+    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
+) -> DataFrame | None:
+    """Return the lazy job, or None if there is nothing to read."""
+    writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+    rows = {
+        entry.input: frame
+        for entry in effect.inputs
+        if (frame := read_input(spark, plan.inputs[entry.input], entry.segments, warehouse)) is not None
+    }
+    match plan.spec:
+        case StatelessSpec() as spec:
+            return stateless_job(spec, list(rows.values()), writer) if rows else None
+        case KeyedSpec() as spec:
+            needed = rows or misfit_paths(spec, effect)
+            return keyed_job(spark, spec, effect, rows, writer) if needed else None
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _reports(job: DataFrame | None) -> tuple[TaskReport, ...]:
+    return () if job is None else tuple(report_from(row["report"]) for row in job.collect())
+
+
+def _outputs(plan: VertexPlan, reports: Iterable[TaskReport]) -> tuple[SubtaskOutput, ...]:
+    parallelism = plan.spec.parallelism if isinstance(plan.spec, KeyedSpec) else 1
+    by_subtask: list[list[TaskReport]] = [[] for _ in range(parallelism)]
+    for report in reports:
+        by_subtask[report.subtask].append(report)
+    return tuple(_output(own) for own in by_subtask)
+
+
+def _output(reports: Iterable[TaskReport]) -> SubtaskOutput:
+    own = sorted(reports, key=lambda report: [file.path for file in report.emitted])
+    return SubtaskOutput(
+        emitted=tuple(file for report in own for file in report.emitted),
+        staged=tuple(entry for report in own for entry in report.staged),
+        state=tuple(file for report in own for file in report.state),
+        ranges=tuple(entry for report in own for entry in report.ranges),
+    )

@@ -1,0 +1,34 @@
+"""What a keyed function is: rows of one micro-batch and the state of the touched keys in, both anew out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a keyed function returns.
+
+    `state` is the new row of each touched key, key columns first; a touched key that is absent has
+    no state any more. `output` are the rows to put out.
+    """
+
+    state: pl.DataFrame
+    output: pl.DataFrame
+
+
+class KeyedFunction(Protocol):
+    """A vectorised keyed process function: deterministic, without a memory of its own.
+
+    It travels to the tasks once a micro-batch, so it should be small and its module cheap to import.
+    """
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Return the new state and the output.
+
+        `inputs` holds a frame per input, empty where the micro-batch brought nothing; the order of
+        rows in it means nothing. `state` holds one row per touched key that has state.
+        """
+        ...

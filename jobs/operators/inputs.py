@@ -1,0 +1,59 @@
+"""From the segments of a micro-batch to the rows that its operator meets.
+
+Lazy all the way: a source slice and its chain become part of the consumer's one job. Schemas are the
+declared ones and paths the handles', so nothing is listed and nothing inferred.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from jobs.operators.spec import InputPlan, InvalidSpecError
+
+_GLOB = re.compile(r"[\\{}\[\]*?,^]")
+
+
+def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> DataFrame | None:
+    """Return the rows of one input after its chain, or None if no segment holds any.
+
+    Raise InvalidSpecError if there are source slices and the plan has no reader for them.
+    """
+    parts = tuple(_parts(spark, plan, segments, warehouse))
+    if not parts:
+        return None
+    rows = reduce(DataFrame.unionByName, parts)
+    return rows if plan.chain is None else plan.chain(rows)
+
+
+def select_schema(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return exactly the columns of `schema`, in its order and types."""
+    return rows.select(*[F.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in schema.fields])
+
+
+def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Path) -> DataFrame:
+    """Return the rows of staged files, given by their paths relative to the warehouse."""
+    return spark.read.schema(schema).parquet(*[_literal(f"{warehouse}/{path}") for path in paths])
+
+
+def _parts(
+    spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path
+) -> Iterator[DataFrame]:
+    slices = [segment for segment in segments if isinstance(segment, SourceSlice)]
+    paths = [file.path for segment in segments if isinstance(segment, StagedSegment) for file in segment.files]
+    if slices:
+        if plan.reader is None:
+            raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
+        yield select_schema(plan.reader.read(spark, slices), plan.schema)
+    if paths:
+        yield staged_rows(spark, plan.schema, paths, warehouse)
+
+
+def _literal(path: str) -> str:
+    """Return a path that Spark's globbing reads as itself."""
+    return _GLOB.sub(lambda match: f"\\{match[0]}", path)

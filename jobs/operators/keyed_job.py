@@ -1,0 +1,137 @@
+"""The one Spark job of a keyed micro-batch: one exchange into ranges of key groups, then the tasks.
+
+Key group = pmod(Spark's hash of the key columns, max parallelism); the subtask that owns it is the
+Spark partition (`repartitionById` promises exactly that).
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import StructType
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import KeyedFile, Version
+from checkpointing.identifiers import Generation
+from checkpointing.messages import RunMicroBatch
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.operators.arrived import TAG, struct_column
+from jobs.operators.arrow_schemas import arrow_schema
+from jobs.operators.inputs import select_schema, staged_rows
+from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
+from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.backend import fits
+from jobs.state.key_groups import range_of
+from jobs.state.merge import KEY_GROUP
+
+_Branch = tuple[int, DataFrame, StructType, tuple[str, ...]]
+"""(tag, rows, their schema, their key columns)."""
+
+
+def keyed_job(
+    spark: SparkSession,
+    spec: KeyedSpec,
+    effect: RunMicroBatch,
+    inputs: Mapping[int, DataFrame],
+    writer: StagedFiles,
+) -> DataFrame:
+    """Return the lazy job whose rows are the tasks' reports; `inputs` by ordinal, absent ones are empty."""
+    branches = [_input_branch(spec.inputs[tag], tag, rows) for tag, rows in inputs.items()]
+    misfits = misfit_paths(spec, effect)
+    if misfits:
+        rows = staged_rows(spark, spec.output, misfits, Path(writer.root))
+        branches.append((len(spec.inputs), rows, spec.output, spec.keys))
+    exchanged = reduce(DataFrame.unionByName, _tagged(branches, spec.max_parallelism))
+    subtask = F.expr(f"cast({KEY_GROUP} * {spec.parallelism} div {spec.max_parallelism} as int)")
+    return exchanged.repartitionById(spec.parallelism, subtask).mapInArrow(
+        _task(spec, effect, writer).run, REPORT_SCHEMA
+    )
+
+
+def misfit_paths(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[str, ...]:
+    """Return the files of the upsert table that were written for ranges of another parallelism."""
+    if spec.table is None or spec.table.mode is not TableMode.UPSERT:
+        return ()
+    paths = (
+        file.file.path
+        for subtask, files in enumerate(_range_files(spec, spec.table, effect))
+        if not _fits(spec, subtask, files)
+        for file in files
+    )
+    return tuple(dict.fromkeys(paths))
+
+
+def _input_branch(keyed: KeyedInput, tag: int, rows: DataFrame) -> _Branch:
+    combined = rows if keyed.combine is None else keyed.combine(rows)
+    return tag, combined, keyed.schema, keyed.keys
+
+
+def _tagged(branches: Sequence[_Branch], max_parallelism: int) -> list[DataFrame]:
+    schemas = {tag: schema for tag, _, schema, _ in branches}
+    return [_exchange_rows(branch, schemas, max_parallelism) for branch in branches]
+
+
+def _exchange_rows(branch: _Branch, schemas: Mapping[int, StructType], max_parallelism: int) -> DataFrame:
+    tag, rows, schema, keys = branch
+    key_group = F.pmod(F.hash(*[F.col(f"`{key}`") for key in keys]), F.lit(max_parallelism)).alias(KEY_GROUP)
+    own = F.struct(*[F.col(f"`{name}`") for name in schema.names])
+    structs = [
+        (own if other == tag else F.lit(None).cast(other_schema)).alias(struct_column(other))
+        for other, other_schema in schemas.items()
+    ]
+    tags: list[Column] = [F.lit(tag).alias(TAG)] if len(schemas) > 1 else []
+    return select_schema(rows, schema).select(key_group, *tags, *structs)
+
+
+def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedTask:
+    paths = ProtocolPaths(writer.job)
+    upsert = spec.table is not None and spec.table.mode is TableMode.UPSERT
+    kept = spec.table is not None and not upsert
+    return KeyedTask(
+        operator=spec.vertex,
+        writer=writer,
+        version=Version(Generation(effect.generation), effect.micro_batch),
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        keys=spec.keys,
+        inputs=tuple(InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys) for keyed in spec.inputs),
+        function=spec.function,
+        state_table=paths.state_table(spec.vertex),
+        state_schema=arrow_schema(spec.state),
+        output_schema=arrow_schema(spec.output),
+        state=effect.state or ((),) * spec.parallelism,
+        policy=spec.compaction,
+        target=_target(spec, effect),
+        channel=paths.channel(spec.vertex) if spec.emits and not kept else None,
+        emits=spec.emits,
+    )
+
+
+def _target(spec: KeyedSpec, effect: RunMicroBatch) -> AppendTarget | UpsertTarget | None:
+    match spec.table:
+        case None:
+            return None
+        case StagedTable(name=name, mode=TableMode.UPSERT, keys=keys) as table:
+            ranges = enumerate(_range_files(spec, table, effect))
+            return UpsertTarget(
+                table=name,
+                keys=keys,
+                files=tuple(files if _fits(spec, subtask, files) else None for subtask, files in ranges),
+            )
+        case StagedTable(name=name):
+            return AppendTarget(table=name)
+
+
+def _range_files(spec: KeyedSpec, table: StagedTable, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
+    by_subtask = effect.ranges or ((),) * spec.parallelism
+    return tuple(
+        tuple(file for entry in ranges if entry.table == table.name for file in entry.files) for ranges in by_subtask
+    )
+
+
+def _fits(spec: KeyedSpec, subtask: int, files: tuple[KeyedFile, ...]) -> bool:
+    return fits(files, range_of(subtask, spec.parallelism, spec.max_parallelism))

@@ -1,0 +1,202 @@
+"""The task of a keyed vertex: one subtask's share of a micro-batch, from received rows to staged files.
+
+The Spark partition of the exchange is the subtask. The task meets the state of the touched keys only,
+calls the function once, writes the state's change and the output, and reports the handles.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+from pyspark import TaskContext
+
+from checkpointing.handles import FileHandle, KeyedFile, Version
+from checkpointing.identifiers import TableName
+from checkpointing.snapshots import RangeFiles
+from jobs.operators.arrived import Arrived, take_apart
+from jobs.operators.functions import KeyedFunction, Processed
+from jobs.operators.reports import TaskReport, report_batch
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.backend import RangeState
+from jobs.state.compaction import CompactionPolicy
+from jobs.state.failures import KeyGroupError
+from jobs.state.frames import arrow_of, conform, empty_frame
+from jobs.state.key_groups import KeyGroupRange, range_of
+from jobs.state.merge import KEY_GROUP, change_of, of_keys
+from jobs.state.upsert_range import UpsertRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputLayout:
+    """The rows of one input as they arrive: their schema and key columns."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendTarget:
+    """An append table that takes the output."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertTarget:
+    """An upsert table that takes the output; `files[i]` are subtask i's, None if they don't fit its range.
+
+    Where they don't fit, the range's rows arrive through the exchange, under the tag after the last input's.
+    """
+
+    table: TableName
+    keys: tuple[str, ...]
+    files: tuple[tuple[KeyedFile, ...] | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTask:
+    """What the tasks of one micro-batch need; `state[i]` are subtask i's live state files, oldest first.
+
+    `channel` takes output that is handed on but kept in no append table; None if none is.
+    """
+
+    operator: str
+    writer: StagedFiles
+    version: Version
+    parallelism: int
+    max_parallelism: int
+    keys: tuple[str, ...]
+    inputs: tuple[InputLayout, ...]
+    function: KeyedFunction
+    state_table: TableName
+    state_schema: pa.Schema
+    output_schema: pa.Schema
+    state: tuple[tuple[KeyedFile, ...], ...]
+    policy: CompactionPolicy
+    target: AppendTarget | UpsertTarget | None
+    channel: TableName | None
+    emits: bool
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Carry out one subtask's share and yield its report; an untouched subtask yields nothing.
+
+        Raise StateFileError for a file that is missing or damaged, StagedFileError for one that can't be
+        written, KeyGroupError for rows that belong elsewhere, FrameSchemaError if the function's result
+        is not the declared one.
+        """
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("a keyed task runs inside a Spark task only")
+        yield from self.carry_out(context.partitionId(), batches)
+
+    def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do what `run` promises, for this subtask."""
+        arrived = take_apart(batches, [layout.schema for layout in self.inputs] + self._range_schemas())
+        if arrived.rows == 0 and not self._is_replaced(subtask):
+            return
+        own = range_of(subtask, self.parallelism, self.max_parallelism)
+        _require_own(self.operator, subtask, own, arrived)
+        yield from report_batch(self._report(subtask, own, arrived))
+
+    def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
+        rows = arrived.frames[: len(self.inputs)]
+        touched = self._touched(rows)
+        if touched.is_empty():
+            output, state = empty_frame(self.output_schema), ()
+        else:
+            output, state = self._process(self._range_state(subtask, own), rows, touched)
+        written = self._write_output(output)
+        return TaskReport(
+            subtask=subtask,
+            emitted=written if self.emits else (),
+            staged=self._staged(written),
+            state=state,
+            ranges=self._ranges(subtask, own, arrived, output),
+        )
+
+    def _process(
+        self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
+    ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
+        loaded = state.load()
+        before = of_keys(loaded, touched, self.keys)
+        result = self._call([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
+        delta = change_of(before, result.state, touched, self.keys)
+        files = () if delta.is_empty() else (state.write(loaded, delta),)
+        return result.output, files
+
+    def _call(self, rows: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        result = self.function.process(rows, state)
+        return Processed(
+            state=conform(result.state, self.state_schema, self.operator, "state"),
+            output=conform(result.output, self.output_schema, self.operator, "output"),
+        )
+
+    def _touched(self, rows: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        named = [
+            frame.select(pl.col(KEY_GROUP), *[pl.col(old).alias(new) for old, new in zip(layout.keys, self.keys, strict=True)])
+            for frame, layout in zip(rows, self.inputs, strict=True)
+        ]
+        return pl.concat(named).unique(subset=list(self.keys))
+
+    def _write_output(self, output: pl.DataFrame) -> tuple[FileHandle, ...]:
+        place = self.target.table if isinstance(self.target, AppendTarget) else self.channel
+        if place is None or output.is_empty():
+            return ()
+        return (self.writer.write(place, arrow_of(output, self.output_schema)),)
+
+    def _staged(self, written: tuple[FileHandle, ...]) -> tuple[tuple[TableName, FileHandle], ...]:
+        if not isinstance(self.target, AppendTarget):
+            return ()
+        return tuple((self.target.table, file) for file in written)
+
+    def _ranges(
+        self, subtask: int, own: KeyGroupRange, arrived: Arrived, output: pl.DataFrame
+    ) -> tuple[RangeFiles, ...]:
+        if not isinstance(self.target, UpsertTarget) or (output.is_empty() and not self._is_replaced(subtask)):
+            return ()
+        files = self.target.files[subtask]
+        upsert = self._upsert_range(self.target, own, files or ())
+        current = arrived.frames[-1].drop(KEY_GROUP) if files is None else upsert.load()
+        return (RangeFiles(self.target.table, upsert.write(current, output)),)
+
+    def _is_replaced(self, subtask: int) -> bool:
+        return isinstance(self.target, UpsertTarget) and self.target.files[subtask] is None
+
+    def _range_schemas(self) -> list[pa.Schema]:
+        return [self.output_schema] if isinstance(self.target, UpsertTarget) else []
+
+    def _range_state(self, subtask: int, own: KeyGroupRange) -> RangeState:
+        return RangeState(
+            operator=self.operator,
+            table=self.state_table,
+            keys=self.keys,
+            schema=self.state_schema,
+            range=own,
+            files=self.state[subtask],
+            writer=self.writer,
+            version=self.version,
+            policy=self.policy,
+        )
+
+    def _upsert_range(self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...]) -> UpsertRange:
+        return UpsertRange(
+            operator=self.operator,
+            table=target.table,
+            keys=target.keys,
+            schema=self.output_schema,
+            range=own,
+            files=files,
+            writer=self.writer,
+            version=self.version,
+        )
+
+
+def _require_own(operator: str, subtask: int, own: KeyGroupRange, arrived: Arrived) -> None:
+    for frame in arrived.frames:
+        alien = frame.filter(~pl.col(KEY_GROUP).is_between(own.first, own.last))
+        if alien.height:
+            raise KeyGroupError(
+                f"operator {operator}: subtask {subtask} owns key groups {own} but received rows of key group "
+                f"{alien.item(0, KEY_GROUP)}; the exchange must not be merged (switch adaptive execution off)"
+            )

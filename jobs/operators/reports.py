@@ -1,0 +1,64 @@
+"""What a task tells the driver: one small row of handles, JSON in between.
+
+A task may not import the messages of the protocol (they bring pydantic into every Python worker), so
+it reports in this plain form and the driver makes a SubtaskOutput of it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.snapshots import RangeFiles
+
+REPORT_SCHEMA = "report string"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """The files that one task wrote for its subtask; the fields mean what SubtaskOutput's do."""
+
+    subtask: int
+    emitted: tuple[FileHandle, ...] = ()
+    staged: tuple[tuple[TableName, FileHandle], ...] = ()
+    state: tuple[KeyedFile, ...] = ()
+    ranges: tuple[RangeFiles, ...] = ()
+
+
+def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
+    """Yield the one row, in REPORT_SCHEMA, that a task returns."""
+    text = json.dumps(asdict(report), default=_enum_value, separators=(",", ":"))
+    yield pa.RecordBatch.from_pydict({"report": [text]})
+
+
+def report_from(text: str) -> TaskReport:
+    """Return the report that a task wrote as this text."""
+    fields: Mapping[str, Any] = json.loads(text)
+    return TaskReport(
+        subtask=fields["subtask"],
+        emitted=tuple(FileHandle(**file) for file in fields["emitted"]),
+        staged=tuple((TableName(table), FileHandle(**file)) for table, file in fields["staged"]),
+        state=tuple(_keyed_file(file) for file in fields["state"]),
+        ranges=tuple(
+            RangeFiles(TableName(entry["table"]), tuple(_keyed_file(file) for file in entry["files"]))
+            for entry in fields["ranges"]
+        ),
+    )
+
+
+def _keyed_file(fields: Mapping[str, Any]) -> KeyedFile:
+    return KeyedFile(
+        file=FileHandle(**fields["file"]),
+        kind=KeyedFileKind(fields["kind"]),
+        first_key_group=fields["first_key_group"],
+        last_key_group=fields["last_key_group"],
+        version=Version(Generation(fields["version"]["generation"]), fields["version"]["micro_batch"]),
+    )
+
+
+def _enum_value(value: KeyedFileKind) -> str:
+    return value.value

@@ -1,0 +1,227 @@
+"""What the planner hands to the operators: per vertex a specification, per input its rows and chain.
+
+Plain frozen data; a specification holds user functions, so it lives in one process and is never
+persisted. Schemas are Spark's, known before the job runs: nothing is inferred from files.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName, VertexId
+from jobs.operators.functions import KeyedFunction
+from jobs.state.compaction import CompactionPolicy
+
+Chain = Callable[[DataFrame], DataFrame]
+"""Stateless steps folded into the job of whoever consumes them; must be deterministic."""
+
+FAILED = "_failed"
+"""The column of a quarantine table that names the failed expectations, joined by ', '."""
+
+
+class InvalidSpecError(ValueError):
+    """A specification that no job can run: names the vertex, the column and the way out."""
+
+
+class SliceReader(Protocol):
+    """The part of a source that a micro-batch needs: rows of lazy slices."""
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the rows of these slices, in the input's schema."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InputPlan:
+    """One input of a vertex: what its segments hold and what is done with the rows before the operator.
+
+    `schema` is the schema of the rows on the channel. `reader` reads source slices; None if the
+    upstream vertex is no source. `chain` holds transformations and the quality filter, applied lazily.
+    """
+
+    schema: StructType
+    reader: SliceReader | None = None
+    chain: Chain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """An output table as a task writes it; `schema` is the table's, `keys` an upsert's key."""
+
+    name: TableName
+    mode: TableMode
+    schema: StructType
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """A row rule (J3): `good` is a Spark SQL boolean expression or builds one; a row where it is null is good."""
+
+    name: str
+    good: str | Callable[[], Column]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatelessSpec:
+    """A vertex that materialises its rows: all go to `table`, the failing ones to `quarantine` too.
+
+    `schema` is that of the rows after `transform`. What is handed on (`emits`) is all rows, as the
+    table's own files where there is a table; consumers drop the failing ones in their chain.
+    """
+
+    vertex: VertexId
+    schema: StructType
+    transform: Chain | None = None
+    table: StagedTable | None = None
+    rules: tuple[RowRule, ...] = ()
+    quarantine: StagedTable | None = None
+    emits: bool = True
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSpecError if the tables can't hold the rows."""
+        if self.table is not None:
+            _require_schema(self.vertex, self.table, self.schema)
+        if self.quarantine is not None:
+            _require_schema(self.vertex, self.quarantine, quarantine_schema(self.schema))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedInput:
+    """One input of a keyed vertex; `schema` is that of the rows which the function meets.
+
+    `combine` shrinks the rows before the exchange (partial aggregates): `schema` is what it leaves.
+    """
+
+    keys: tuple[str, ...]
+    schema: StructType
+    combine: Chain | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedSpec:
+    """A vertex of keyed state: one exchange into ranges of key groups, one vectorised function.
+
+    `state` is the schema of a state row: the key columns (named as in the first input), then the
+    function's own. `output` is the schema of what the function puts out: it goes to `table` if there
+    is one and to the downstream channels if `emits`. An upsert table's keys must contain the
+    vertex's keys, under their names: then all rows of a table key meet in one subtask.
+    """
+
+    vertex: VertexId
+    inputs: tuple[KeyedInput, ...]
+    parallelism: int
+    max_parallelism: int
+    function: KeyedFunction
+    state: StructType
+    output: StructType
+    table: StagedTable | None = None
+    emits: bool = True
+    compaction: CompactionPolicy = CompactionPolicy()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the key columns in the state."""
+        return self.inputs[0].keys
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSpecError naming the vertex and what doesn't fit."""
+        if not 1 <= self.parallelism <= self.max_parallelism:
+            raise InvalidSpecError(
+                f"vertex {self.vertex}: parallelism {self.parallelism} must lie in 1..{self.max_parallelism}"
+            )
+        _require_equal_keys(self)
+        _require_state(self)
+        if self.table is not None:
+            _require_schema(self.vertex, self.table, self.output)
+        if self.table is not None and self.table.mode is TableMode.UPSERT:
+            _require_upsert_keys(self, self.table)
+
+
+Spec = StatelessSpec | KeyedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VertexPlan:
+    """A vertex as it runs: its specification and, in order of the edges' ordinals, its inputs."""
+
+    spec: Spec
+    inputs: tuple[InputPlan, ...]
+
+
+def quarantine_schema(schema: StructType) -> StructType:
+    """Return the schema of a quarantine table for rows of `schema`: the rows' columns and `_failed`."""
+    return StructType([*schema.fields, StructField(FAILED, StringType())])
+
+
+def _require_schema(vertex: VertexId, table: StagedTable, rows: StructType) -> None:
+    have = [(field.name, field.dataType) for field in table.schema.fields]
+    want = [(field.name, field.dataType) for field in rows.fields]
+    if have != want:
+        raise InvalidSpecError(
+            f"vertex {vertex}: table {table.name} has columns {table.schema.simpleString()} but its rows are "
+            f"{rows.simpleString()}; give the table the schema of its rows"
+        )
+
+
+def _require_equal_keys(spec: KeyedSpec) -> None:
+    """Equal keys of different types hash to different key groups in Spark."""
+    types = [[keyed.schema[key].dataType for key in keyed.keys] for keyed in spec.inputs]
+    for (one, first), (other, second) in combinations(enumerate(types), 2):
+        if first != second:
+            raise InvalidSpecError(
+                f"vertex {spec.vertex}: keys of input {one} are {_names(first)}, those of input {other} "
+                f"{_names(second)}; cast them to the same types"
+            )
+    for keyed in spec.inputs:
+        for field in keyed.schema.fields:
+            if _holds_map(field.dataType):
+                raise InvalidSpecError(
+                    f"vertex {spec.vertex}: column {field.name} holds a map, which a keyed function can't take; "
+                    "turn it into an array with map_entries"
+                )
+
+
+def _require_state(spec: KeyedSpec) -> None:
+    have = [(field.name, field.dataType) for field in spec.state.fields[: len(spec.keys)]]
+    want = [(key, spec.inputs[0].schema[key].dataType) for key in spec.keys]
+    if have != want:
+        raise InvalidSpecError(
+            f"vertex {spec.vertex}: its state {spec.state.simpleString()} must begin with the key columns {want}"
+        )
+
+
+def _require_upsert_keys(spec: KeyedSpec, table: StagedTable) -> None:
+    missing = [key for key in spec.keys if key not in table.keys]
+    if missing:
+        raise InvalidSpecError(
+            f"vertex {spec.vertex}: the keys {list(table.keys)} of upsert table {table.name} lack {missing}; "
+            "rows of one table key must meet in one subtask"
+        )
+    for key in spec.keys:
+        if table.schema[key].dataType != spec.inputs[0].schema[key].dataType:
+            raise InvalidSpecError(
+                f"vertex {spec.vertex}: key {key} of upsert table {table.name} has another type than in the input"
+            )
+
+
+def _names(types: Sequence[DataType]) -> list[str]:
+    return [kind.simpleString() for kind in types]
+
+
+def _holds_map(kind: DataType) -> bool:
+    match kind:
+        case MapType():
+            return True
+        case ArrayType():
+            return _holds_map(kind.elementType)
+        case StructType():
+            return any(_holds_map(field.dataType) for field in kind.fields)
+        case _:
+            return False

@@ -1,0 +1,49 @@
+"""The one Spark job of a stateless micro-batch: transform, mark failing rows, let the tasks write."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.operators.arrow_schemas import arrow_schema
+from jobs.operators.inputs import select_schema
+from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.spec import FAILED, RowRule, StatelessSpec
+from jobs.operators.stateless_task import StatelessTask
+from jobs.sinks.staged_files import StagedFiles
+
+
+def stateless_job(spec: StatelessSpec, inputs: Sequence[DataFrame], writer: StagedFiles) -> DataFrame:
+    """Return the lazy job whose rows are the tasks' reports."""
+    rows = reduce(DataFrame.unionByName, inputs)
+    transformed = rows if spec.transform is None else spec.transform(rows)
+    columns = select_schema(transformed, spec.schema)
+    marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
+    return marked.mapInArrow(_task(spec, writer).run, REPORT_SCHEMA)
+
+
+def failed_rules(rules: Sequence[RowRule]) -> Column:
+    """Return the names of the rules that a row fails, joined by ', '; null if it fails none.
+
+    A rule that is null for a row is kept, as Great Expectations ignores nulls.
+    """
+    names = F.concat_ws(", ", *[F.when(~F.coalesce(_good(rule), F.lit(True)), F.lit(rule.name)) for rule in rules])
+    return F.when(names != F.lit(""), names)
+
+
+def _good(rule: RowRule) -> Column:
+    return F.expr(rule.good) if isinstance(rule.good, str) else rule.good()
+
+
+def _task(spec: StatelessSpec, writer: StagedFiles) -> StatelessTask:
+    return StatelessTask(
+        writer=writer,
+        schema=arrow_schema(spec.schema),
+        failed=None if spec.quarantine is None else FAILED,
+        table=None if spec.table is None else spec.table.name,
+        channel=ProtocolPaths(writer.job).channel(spec.vertex) if spec.emits else None,
+        emits=spec.emits,
+        quarantine=None if spec.quarantine is None else spec.quarantine.name,
+    )

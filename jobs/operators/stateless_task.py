@@ -1,0 +1,58 @@
+"""The task of a stateless vertex: writes the rows of one Spark partition, the failing ones twice."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import TableName
+from jobs.operators.reports import TaskReport, report_batch
+from jobs.sinks.staged_files import StagedFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatelessTask:
+    """What a task needs; `failed` names the column that tells the failed rules, or is None without rules.
+
+    All rows go to `table` if there is one, else to `channel`, else nowhere.
+    """
+
+    writer: StagedFiles
+    schema: pa.Schema
+    failed: str | None
+    table: TableName | None
+    channel: TableName | None
+    emits: bool
+    quarantine: TableName | None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows and yield the one report; nothing at all for a Spark partition without rows."""
+        received = [batch for batch in batches if batch.num_rows]
+        if received:
+            yield from report_batch(self._write(pa.Table.from_batches(received)))
+
+    def _write(self, rows: pa.Table) -> TaskReport:
+        written = self._write_all(rows)
+        staged = [(self.table, file) for file in written if self.table is not None]
+        return TaskReport(
+            subtask=0,
+            emitted=written if self.emits else (),
+            staged=(*staged, *self._write_failed(rows)),
+        )
+
+    def _write_all(self, rows: pa.Table) -> tuple[FileHandle, ...]:
+        place = self.table or self.channel
+        if place is None:
+            return ()
+        return (self.writer.write(place, rows.select(self.schema.names).cast(self.schema)),)
+
+    def _write_failed(self, rows: pa.Table) -> tuple[tuple[TableName, FileHandle], ...]:
+        if self.quarantine is None or self.failed is None:
+            return ()
+        failed = rows.filter(pc.is_valid(rows.column(self.failed)))
+        if failed.num_rows == 0:
+            return ()
+        schema = self.schema.append(pa.field(self.failed, pa.string()))
+        return ((self.quarantine, self.writer.write(self.quarantine, failed.cast(schema))),)

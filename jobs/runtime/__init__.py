@@ -1,0 +1,1 @@
+"""The runtime: what drives the job door and carries out its effects."""

@@ -1,0 +1,34 @@
+"""The environment variables that Spark's own programs need to find this project's Python and Spark."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+
+class EnvironmentIncompleteError(Exception):
+    """A part of the locked environment is missing: the message names it and the command to type."""
+
+
+def spark_home() -> Path:
+    """Return the folder of the installed pyspark, which is a whole Spark distribution.
+
+    Raises EnvironmentIncompleteError if pyspark is not installed.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise EnvironmentIncompleteError("pyspark is not installed in this Python: make env")
+    return Path(spec.origin).parent
+
+
+def spark_environment() -> dict[str, str]:
+    """Return the present environment, completed for `spark-submit`, `spark-class` and Python workers.
+
+    A virtual environment that is not activated leaves Spark to the machine's own Python, which has
+    none of our packages; so both names are set, whatever they were.
+    """
+    return os.environ | {
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }

@@ -1,0 +1,122 @@
+"""The Spark session: local and in process by default, a cluster or a warm Connect server by configuration.
+
+The engine keeps to the API that Connect has too, so whoever holds a session needs not know its kind.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _log_file() -> Path:
+    return Path(tempfile.gettempdir()) / f"tidemark-spark-{os.getuid() if hasattr(os, 'getuid') else 'user'}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """How to come to a Spark session.
+
+    `connect_url` (`sc://host:port`) joins a running Connect server and ignores the rest but `cores`;
+    else `master` is started in, or joined from, this process. `memory` is the JVM's heap as Spark
+    writes it (`2g`). `jars` are paths; a delta-spark jar among them switches Delta's SQL on. What the
+    JVM prints goes to `log_file`; None leaves it on stderr. `settings` overrides any Spark setting.
+    """
+
+    cores: int = field(default_factory=_cores)
+    master: str | None = None
+    connect_url: str | None = None
+    memory: str = "2g"
+    jars: tuple[Path, ...] = ()
+    log_file: Path | None = field(default_factory=_log_file)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_session(config: SparkConfig) -> SparkSession:
+    """Return a session for this configuration; the caller stops it. A running classic session is taken over."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if config.connect_url is not None:
+        session: SparkSession = SparkSession.builder.remote(config.connect_url).getOrCreate()
+        for name, value in session_settings(config.cores).items():
+            session.conf.set(name, value)
+        return session
+    builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
+    for name, value in classic_settings(config).items():
+        builder = builder.config(name, value)
+    with _stderr_of_children(config.log_file):
+        return builder.getOrCreate()
+
+
+def session_settings(cores: int) -> dict[str, str]:
+    """Return the settings that a session may still change, on a Connect server too.
+
+    No adaptive execution: it would merge the Spark partitions that are our subtasks. No job to list
+    files: they are all known. Big Arrow batches: a task takes its rows as a whole.
+    """
+    return {
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+
+
+def classic_settings(config: SparkConfig) -> dict[str, str]:
+    """Return all settings of a session that this process starts."""
+    local = config.master is None or config.master.startswith("local")
+    settings = session_settings(config.cores) | {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.scheduler.mode": "FAIR",
+        "spark.locality.wait": "0",
+        "spark.driver.memory": config.memory,
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+    if local:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if config.jars:
+        settings["spark.jars"] = ",".join(str(jar) for jar in config.jars)
+    if any(jar.name.startswith("delta-spark") for jar in config.jars):
+        settings |= _DELTA
+    return settings | dict(config.settings)
+
+
+@contextmanager
+def _stderr_of_children(log_file: Path | None) -> Iterator[None]:
+    """Let processes started within append what they print on stderr to a file.
+
+    The JVM announces an incubator module on every start, and no option of its own silences that.
+    """
+    if log_file is None:
+        yield
+        return
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    target = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)

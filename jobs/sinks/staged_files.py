@@ -1,0 +1,77 @@
+"""The one writer of staged Parquet files; it runs inside Spark's tasks.
+
+A file appears under its name whole or not at all: it is written under a temporary name and renamed.
+Nothing overwrites or deletes here; a retried task leaves its first files as orphans (design 5).
+"""
+
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from jobs.sinks.statistics import statistics_json
+
+
+class StagedFileError(OSError):
+    """A staged file could not be written: names the path and what the operating system said."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Writes the files of one micro-batch below `root`, the warehouse's absolute path as every task reaches it.
+
+    The random part of a name makes a retried task's files new ones.
+    """
+
+    root: str
+    job: JobName
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+
+    def write(self, table: TableName, rows: pa.Table) -> FileHandle:
+        """Write these rows to a new file staged for `table` (an output's, a state's, a channel's) and return its handle.
+
+        Raise StagedFileError if the file can't be written, e.g. for want of space or permission.
+        """
+        name = StagedName(self.vertex, self.micro_batch, str(uuid4()))
+        path = ProtocolPaths(self.job).staged_file(table, self.generation, name)
+        content = _parquet(rows)
+        _place(os.path.join(self.root, path), content)
+        return FileHandle(
+            path=path,
+            rows=rows.num_rows,
+            bytes=content.size,
+            crc32=zlib.crc32(content),
+            stats=statistics_json(rows),
+        )
+
+
+def _parquet(rows: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", compression_level=1)
+    return sink.getvalue()
+
+
+def _place(path: str, content: pa.Buffer) -> None:
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.tmp")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(temporary, "xb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise StagedFileError(
+            f"can't write staged file {path}: {error.strerror or error}; "
+            "check the free space and the permissions of the warehouse, then run again"
+        ) from error

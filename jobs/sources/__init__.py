@@ -1,0 +1,1 @@
+"""Sources: where the records of a pipeline come from, each replayable from any position."""

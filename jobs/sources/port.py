@@ -1,0 +1,65 @@
+"""The port of a source: what the driver asks of it, and the two columns that every source adds.
+
+A source is replayable: its splits are lists of rows in a fixed order, and a position in a split, once
+given out, names the same rows for ever. That is what makes a cut's positions worth storing (Flink:
+`SplitEnumerator` and `SourceReader`, with `SourceSlice` in the place of a fetched batch). Polling
+never needs Spark; reading builds a lazy DataFrame with nothing but what Spark Connect offers too.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SplitId
+from checkpointing.messages import PollSource
+
+SPLIT_COLUMN = "_split"
+"""Name of the split a row comes from; string, never null."""
+
+POSITION_COLUMN = "_position"
+"""The row's 0-based ordinal in its split; bigint, never null: unique, and the order of the split."""
+
+
+class SourceError(Exception):
+    """A source that cannot be read: the message names file or split, what is wrong, and the way out."""
+
+
+class Source(Protocol):
+    """Rows that can be read again from any position."""
+
+    def schema(self) -> StructType:
+        """Return the source's own columns, without `_split` and `_position`."""
+        ...
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the splits that exist now, sorted; one that was there stays there.
+
+        Raises SourceError if they cannot be listed or one has a name that no split may have.
+        """
+        ...
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows of `request.split` after `request.position` (None: from the start).
+
+        The slice starts exactly at that position, holds between 1 and `max_rows` rows, and its `end`
+        is the position to ask for next. None: nothing to read just now. May block; reads no rows.
+        Raises SourceError if the split cannot be read.
+        """
+        ...
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return one lazy DataFrame of all rows of `slices`, in no particular order.
+
+        Its columns are `read_schema(self)`. The slices are this source's own, at least one, and
+        disjoint. Raises SourceError if what a slice describes is no longer what was polled.
+        """
+        ...
+
+
+def read_schema(source: Source) -> StructType:
+    """Return the columns of `source.read`: its own, then `_split` and `_position`."""
+    columns = StructType(list(source.schema().fields))
+    return columns.add(SPLIT_COLUMN, StringType(), nullable=False).add(POSITION_COLUMN, LongType(), nullable=False)

@@ -1,0 +1,46 @@
+"""Reading keyed files: verified against their handle, brought to the declared schema."""
+
+import os
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointing.handles import FileHandle
+from jobs.state.failures import StateFileError
+
+
+def read_verified(root: str, operator: str, file: FileHandle, schema: pa.Schema) -> pa.Table:
+    """Return the file's rows in `schema`; a column that the file lacks is null, a narrower one is widened.
+
+    Raise StateFileError if the file is missing, differs from its handle or can't be brought to the schema.
+    """
+    content = _read(root, operator, file)
+    if len(content) != file.bytes or zlib.crc32(content) != file.crc32:
+        raise StateFileError(operator, file.path, f"is damaged (its checksum is not {file.crc32:#010x})")
+    return _in_schema(operator, file, pq.read_table(pa.BufferReader(content)), schema)
+
+
+def _read(root: str, operator: str, file: FileHandle) -> bytes:
+    try:
+        with open(os.path.join(root, file.path), "rb") as opened:
+            return opened.read()
+    except FileNotFoundError as error:
+        raise StateFileError(operator, file.path, "is missing") from error
+    except OSError as error:
+        raise StateFileError(operator, file.path, f"can't be read ({error.strerror})") from error
+
+
+def _in_schema(operator: str, file: FileHandle, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    if rows.schema.equals(schema):
+        return rows
+    try:
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in schema
+        ]
+    except pa.ArrowInvalid as error:
+        raise StateFileError(operator, file.path, f"does not fit the declared state schema ({error})") from error
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,65 @@
+"""Merging base and deltas by key, newest last: pure functions on frames.
+
+A state frame has `_key_group`, the key columns and the state columns, one row per key. What a file
+holds has `_deleted` besides. Null keys are keys like any other here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from checkpointing.handles import KeyedFileKind
+from jobs.state.key_groups import KeyGroupRange
+
+KEY_GROUP = "_key_group"
+DELETED = "_deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The content of one state file: all rows of a range (BASE) or the touched keys of it (DELTA)."""
+
+    kind: KeyedFileKind
+    range: KeyGroupRange
+    rows: pl.DataFrame
+
+
+def in_range(rows: pl.DataFrame, key_groups: KeyGroupRange) -> pl.DataFrame:
+    """Return the rows whose key group lies in the range; files of another parallelism hold more."""
+    return rows.filter(pl.col(KEY_GROUP).is_between(key_groups.first, key_groups.last))
+
+
+def apply_change(state: pl.DataFrame, change: StateChange, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the state after a change: the change's rows win over those of the same key."""
+    live = change.rows.filter(~pl.col(DELETED)).drop(DELETED)
+    match change.kind:
+        case KeyedFileKind.BASE:
+            kept = state.filter(~pl.col(KEY_GROUP).is_between(change.range.first, change.range.last))
+        case KeyedFileKind.DELTA:
+            kept = state.join(change.rows, on=list(keys), how="anti", nulls_equal=True)
+    return live if kept.is_empty() else pl.concat([kept, live])
+
+
+def of_keys(state: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the state rows of the touched keys."""
+    return state.join(touched, on=list(keys), how="semi", nulls_equal=True)
+
+
+def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of a delta: the new row of each touched key, a tombstone for each that lost its state.
+
+    `touched` has the key columns and `_key_group`; `before` is the state of the touched keys, `after`
+    the new rows without key group. Raise KeyError if `after` holds a key that was not touched, or twice.
+    """
+    on = list(keys)
+    new = touched.join(after, on=on, how="inner", nulls_equal=True)
+    if new.height != after.height:
+        raise KeyError(f"{after.height - new.height} rows of the new state have keys that were not touched")
+    if after.select(on).is_duplicated().any():
+        raise KeyError("the new state has two rows for one key")
+    lost = before.join(after, on=on, how="anti", nulls_equal=True)
+    return pl.concat(
+        [new.select(before.columns).with_columns(pl.lit(value=False).alias(DELETED)),
+         lost.with_columns(pl.lit(value=True).alias(DELETED))]
+    )

@@ -1,0 +1,59 @@
+"""One subtask's range of an upsert table: copy on write of a single file.
+
+The range's rows lie in one file without key groups, as readers want it. After a change of parallelism
+the files of the old ranges don't fit; then their rows come through the exchange, where Spark finds
+their key group again, instead of being read here.
+"""
+
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import TableName
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.files import read_verified
+from jobs.state.frames import arrow_of, empty_frame, frame_of
+from jobs.state.key_groups import KeyGroupRange
+from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertRange:
+    """The rows of one upsert table in one range of key groups."""
+
+    operator: str
+    table: TableName
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    range: KeyGroupRange
+    files: tuple[KeyedFile, ...]
+    writer: StagedFiles
+    version: Version
+    copies: WorkerCopies = COPIES
+
+    def load(self) -> pl.DataFrame:
+        """Return the range's rows; raise StateFileError if a file is missing or damaged."""
+        copy = self.copies.find(self._name, [file.file.path for file in self.files])
+        if copy is not None and len(copy.paths) == len(self.files):
+            return copy.rows
+        parts = [frame_of(read_verified(self.writer.root, self.operator, file.file, self.schema)) for file in self.files]
+        return pl.concat([empty_frame(self.schema), *parts])
+
+    def write(self, current: pl.DataFrame, output: pl.DataFrame) -> tuple[KeyedFile, ...]:
+        """Write the range with `output` in place of the rows of its keys; the last row of a key wins.
+
+        Return the range's files, complete: one, or none if the range has no rows.
+        """
+        newest = output.unique(subset=list(self.keys), keep="last", maintain_order=True)
+        rows = pl.concat([current.join(newest, on=list(self.keys), how="anti", nulls_equal=True), newest])
+        if rows.is_empty():
+            return ()
+        handle = self.writer.write(self.table, arrow_of(rows, self.schema))
+        self.copies.keep(self._name, Copy((handle.path,), rows))
+        return (KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version),)
+
+    @property
+    def _name(self) -> RangeName:
+        return (self.writer.root, self.table, self.range.first, self.range.last)

@@ -1,0 +1,60 @@
+"""What a Python worker keeps of the ranges it met before, in memory and bounded (D5).
+
+Files are immutable and a copy is filed under the paths it was made from, so a hit is always right and
+a miss only costs a load. Any worker may meet any subtask: a copy that is behind catches up by reading
+just the files it lacks.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+COPY_BYTES_MAX = 512 * 1024 * 1024
+"""Bound of all copies of one worker."""
+
+RangeName = tuple[str, str, int, int]
+"""(warehouse, state table or output table, first and last key group)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The merged rows of these files, oldest first."""
+
+    paths: tuple[str, ...]
+    rows: pl.DataFrame
+
+
+@dataclass(slots=True)
+class WorkerCopies:
+    """The copies of one worker; the range used longest ago goes first when the bound is reached."""
+
+    bytes_max: int = COPY_BYTES_MAX
+    _copies: OrderedDict[RangeName, Copy] = field(default_factory=OrderedDict)
+    _sizes: dict[RangeName, int] = field(default_factory=dict)
+
+    def find(self, name: RangeName, paths: Sequence[str]) -> Copy | None:
+        """Return the copy of this range if it was made from the first of these files, in that order."""
+        copy = self._copies.get(name)
+        if copy is None or tuple(paths[: len(copy.paths)]) != copy.paths:
+            return None
+        self._copies.move_to_end(name)
+        return copy
+
+    def keep(self, name: RangeName, copy: Copy) -> None:
+        """Keep a copy instead of the range's earlier one, unless it alone exceeds the bound."""
+        self._copies.pop(name, None)
+        self._sizes.pop(name, None)
+        size = int(copy.rows.estimated_size())
+        if size > self.bytes_max:
+            return
+        self._copies[name] = copy
+        self._sizes[name] = size
+        while sum(self._sizes.values()) > self.bytes_max:
+            oldest, _ = self._copies.popitem(last=False)
+            del self._sizes[oldest]
+
+
+COPIES = WorkerCopies()
+"""The one of this process: a Spark Python worker runs one task at a time."""

@@ -1,0 +1,110 @@
+"""The Delta table `cuts`: which version of each table belongs to checkpoint n, so that all can be read as one (K1)."""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import CheckpointId, TableName
+from jobs.stores import maintenance
+from jobs.stores.checkpoints import CONFIGURATION
+from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault, remove
+from jobs.stores.row_files import RowFiles
+from jobs.stores.warehouse import Warehouse
+
+TRIES: Final = 10
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("checkpoint", pa.int64()),
+        pa.field("table", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("published_at_ms", pa.int64()),
+    ]
+)
+
+Cut = dict[TableName, int]
+"""Table -> Delta version."""
+
+
+class CutsNotRecordedError(RuntimeError):
+    """The cut could not be written; nothing is lost, since the next tick publishes and records it again."""
+
+
+class CutStore:
+    """The `cuts` table of one job."""
+
+    def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
+        """Open the table, creating it if this is the job's first tick."""
+        self._warehouse = warehouse
+        self._log = DeltaLog(warehouse.path(warehouse.paths.cuts), hook=hook)
+        self._files = RowFiles(self._log.folder, SCHEMA)
+        self._log.create(SCHEMA, dict(CONFIGURATION))
+
+    def record(
+        self,
+        checkpoint: CheckpointId,
+        versions: Iterable[tuple[TableName, int]],
+        retained: Collection[CheckpointId] | None = None,
+    ) -> None:
+        """Record the cut of a checkpoint, once, however often it is asked for.
+
+        With `retained`, the same commit drops the cuts of all other checkpoints but this one. Raises
+        CutsNotRecordedError if the log refuses it.
+        """
+        rows = [self._row(checkpoint, table, version) for table, version in versions]
+        met: Exception | None = None
+        for _ in range(TRIES):
+            table = self._log.current()
+            if checkpoint in self._cuts(table):
+                return
+            try:
+                self._commit(table, checkpoint, rows, retained)
+            except Exception as error:  # noqa: BLE001 - read back at the next turn
+                met = error
+                self._log.reopen()
+                continue
+            return
+        raise CutsNotRecordedError(f"the cut of checkpoint {checkpoint} could not be recorded: {met}")
+
+    def read(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return the version of each table at that checkpoint, or None if its cut is not recorded."""
+        return self._cuts(self._log.current()).get(checkpoint)
+
+    def recorded(self) -> frozenset[CheckpointId]:
+        """Return the checkpoints whose cut is recorded."""
+        return frozenset(self._cuts(self._log.current()))
+
+    def maintain(self) -> None:
+        """Keep the log short. Call it while holding the job, away from the commit path."""
+        maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000)
+
+    def _row(self, checkpoint: CheckpointId, table: TableName, version: int) -> dict[str, Any]:
+        now_ms = self._warehouse.now_ms()
+        return {"checkpoint": checkpoint, "table": table, "version": version, "published_at_ms": now_ms}
+
+    def _commit(
+        self,
+        table: DeltaTable,
+        checkpoint: CheckpointId,
+        rows: list[dict[str, Any]],
+        retained: Collection[CheckpointId] | None,
+    ) -> None:
+        at_ms = self._warehouse.now_ms()
+        survivors: list[dict[str, Any]] = []
+        actions: list[Any] = []
+        for path, entries in self._files.read(active_paths(table)).items():
+            kept = [row for row in entries if retained is None or row["checkpoint"] in retained]
+            if len(kept) < len(entries):
+                actions.append(remove(path, at_ms))
+                survivors.extend(kept)
+        actions.append(self._files.write(f"{checkpoint:020d}", [*survivors, *rows], at_ms))
+        self._log.commit(table, actions, says={"cut": checkpoint})
+
+    def _cuts(self, table: DeltaTable) -> dict[CheckpointId, Cut]:
+        cuts: dict[CheckpointId, Cut] = {}
+        for rows in self._files.read(active_paths(table)).values():
+            for row in rows:
+                cuts.setdefault(CheckpointId(row["checkpoint"]), {})[TableName(row["table"])] = row["version"]
+        return cuts

@@ -1,0 +1,188 @@
+"""A Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
+
+Measured with delta-rs 1.6.6: with `max_commit_retries=0` a commit from loaded version v either becomes
+version v + 1 or fails, whatever else was committed meanwhile (its default silently rebases on newer
+versions). A failing hook after the commit raises although the version is in, so hooks are off and an
+exception says nothing about the outcome: whoever commits reads back what it wrote.
+
+A process that is killed leaves either the whole commit or none (a log entry is linked into place). A
+power cut is another matter: delta-rs does not fsync, so a reply may be lost with the machine.
+`DeltaLog.sync` makes the newest entry durable for those who need that.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from jobs.stores.files import sync_file, sync_folder
+
+METADATA_KEY = "tidemark"
+"""Under this key each of our commits says in its commitInfo what it is."""
+
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+Action = AddAction | RemoveAction
+
+
+class CommitMoment(Enum):
+    """Where a test may strike: around the one call that commits."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+FaultHook = Callable[[CommitMoment], None]
+"""Called before and after each real commit. Raising AFTER is how a lost reply is played."""
+
+
+def no_fault(moment: CommitMoment) -> None:
+    """Let the commit pass: the hook of every real run."""
+    del moment
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One version of a table as its commitInfo tells it; `ours` is what we wrote there, or None."""
+
+    version: int
+    operation: str
+    ours: dict[str, Any] | None
+
+    def __str__(self) -> str:
+        """Return the entry as a message names it."""
+        return f"{self.operation} at version {self.version}"
+
+
+class DeltaLog:
+    """One table's log, held open: keeping it makes each look cost what happened since the last one."""
+
+    def __init__(self, folder: Path, *, hook: FaultHook = no_fault) -> None:
+        """Name the table; nothing is read yet."""
+        self._folder = folder
+        self._hook = hook
+        self._table: DeltaTable | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the table lies."""
+        return self._folder
+
+    def exists(self) -> bool:
+        """Return whether a table is there."""
+        return DeltaTable.is_deltatable(str(self._folder))
+
+    def create(self, schema: pa.Schema, configuration: dict[str, str]) -> None:
+        """Create the table unless it is there; of several processes that try at once one succeeds, all go on."""
+        try:
+            DeltaTable.create(
+                str(self._folder),
+                schema,
+                mode="ignore",
+                configuration=configuration,
+                raise_if_key_not_exists=False,
+                post_commithook_properties=NO_HOOKS,
+            )
+        except Exception:
+            if not self.exists():
+                raise
+
+    def current(self) -> DeltaTable:
+        """Return the table at its newest version. Raises what delta-rs raises if it cannot be read."""
+        if self._table is None:
+            return self.reopen()
+        try:
+            self._table.update_incremental()
+        except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
+            return self.reopen()
+        return self._table
+
+    def reopen(self) -> DeltaTable:
+        """Return the table as its log says, read anew."""
+        self._table = None
+        self._table = DeltaTable(str(self._folder))
+        return self._table
+
+    def commit(
+        self,
+        table: DeltaTable,
+        actions: Sequence[Action],
+        *,
+        says: dict[str, Any],
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Commit `actions` as the version after the one `table` is loaded at, or raise.
+
+        An exception does not say that the commit is absent: read back `says` by `entries_after`.
+        """
+        self._hook(CommitMoment.BEFORE)
+        table.create_write_transaction(
+            list(actions),
+            "append",
+            table.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata={METADATA_KEY: says},
+                max_commit_retries=0,
+                app_transactions=[transaction] if transaction else None,
+            ),
+            post_commithook_properties=NO_HOOKS,
+        )
+        self._hook(CommitMoment.AFTER)
+
+    def sync(self, version: int) -> None:
+        """Make one log entry durable: after this a power cut does not take it back."""
+        log = self._folder / "_delta_log"
+        sync_file(log / f"{version:020d}.json")
+        sync_folder(log)
+
+
+def newest_entries(table: DeltaTable, *, first_look: int = 4) -> Iterator[LogEntry]:
+    """Yield the entries of a table's log, newest first, reading only as far back as is asked for."""
+    look, seen = first_look, 0
+    while True:
+        entries = table.history(look)
+        for entry in entries[seen:]:
+            ours = entry.get(METADATA_KEY)
+            yield LogEntry(entry["version"], entry.get("operation", "a commit"), ours if isinstance(ours, dict) else None)
+        if len(entries) < look:
+            return
+        look, seen = look * 8, len(entries)
+
+
+def entries_after(table: DeltaTable, version: int) -> Iterator[LogEntry]:
+    """Yield the entries of versions after `version`, newest first."""
+    for entry in newest_entries(table):
+        if entry.version <= version:
+            return
+        yield entry
+
+
+def active_paths(table: DeltaTable) -> list[str]:
+    """Return the paths of the table's active files, as its log names them."""
+    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+
+
+def remove(path: str, at_ms: int) -> RemoveAction:
+    """Return the action that takes an active file out of the table."""
+    return RemoveAction(path=path, data_change=True, deletion_timestamp=at_ms)
+
+
+def add(path: str, size: int, stats: str, at_ms: int) -> AddAction:
+    """Return the action that enters a file into the table; `path` is relative to the table's folder."""
+    return AddAction(
+        path=path, size=size, partition_values={}, modification_time=at_ms, data_change=True, stats=stats
+    )
+
+
+def file_size(path: Path) -> int | None:
+    """Return a file's size in bytes, or None if there is no such file."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - one system call
+    except FileNotFoundError:
+        return None

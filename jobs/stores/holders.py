@@ -1,0 +1,91 @@
+"""Who am I, and is that holder still alive? Answered from /proc, and by `ps` where there is none.
+
+A pid alone names nobody: it is reused, and another container has its own. So a holder's `started` is
+(boot of the machine, pid namespace, start time of the process), and "dead" is said only of a process
+of this host and this namespace that is certainly gone.
+"""
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from checkpointing.metadata.record import Holder
+
+_PROC = Path("/proc")
+_SEPARATOR = "|"
+
+
+def this_process(dagster_run: str | None = None) -> Holder:
+    """Return the present process as a holder."""
+    return Holder(host=socket.gethostname(), pid=os.getpid(), started=_started_now(), dagster_run=dagster_run)
+
+
+def is_alive(holder: Holder, run_ended: Callable[[str], bool | None] | None = None) -> bool | None:
+    """Return whether the holder's process lives; None when nobody here can tell.
+
+    `run_ended` is asked about the holder's Dagster run where the process itself tells nothing.
+    """
+    seen = _process_alive(holder)
+    if seen is None and holder.dagster_run is not None and run_ended is not None and run_ended(holder.dagster_run):
+        return False
+    return seen
+
+
+def _process_alive(holder: Holder) -> bool | None:
+    if holder.host != socket.gethostname():
+        return None
+    boot, namespace, _ = _split(holder.started)
+    if boot != _boot():
+        return False if boot and _boot() else None
+    if namespace != _namespace():
+        return None
+    started = _start_time(holder.pid)
+    return started is not None and f"{boot}{_SEPARATOR}{namespace}{_SEPARATOR}{started}" == holder.started
+
+
+def _started_now() -> str:
+    return _SEPARATOR.join((_boot(), _namespace(), _start_time(os.getpid()) or ""))
+
+
+def _split(started: str) -> tuple[str, str, str]:
+    boot, _, rest = started.partition(_SEPARATOR)
+    namespace, _, ticks = rest.partition(_SEPARATOR)
+    return boot, namespace, ticks
+
+
+def _boot() -> str:
+    return _first_line(_PROC / "sys/kernel/random/boot_id")
+
+
+def _namespace() -> str:
+    try:
+        return str((_PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process started, in a form that only it has; None if it is gone or only waits to be reaped."""
+    if not (_PROC / "self/stat").exists():
+        return _start_time_by_ps(pid)
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, ticks = fields[0], fields[19]
+    return None if state in ("Z", "X") else ticks
+
+
+def _start_time_by_ps(pid: int) -> str | None:
+    command = ["/bin/ps", "-o", "lstart=", "-p", str(pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed program
+    return shown.stdout.strip() or None

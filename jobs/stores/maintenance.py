@@ -1,0 +1,77 @@
+"""Keeping the logs of our own tables short, so that the ten-thousandth commit costs what the first did (P9).
+
+Every `EVERY_VERSIONS` versions a Delta log checkpoint is written. For tables that nobody time-travels
+(`checkpoints`, `cuts`) the log entries before the *last but one* Delta log checkpoint then go, and
+row files that no version since names. A reader that began before is safe: what it has listed stays
+for at least `EVERY_VERSIONS` more versions and an hour. Output tables keep their log entries: cuts name
+old versions.
+
+Only whoever holds the job may call this, away from the commit path: a claim moves the version, so a
+row file written before it can never be committed any more.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+
+from jobs.stores.delta_log import active_paths
+from jobs.stores.row_files import FOLDER
+
+EVERY_VERSIONS: Final = 50
+GRACE_S: Final = 3_600
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+_VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint.*\.parquet|crc)")
+_TEMPORARY = re.compile(r"(_commit_.*\.tmp|\d{20}\.json#.*|.*\.tmp)")
+
+
+def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
+    """Write a Delta log checkpoint if the last is `every` or more versions old; return whether it was due."""
+    table = DeltaTable(str(folder))
+    last = max(_log_checkpoints(folder), default=-1)
+    if table.version() - last < every:
+        return False
+    table.create_checkpoint()
+    return True
+
+
+def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> None:
+    """Write a Delta log checkpoint if it is due, then drop what no reader can need any more."""
+    if not checkpoint_log(folder, every=every):
+        return
+    kept = sorted(_log_checkpoints(folder))[-2:]
+    if len(kept) == 2:  # noqa: PLR2004 - the last and the last but one
+        _drop_log_before(kept[0], folder)
+    _drop_old_files(folder, now_s)
+
+
+def _log_checkpoints(folder: Path) -> set[int]:
+    names = (_CHECKPOINT.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
+    return {int(found[1]) for found in names if found}
+
+
+def _drop_log_before(version: int, folder: Path) -> None:
+    for path in (folder / "_delta_log").iterdir():
+        found = _VERSIONED.fullmatch(path.name)
+        if found and int(found[1]) < version:
+            path.unlink(missing_ok=True)
+
+
+def _drop_old_files(folder: Path, now_s: float) -> None:
+    active = set(active_paths(DeltaTable(str(folder))))
+    for path in (folder / FOLDER).iterdir():
+        if f"{FOLDER}/{path.name}" not in active:
+            _drop_if_old(path, now_s)
+    for path in (folder / "_delta_log").iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            _drop_if_old(path, now_s)
+
+
+def _drop_if_old(path: Path, now_s: float) -> None:
+    try:
+        if now_s - path.stat().st_mtime > GRACE_S:
+            path.unlink()
+    except FileNotFoundError:
+        return

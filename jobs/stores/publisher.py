@@ -1,0 +1,201 @@
+"""Entering a committed checkpoint into a table's log: idempotent, and a compare-and-swap (design 3.6, F3).
+
+The table's log itself says which checkpoint it shows: `txn(job/table) = n` is in the same commit as the
+files of n. So whoever publishes n, however often and after whichever crash, first reads that number; a
+lost reply is nothing but one more turn of the loop. Foreign commits in between are met at each turn:
+an append table goes on behind them; an upsert or state table is set to exactly its files again, which
+undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note names it.
+"""
+
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import Publication, PublishFailed, TablePublished
+from checkpointing.metadata.paths import relative_to_table
+from jobs.stores import maintenance
+from jobs.stores.delta_log import Action, LogEntry, active_paths, add, file_size, newest_entries, remove
+from jobs.stores.deletion_vectors import paths_with_deletion_vectors
+from jobs.stores.table_rules import advice, refused_for_good
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+TRIES: Final = 10
+"""Turns of observe and commit before a table that is written all the time is given up for this tick."""
+
+
+class _CannotPublishError(Exception):
+    """Why a publication cannot be entered now; the text names the table and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    publication: Publication
+    checkpoint: CheckpointId
+
+    @property
+    def table(self) -> TableName:
+        return self.publication.table
+
+
+class Publisher:
+    """Publishes committed checkpoints; keeps each table's log open between them."""
+
+    def __init__(self, warehouse: Warehouse, tables: TableLogs) -> None:
+        """Publish for the warehouse's job."""
+        self._warehouse = warehouse
+        self._tables = tables
+
+    def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
+        """Make the table show checkpoint n of this publication, once, whatever was tried before.
+
+        The version returned is the one at which the table came to show n; foreign commits may lie behind
+        it. A failure leaves the table as it was, and asking again is always safe.
+        """
+        request = _Request(publication, checkpoint)
+        try:
+            return self._publish(request)
+        except _CannotPublishError as error:
+            return PublishFailed(checkpoint, request.table, str(error))
+        except Exception as error:  # noqa: BLE001 - a log that cannot be read; the next tick tries again
+            text = f"table {request.table}: its log cannot be used ({type(error).__name__}: {error})"
+            return PublishFailed(checkpoint, request.table, text)
+
+    def maintain(self, table: TableName) -> None:
+        """Write a Delta log checkpoint if it is due, so that opening the table stays cheap; drops nothing."""
+        maintenance.checkpoint_log(self._tables.log(table).folder)
+
+    def _publish(self, request: _Request) -> TablePublished:
+        log = self._tables.log(request.table)
+        met: Exception | None = None
+        for _ in range(TRIES):
+            table = log.current()
+            if self._tables.shown(table, request.table) >= request.checkpoint:
+                return self._already(table, request)
+            if met is not None and not _may_pass(met):
+                break
+            actions, note = self._plan(table, request)
+            try:
+                log.commit(table, actions, says=self._says(request), transaction=self._transaction(request))
+            except Exception as error:  # noqa: BLE001 - the outcome is read back at the next turn
+                met = error
+                log.reopen()
+                continue
+            return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
+        raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
+
+    def _plan(self, table: DeltaTable, request: _Request) -> tuple[list[Action], str]:
+        publication = request.publication
+        active = set(active_paths(table))
+        match publication.mode:
+            case TableMode.APPEND:
+                return self._adds(request, publication.adds, active), ""
+            case TableMode.UPSERT | TableMode.STATE:
+                adds = self._adds(request, publication.files, active)
+                return [*self._removes(table, request, active), *adds], self._healed(table)
+            case _:
+                assert_never(publication.mode)
+
+    def _adds(self, request: _Request, files: tuple[FileHandle, ...], active: set[str]) -> list[Action]:
+        now_ms = self._warehouse.now_ms()
+        actions: list[Action] = []
+        for file in files:
+            path = _inside(request.table, file)
+            if path not in active:
+                self._must_exist(request, file)
+                actions.append(add(path, file.bytes, file.stats, now_ms))
+        return actions
+
+    def _removes(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
+        wanted = {_inside(request.table, file) for file in request.publication.files}
+        gone = sorted(active - wanted)
+        vectors = paths_with_deletion_vectors(table).intersection(active)
+        if vectors:
+            foreign = _foreign_since_ours(table)
+            raise _CannotPublishError(
+                f"table {request.table}: {_named(foreign)} left deletion vectors on {len(vectors)} files "
+                f"({min(vectors)}), which nothing but Spark can take back. Run REORG TABLE delta.`{table_folder(table)}` "
+                "APPLY (PURGE), set delta.enableDeletionVectors=false on the table, and start again"
+            )
+        now_ms = self._warehouse.now_ms()
+        return [remove(path, now_ms) for path in gone]
+
+    def _must_exist(self, request: _Request, file: FileHandle) -> None:
+        size = file_size(self._warehouse.path(file.path))
+        if size != file.bytes:
+            state = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
+            raise _CannotPublishError(
+                f"table {request.table}: staged file {file.path} of checkpoint {request.checkpoint} {state}. "
+                "Restore it from a backup of the warehouse, or roll back to an older checkpoint"
+            )
+
+    def _healed(self, table: DeltaTable) -> str:
+        foreign = _foreign_since_ours(table)
+        return f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
+
+    def _says(self, request: _Request) -> dict[str, object]:
+        return {"job": self._warehouse.paths.job, "checkpoint": request.checkpoint}
+
+    def _transaction(self, request: _Request) -> Transaction:
+        name = self._warehouse.paths.transaction_id(request.table)
+        return Transaction(app_id=name, version=request.checkpoint, last_updated=self._warehouse.now_ms())
+
+    def _already(self, table: DeltaTable, request: _Request) -> TablePublished:
+        version = self._version_showing(table, request.checkpoint)
+        return TablePublished(request.checkpoint, request.table, version, "")
+
+    def _version_showing(self, table: DeltaTable, checkpoint: CheckpointId) -> int:
+        """The oldest version at which the table showed `checkpoint` or a newer one; found newest first."""
+        found = table.version()
+        for entry in newest_entries(table):
+            shown = self._checkpoint_of(entry)
+            if shown is not None and shown < checkpoint:
+                break
+            if shown is not None:
+                found = entry.version
+            if shown == checkpoint:
+                break
+        return found
+
+    def _checkpoint_of(self, entry: LogEntry) -> int | None:
+        if entry.ours is None or entry.ours.get("job") != self._warehouse.paths.job:
+            return None
+        shown = entry.ours.get("checkpoint")
+        return shown if isinstance(shown, int) else None
+
+
+def table_folder(table: DeltaTable) -> str:
+    """Return the folder of a table as a user would write it in SQL."""
+    return str(table.table_uri).removeprefix("file://").rstrip("/")
+
+
+def _inside(table: TableName, file: FileHandle) -> str:
+    path = relative_to_table(table, file.path)
+    if path is None:
+        raise _CannotPublishError(f"table {table}: file {file.path} does not lie in the table's folder")
+    return path
+
+
+def _foreign_since_ours(table: DeltaTable) -> list[LogEntry]:
+    """The entries that others wrote since our last commit (or the table's creation), oldest first."""
+    foreign: list[LogEntry] = []
+    for entry in newest_entries(table):
+        if entry.ours is not None or entry.version == 0:
+            break
+        foreign.append(entry)
+    return foreign[::-1]
+
+
+def _named(foreign: list[LogEntry]) -> str:
+    shown = ", ".join(f"foreign {entry}" for entry in foreign[:3])
+    return f"{shown} and {len(foreign) - 3} more" if len(foreign) > 3 else shown or "a foreign commit"  # noqa: PLR2004
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another turn can help: somebody else's commit came first, or only the reply was lost."""
+    return not (isinstance(error, CommitFailedError) and refused_for_good(str(error)))

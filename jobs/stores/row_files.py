@@ -1,0 +1,47 @@
+"""The Parquet files that hold rows of our own small tables: written in memory, immutable, read once.
+
+They lie in a folder with a leading underscore, so that a VACUUM between the writing of a file and the
+commit that names it cannot delete it.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
+
+from jobs.stores.delta_log import add
+from jobs.stores.files import write_durable
+
+FOLDER = "_rows"
+
+
+class RowFiles:
+    """The row files of one table; what was read stays in memory while it is active."""
+
+    def __init__(self, table_folder: Path, schema: pa.Schema) -> None:
+        """Name the table and the columns of its rows."""
+        self._folder = table_folder
+        self._schema = schema
+        self._read: dict[str, tuple[dict[str, Any], ...]] = {}
+
+    def write(self, prefix: str, rows: list[dict[str, Any]], at_ms: int) -> AddAction:
+        """Write a durable file of `rows`; return the action that would enter it into the table."""
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, schema=self._schema), buffer, compression="zstd")
+        content = buffer.getvalue()
+        path = f"{FOLDER}/{prefix}-{uuid4()}.parquet"
+        write_durable(self._folder / path, content)
+        return add(path, len(content), f'{{"numRecords":{len(rows)}}}', at_ms)
+
+    def read(self, paths: list[str]) -> dict[str, tuple[dict[str, Any], ...]]:
+        """Return the rows of each of the active files; files never change, so each is read once."""
+        self._read = {path: self._read[path] if path in self._read else self._load(path) for path in paths}
+        return self._read
+
+    def _load(self, path: str) -> tuple[dict[str, Any], ...]:
+        table = pq.read_table(self._folder / path, columns=self._schema.names)
+        return tuple(table.to_pylist())

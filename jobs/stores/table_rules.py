@@ -1,0 +1,149 @@
+"""What others may do to our tables, and what forbids publishing: findings of an experiment, as a table.
+
+Spark 4.2 with Delta 4.4.0 enabled each feature on a table of ours; delta-rs 1.6.6 then committed an add, and an add
+with a remove, and Spark read the result:
+
+| feature (how it is enabled)                       | delta-rs commits          | here             |
+| deletionVectors, enabled                          | yes                       | goes on          |
+| deletionVectors on active files (DELETE)          | yes, and loses the vector | upsert: stop     |
+| changeDataFeed, v2Checkpoint, appendOnly (table)  | yes                       | goes on          |
+| appendOnly with a remove                          | refused                   | upsert: stop     |
+| columnMapping, by name                            | yes, with logical names   | stop             |
+| checkConstraints, generatedColumns                | yes, checking nothing     | stop             |
+| another partitioning                              | yes, and shows null there | stop             |
+| rowTracking, domainMetadata, clustering           | refused                   | stop             |
+| inCommitTimestamp, identityColumns, typeWidening  | refused                   | stop             |
+| allowColumnDefaults, icebergCompatV1/V2           | refused                   | stop             |
+| checkpointProtection, vacuumProtocolCheck         | refused                   | stop             |
+| ADD COLUMN, nullable                              | yes, null in our files    | append: goes on  |
+
+DROP FEATURE with TRUNCATE HISTORY leaves `checkpointProtection` out; without it Spark puts that feature
+in, which is refused as well, so the way out always names TRUNCATE HISTORY.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from checkpointing.graph import TableMode
+
+HARMLESS: Final = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"})
+"""Writer features under which our commits are right; each other one stops the job by name."""
+
+_PROPERTY: Final = {
+    "rowTracking": "delta.enableRowTracking",
+    "inCommitTimestamp": "delta.enableInCommitTimestamps",
+    "typeWidening": "delta.enableTypeWidening",
+    "columnMapping": "delta.columnMapping.mode",
+    "icebergCompatV1": "delta.enableIcebergCompatV1",
+    "icebergCompatV2": "delta.enableIcebergCompatV2",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Column:
+    """A column as a table's log declares it; `rule` names what a writer would have to compute or check."""
+
+    name: str
+    type: str
+    nullable: bool
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What of a table's protocol and metadata decides whether we may publish into it."""
+
+    features: frozenset[str]
+    properties: frozenset[tuple[str, str]]
+    columns: tuple[Column, ...]
+    partitioned_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a table forbids publishing: what it is about (`marker` finds it in the log), and the way out."""
+
+    what: str
+    marker: str
+    way_out: str
+
+
+def problems_of(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, folder: str) -> tuple[Problem, ...]:
+    """Return what forbids publishing rows of the declared columns into a table of this shape."""
+    sql = f"ALTER TABLE delta.`{folder}`"
+    return (*_features(shape, sql), *_properties(shape, mode, sql), *_columns(shape, declared, mode, sql))
+
+
+def _features(shape: TableShape, sql: str) -> Iterator[Problem]:
+    for feature in sorted(shape.features - HARMLESS):
+        yield Problem(f"has the table feature {feature}", feature, f"run {sql} {_drop(feature)}")
+
+
+def _drop(feature: str) -> str:
+    switch_off = f"after switching off {_PROPERTY[feature]}" if feature in _PROPERTY else ""
+    return f"DROP FEATURE {feature} TRUNCATE HISTORY {switch_off}".rstrip()
+
+
+def _properties(shape: TableShape, mode: TableMode, sql: str) -> Iterator[Problem]:
+    properties = dict(shape.properties)
+    if mode is not TableMode.APPEND and properties.get("delta.appendOnly", "").lower() == "true":
+        way_out = f"run {sql} SET TBLPROPERTIES ('delta.appendOnly'='false')"
+        yield Problem("is append-only, and an upsert replaces files", "delta.appendOnly", way_out)
+    for name in sorted(properties):
+        if name.startswith("delta.constraints."):
+            constraint = name.removeprefix("delta.constraints.")
+            what = f"has the check constraint {constraint}, which staged files were not held to"
+            yield Problem(what, name, f"run {sql} DROP CONSTRAINT {constraint} and use a row rule instead")
+    if properties.get("delta.columnMapping.mode", "none") != "none" and "columnMapping" not in shape.features:
+        yield Problem("maps columns to other names", "delta.columnMapping.mode", f"run {sql} {_drop('columnMapping')}")
+    if shape.partitioned_by:
+        by = ", ".join(shape.partitioned_by)
+        yield Problem(f"is laid out by {by}, and staged files are not", "partitionColumns", "rewrite it without")
+
+
+def _columns(
+    shape: TableShape, declared: tuple[Column, ...], mode: TableMode, sql: str
+) -> Iterator[Problem]:
+    there = {column.name: column for column in shape.columns}
+    ours = {column.name for column in declared}
+    for column in declared:
+        found = there.get(column.name)
+        if found is None:
+            way_out = f"run {sql} ADD COLUMN {column.name} {column.type}"
+            yield Problem(f"has no column {column.name} ({column.type}) any more", column.name, way_out)
+        elif found.type != column.type:
+            what = f"has column {column.name} as {found.type}, and the pipeline writes {column.type}"
+            yield Problem(what, column.name, "change the pipeline's column, or name another table")
+        elif column.nullable and not found.nullable:
+            what = f"forbids null in column {column.name}, and the pipeline may write it"
+            yield Problem(what, column.name, f"run {sql} ALTER COLUMN {column.name} DROP NOT NULL")
+    for column in shape.columns:
+        if column.rule:
+            what = f"computes column {column.name} ({column.rule}), which staged files do not"
+            yield Problem(what, column.name, "make it a plain column")
+        if column.name not in ours:
+            yield from _foreign_column(column, mode, sql)
+
+
+def _foreign_column(column: Column, mode: TableMode, sql: str) -> Iterator[Problem]:
+    if mode is not TableMode.APPEND:
+        what = f"has a column {column.name} that the pipeline does not write, and an upsert would erase it"
+        yield Problem(what, column.name, f"run {sql} DROP COLUMN {column.name}, or write it in the pipeline")
+    elif not column.nullable:
+        what = f"has a column {column.name} that may not be null and that the pipeline does not write"
+        yield Problem(what, column.name, f"run {sql} ALTER COLUMN {column.name} DROP NOT NULL")
+
+
+def refused_for_good(error: str) -> bool:
+    """Return whether delta-rs refuses the table itself, and not just this commit's version."""
+    return "nsupported table feature" in error or "append-only" in error
+
+
+def advice(error: str) -> str:
+    """Return what a user can do about a commit that the log refuses."""
+    if "nsupported" in error and "feature" in error:
+        return "A table feature was enabled that forbids publishing: drop it (ALTER TABLE ... DROP FEATURE), then start again"
+    if "append-only" in error:
+        return "Run ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly'='false'), then start again"
+    return "Nothing is lost: the next tick tries again"

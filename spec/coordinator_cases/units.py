@@ -1,0 +1,311 @@
+"""The small units of the coordinator vectors: each drives one component alone."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from checkpointing.coordinator.failure_policy import FailurePolicy
+from checkpointing.coordinator.id_counter import CheckpointIdCounter
+from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
+from checkpointing.coordinator.request_decider import CheckpointRequest, Decision, DeciderView, RequestDecider
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.stop import (
+    RestartJob,
+    RestartScheduler,
+    SavepointCompleted,
+    SavepointFailed,
+    StopFact,
+    StopFailed,
+    StopHandler,
+    StopOrder,
+    StopSucceeded,
+    TasksEnded,
+    UnsupportedStopEventError,
+)
+from checkpointing.coordinator.task import Task, TaskState
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of
+from spec.coordinator_cases.topology import topology_of
+from spec.coordinator_cases.unit import Step, StepError, UnknownWordError, Value
+
+
+class DeciderUnit:
+    """The request decider; pending, cleaning and triggering are given to it."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build the decider and its surroundings."""
+        self._decider = RequestDecider(
+            max_concurrent=None if given.get("max_concurrent", "inf") == "inf" else given["max_concurrent"],
+            queue_max=given.get("max_queued"),
+        )
+        self._view: dict[str, Value] = {
+            "pending": given.get("pending", 0),
+            "cleaning": given.get("cleaning", 0),
+            "triggering": given.get("triggering", False),
+        }
+        since = given.get("ms_since_completion")
+        self._pause_left_ms = 0 if since is None else given.get("min_pause_ms", 0) - since
+        self._futures: dict[str, str] = {}
+        self._failed: dict[str, int] = defaultdict(int)
+        self._chosen: str | None = None
+        self._sequence = 0
+
+    def do(self, step: Step) -> None:
+        """Submit, choose or set."""
+        self._chosen = None
+        match step.word:
+            case "request":
+                self._request(step)
+            case "choose":
+                self._note(self._decider.choose(self._current_view()))
+            case "set":
+                what, value = step.args
+                self._view[what] = value
+            case _:
+                raise UnknownWordError(step.word)
+
+    def _request(self, step: Step) -> None:
+        self._sequence += 1
+        kind = SnapshotKind(step.options.get("what", "checkpoint"))
+        properties = CheckpointProperties(kind=kind, forced=bool(step.options.get("forced", False)))
+        name = step.args[0]
+        self._futures[name] = "pending"
+        request = CheckpointRequest(name, properties, bool(step.options.get("periodic", False)), self._sequence)
+        for decision in self._decider.submit(request, self._current_view()):
+            self._note(decision)
+
+    def _current_view(self) -> DeciderView:
+        view = self._view
+        return DeciderView(bool(view["triggering"]), view["pending"], view["cleaning"], self._pause_left_ms)
+
+    def _note(self, decision: Decision) -> None:
+        if decision.chosen is not None:
+            self._chosen = decision.chosen.name
+        if decision.refused is not None:
+            request, reason = decision.refused
+            self._futures[str(request.name)] = f"failed:{reason.name}"
+            self._failed[reason.name] += 1
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        facts = {
+            "chosen": self._chosen,
+            "future": self._futures,
+            "failed_count": dict(self._failed),
+            "queued": len(self._decider),
+            "pending": self._view["pending"],
+            "triggering": self._view["triggering"],
+        }
+        return facts[name]
+
+
+class FailureUnit:
+    """The failure policy with plain checkpoints and failures seen by the coordinator."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build the policy."""
+        tolerable = given.get("tolerable_failures", "unlimited")
+        self._policy = FailurePolicy(None if tolerable == "unlimited" else tolerable)
+        self._job_failed = 0
+
+    def do(self, step: Step) -> None:
+        """Report a failure or a success."""
+        event, checkpoint = step.args
+        if event == "completed":
+            self._policy.succeeded(CheckpointId(checkpoint))
+            return
+        reason = CheckpointFailureReason[step.options["reason"]]
+        if self._policy.failed(CHECKPOINT, reason, checkpoint) is not None:
+            self._job_failed += 1
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        return {"job_failed": self._job_failed}[name]
+
+
+class IdCounterUnit:
+    """The counter of checkpoint ids."""
+
+    def __init__(self, _given: Mapping[str, Value]) -> None:
+        """Begin with a fresh counter."""
+        self._counter = CheckpointIdCounter()
+        self._result: Value = None
+
+    def do(self, step: Step) -> None:
+        """Fetch, or set the counter. Callers that fetch at the same time take turns, as facts do."""
+        self._result = None
+        if step.word == "set":
+            self._counter.go_on_at(step.args[1])
+        elif "threads" in step.options:
+            callers: list[list[int]] = [[] for _ in range(step.options["threads"])]
+            for _ in range(step.options["each"]):
+                for fetched in callers:
+                    fetched.append(self._counter.fetch())
+            different = {id_ for fetched in callers for id_ in fetched}
+            rising = all(a < b for fetched in callers for a, b in zip(fetched, fetched[1:], strict=False))
+            self._result = [len(different), rising]
+        else:
+            self._result = self._counter.fetch()
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        return {"result": self._result, "next_id": self._counter.next_id}[name]
+
+
+class StatisticsUnit:
+    """The statistics tracker."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build a tracker that remembers what the case wants."""
+        self._tracker = StatisticsTracker(given.get("history", 100))
+        self._properties: dict[int, CheckpointProperties] = {}
+
+    def do(self, step: Step) -> None:
+        """Report what became of a checkpoint."""
+        event, checkpoint = step.args
+        match event:
+            case "pending":
+                properties = CheckpointProperties(kind=SnapshotKind(step.options.get("what", "checkpoint")))
+                self._properties[checkpoint] = properties
+                self._tracker.began(checkpoint, properties, 0, 0)
+            case "completed":
+                self._tracker.completed(checkpoint, self._properties[checkpoint], 0)
+            case "failed" if checkpoint is None:
+                self._tracker.failed_before_pending()
+            case "failed":
+                self._tracker.failed(checkpoint, CheckpointFailureReason.CHECKPOINT_DECLINED, 0)
+            case "restored":
+                self._tracker.restored(checkpoint)
+            case _:
+                raise UnknownWordError(event)
+
+    def fact(self, name: str, expected: Value) -> Value:
+        """Tell a fact."""
+        match name:
+            case "counters":
+                return counters(self._tracker)
+            case "history":
+                return history(self._tracker)
+            case "latest":
+                return latest(self._tracker)
+            case _:
+                return {id_: statistics_of(self._tracker, int(id_)) for id_ in expected}
+
+
+class PlanUnit:
+    """The computation of the plan."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build the topology; all tasks run but those that the case says are elsewhere."""
+        self._topology = topology_of(given)
+        self._after_tasks_finish = given.get("allow_after_finish", True)
+        self._states: dict[Task, TaskState] = dict.fromkeys(self._topology.tasks(), TaskState.RUNNING)
+        self._states.update({task: TaskState(state) for task, state in given.get("task_state", {}).items()})
+        for name, vertex in given.get("vertices", {}).items():
+            self._states.update({f"{name}/{index}": TaskState.FINISHED for index in vertex.get("finished", ())})
+        self._plan: CheckpointPlan | None = None
+
+    def do(self, step: Step) -> None:
+        """Set a state or compute the plan."""
+        if step.word == "set_task_state":
+            task, state = step.args
+            self._states[task] = TaskState(state)
+            return
+        try:
+            self._plan = compute_plan(self._topology, self._states, after_tasks_finish=self._after_tasks_finish)
+        except PlanRefusedError as refused:
+            raise StepError(refused.reason.name) from refused
+
+    def fact(self, name: str, expected: Value) -> Value:
+        """Tell the plan, by vertex and subtask, in the detail that the case asks for."""
+        plan = self._plan
+        if name != "plan" or plan is None:
+            return None
+        sets = {
+            "to_trigger": self._by_vertex(plan.to_trigger),
+            "to_ack": self._by_vertex(plan.to_acknowledge),
+            "to_commit": self._by_vertex(plan.to_commit),
+            "finished": self._by_vertex(plan.finished),
+        }
+        told: dict[str, Value] = {"fully_finished": sorted(plan.fully_finished)}
+        for part, by_vertex in sets.items():
+            wanted = {*expected.get(part, {}), *(vertex for vertex, indexes in by_vertex.items() if indexes)}
+            told[part] = {vertex: by_vertex[vertex] for vertex in wanted}
+        return {part: told[part] for part in expected}
+
+    def _by_vertex(self, tasks: tuple[Task, ...]) -> dict[str, list[int]]:
+        chosen = frozenset(tasks)
+        return {
+            vertex.name: [index for index, task in enumerate(vertex.tasks) if task in chosen]
+            for vertex in self._topology.vertices
+        }
+
+
+_PATH = "the path of the savepoint"
+
+
+def _stop_fact(step: Step) -> StopFact:
+    match step.word, step.args[0]:
+        case "savepoint_result", "ok":
+            return SavepointCompleted(_PATH)
+        case "savepoint_result", _:
+            return SavepointFailed("the savepoint failed")
+        case _, states:
+            return TasksEnded(tuple(TaskState(state) for state in states))
+
+
+class StopHandlerUnit:
+    """The state machine behind stop-with-savepoint."""
+
+    def __init__(self, _given: Mapping[str, Value]) -> None:
+        """Begin with a stop that waits for its savepoint; the scheduler was stopped before."""
+        self._handler = StopHandler()
+        self._result = "pending"
+        self._scheduler_running = False
+        self._failovers = 0
+
+    def do(self, step: Step) -> None:
+        """Hand the event to the handler and carry out what it wants."""
+        try:
+            effects = self._handler.step(_stop_fact(step))
+        except UnsupportedStopEventError as error:
+            raise StepError("unsupported") from error
+        for effect in effects:
+            match effect:
+                case StopSucceeded():
+                    self._result = "path" if effect.path == _PATH else effect.path
+                case StopFailed():
+                    self._result = f"failed:{effect.failure.value}"
+                case RestartScheduler():
+                    self._scheduler_running = True
+                case RestartJob():
+                    self._failovers += 1
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact. The handler has no effect that discards a savepoint."""
+        facts = {
+            "result": self._result,
+            "scheduler_running": self._scheduler_running,
+            "global_failover": self._failovers,
+            "savepoint_discarded": False,
+        }
+        return facts[name]
+
+
+class StopManagerUnit:
+    """What puts the events of a stop in order."""
+
+    def __init__(self, _given: Mapping[str, Value]) -> None:
+        """Begin with a stop of which nothing is known."""
+        self._order = StopOrder()
+        self._calls: list[str] = []
+
+    def do(self, step: Step) -> None:
+        """Hand the event in and note what the handler would get."""
+        for fact in self._order.step(_stop_fact(step)):
+            self._calls.append("tasks_ended" if isinstance(fact, TasksEnded) else "savepoint_result")
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        return {"handler_calls": self._calls}[name]

@@ -1,0 +1,110 @@
+"""Runs the coordinator cases against the real doors of `checkpointing.coordinator` and the two-phase sink.
+
+Every case names a unit; the unit's environment does the steps, and after each step the facts that the
+case lists for it are compared: maps on the keys that are listed, lists exactly.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spec.coordinator_cases.environment import CoordinatorUnit
+from spec.coordinator_cases.sink import SinkUnit
+from spec.coordinator_cases.unit import Step, StepError, Unit, UnitFactory, Value
+from spec.coordinator_cases.units import (
+    DeciderUnit,
+    FailureUnit,
+    IdCounterUnit,
+    PlanUnit,
+    StatisticsUnit,
+    StopHandlerUnit,
+    StopManagerUnit,
+)
+
+_UNITS: dict[str, UnitFactory] = {
+    "coordinator": CoordinatorUnit,
+    "decider": DeciderUnit,
+    "failure_manager": FailureUnit,
+    "id_counter": IdCounterUnit,
+    "stats": StatisticsUnit,
+    "plan": PlanUnit,
+    "stop_handler": StopHandlerUnit,
+    "stop_manager": StopManagerUnit,
+    "sink": SinkUnit,
+}
+_COMPLETE = frozenset({"operator_states", "master_states"})
+"""Facts whose listed entries are complete maps themselves."""
+_SETS = frozenset({"discarded", "not_discarded"})
+
+
+def claims(legend: Mapping[str, Any]) -> bool:
+    """Return whether the legend's units are these."""
+    units = legend.get("words", {}).get("unit", ()) if isinstance(legend.get("words"), dict) else ()
+    return bool(units) and set(units) <= set(_UNITS)
+
+
+def run_case(legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
+    """Run one case; return what does not hold."""
+    unit = _UNITS[case["given"].get("unit", "coordinator")](case["given"])
+    problems: list[str] = []
+    for index, raw in enumerate(case["steps"]):
+        error = _do(unit, Step.of(raw, legend))
+        entries = [entry for entry in case["expect"] if entry["after"] == index]
+        if error is not None and not any("error" in entry for entry in entries):
+            problems.append(f"step {index} {raw[0]}: expected no error, got {error}")
+        for entry in entries:
+            problems += [f"step {index} {raw[0]}: {problem}" for problem in _compare(unit, entry, error)]
+    return problems
+
+
+def _do(unit: Unit, step: Step) -> str | None:
+    try:
+        unit.do(step)
+    except StepError as error:
+        return error.kind
+    return None
+
+
+def _compare(unit: Unit, entry: Mapping[str, Value], error: str | None) -> Iterator[str]:
+    for name, expected in entry.items():
+        if name == "after":
+            continue
+        got = error if name == "error" else unit.fact(name, expected)
+        if not _holds(name, expected, got):
+            yield f"{name}: expected {expected}, got {got}"
+
+
+def _holds(name: str, expected: Value, got: Value) -> bool:
+    match name:
+        case "future":
+            return all(_is_future(state, got.get(request)) for request, state in expected.items())
+        case "failed_count":
+            return bool(expected == got)
+        case "plan":
+            return bool(_as_sets(expected) == _as_sets(got))
+        case _ if name in _COMPLETE:
+            return all(got.get(key) == value for key, value in expected.items())
+        case _ if name in _SETS:
+            return sorted(expected) == sorted(got)
+        case _:
+            return _matches(expected, got)
+
+
+def _is_future(expected: str, got: str | None) -> bool:
+    return got is not None and (got == expected or (expected == "failed" and got.startswith("failed")))
+
+
+def _as_sets(plan: Value) -> Value:
+    if plan is None:
+        return None
+    return {
+        part: {vertex: frozenset(subtasks) for vertex, subtasks in value.items()}
+        if isinstance(value, dict)
+        else frozenset(value)
+        for part, value in plan.items()
+    }
+
+
+def _matches(expected: Value, got: Value) -> bool:
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return all(key in got and _matches(value, got[key]) for key, value in expected.items())
+    return bool(expected == got)

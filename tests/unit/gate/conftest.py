@@ -1,0 +1,101 @@
+"""A gate whose story is told in short words."""
+
+from collections.abc import Callable
+
+import pytest
+
+from checkpointing.channel_items import Alignment, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.gate import (
+    GateConfig,
+    GateEffect,
+    GatePolicy,
+    GateTimeAdvanced,
+    InputGate,
+    ItemArrived,
+    ItemHanded,
+    Polled,
+)
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
+
+EDGE = EdgeId(VertexId("upstream"), VertexId("task"))
+
+
+class Story:
+    """Tells a gate what arrives, by channel number, and what it answers."""
+
+    def __init__(self, config: GateConfig, channel_count: int) -> None:
+        """Open the gate."""
+        self.channels = tuple(ChannelId(EDGE, index) for index in range(channel_count))
+        self.gate = InputGate(config, self.channels)
+
+    def segment(self, number: int, size_bytes: int = 10) -> SourceSlice:
+        """Return segment `number`: one row."""
+        return SourceSlice(
+            VertexId("upstream"), SplitId("0"), str(number), str(number + 1), "{}", rows=1, bytes=size_bytes
+        )
+
+    def put(self, channel: int, *items: ChannelItem | int) -> None:
+        """Put items to the end of a channel; a number is a segment."""
+        for item in items:
+            arrived = self.segment(item) if isinstance(item, int) else item
+            self.gate.step(ItemArrived(self.channels[channel], arrived))
+
+    def hand(self, channel: int, item: ChannelItem) -> tuple[GateEffect, ...]:
+        """Hand an item past the queue."""
+        return self.gate.step(ItemHanded(self.channels[channel], item))
+
+    def poll(self) -> tuple[GateEffect, ...]:
+        """Take one item."""
+        return self.gate.step(Polled())
+
+    def drain(self) -> list[GateEffect]:
+        """Take all that can be taken."""
+        effects: list[GateEffect] = []
+        while self.gate.has_deliverable():
+            effects += self.poll()
+        return effects
+
+    def at(self, now_ms: int) -> tuple[GateEffect, ...]:
+        """Move the clock and run timers."""
+        return self.gate.step(GateTimeAdvanced(now_ms))
+
+    def blocked(self) -> list[int]:
+        """Return the blocked channels' numbers."""
+        return sorted(channel.subtask for channel in self.gate.blocked())
+
+
+StoryMaker = Callable[..., Story]
+
+
+@pytest.fixture
+def story() -> StoryMaker:
+    """Return a maker of stories: `story(policy, channels, **config)`."""
+
+    def make(policy: GatePolicy = GatePolicy.ALIGNED_BLOCKING, channels: int = 2, **config: bool | int) -> Story:
+        return Story(GateConfig(policy=policy, **config), channels)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def barrier() -> Callable[..., Barrier]:
+    """Return a maker of barriers: `barrier(n, alignment, timeout_ms, created_ms)`."""
+
+    def make(
+        number: int, alignment: Alignment = Alignment.ALIGNED, timeout_ms: int | None = None, created_ms: int = 0
+    ) -> Barrier:
+        return Barrier(CheckpointId(number), created_ms, alignment, timeout_ms)
+
+    return make
+
+
+@pytest.fixture
+def cancel() -> Callable[[int], CancelMarker]:
+    """Return a maker of cancel markers."""
+    return lambda number: CancelMarker(CheckpointId(number))
+
+
+@pytest.fixture
+def end() -> EndOfChannel:
+    """Return the end of a channel."""
+    return EndOfChannel()

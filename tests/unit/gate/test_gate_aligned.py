@@ -1,0 +1,271 @@
+"""The aligned policies: C1, C2, C3 and where implementers go wrong."""
+
+import pytest
+
+from checkpointing.channel_items import Alignment, Barrier, CancelMarker, EndOfChannel
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.gate import (
+    AbortCheckpoint,
+    BarrierReceived,
+    BlockChannel,
+    Deliver,
+    DeliverEnd,
+    GateConfig,
+    GatePolicy,
+    GateProtocolError,
+    Ignored,
+    PutAside,
+    ResumeChannel,
+    TriggerCheckpoint,
+)
+
+BUFFERING = GatePolicy.ALIGNED_BUFFERING
+
+
+def _kinds(effects: object) -> list[str]:
+    return [type(effect).__name__ for effect in effects]  # type: ignore[attr-defined]
+
+
+def _delivered(effects: object) -> list[int]:
+    return [int(e.segment.start) for e in effects if isinstance(e, Deliver)]  # type: ignore[attr-defined, union-attr]
+
+
+def test_the_last_channel_is_blocked_too_then_the_trigger_then_all_are_released(story, barrier):
+    """The last barrier blocks its channel, triggers, and then all channels go on."""
+    tale = story(channels=2)
+    tale.put(0, barrier(1))
+    tale.put(1, barrier(1))
+    tale.poll()
+    assert [0] == tale.blocked()
+    a, b = tale.channels
+    expected = (
+        BarrierReceived(b, 1, 0),
+        BlockChannel(b),
+        TriggerCheckpoint(barrier(1)),
+        ResumeChannel(a),
+        ResumeChannel(b),
+    )
+    assert expected == tale.poll()
+    assert [] == tale.blocked()
+
+
+def test_on_subsumption_the_old_is_released_and_aborted_before_the_new_one_blocks(story, barrier):
+    """A newer barrier releases the old one's channels, aborts it, and blocks its own channel."""
+    tale = story(channels=2)
+    tale.put(0, barrier(1))
+    tale.put(1, barrier(2))
+    tale.poll()
+    a, b = tale.channels
+    expected = (
+        BarrierReceived(b, 2, 0),
+        ResumeChannel(a),
+        AbortCheckpoint(1, Reason.CHECKPOINT_DECLINED_SUBSUMED),
+        BlockChannel(b),
+    )
+    assert expected == tale.poll()
+
+
+def test_segments_behind_a_barrier_stay_in_the_gate_until_the_alignment_is_over(story, barrier):
+    """A blocked channel is not read; what it holds is delivered after the trigger, in order."""
+    tale = story(channels=2)
+    tale.put(0, 1, barrier(1), 2, 3)
+    assert [1] == _delivered(tale.drain())
+    assert not tale.gate.has_deliverable()
+    assert 20 == tale.gate.queued_bytes(tale.channels[0])
+    assert 2 == tale.gate.queued_rows(tale.channels[0])
+    tale.put(1, 4, barrier(1))
+    effects = tale.drain()
+    assert [4, 2, 3] == _delivered(effects)
+    trigger = next(e for e in effects if isinstance(e, TriggerCheckpoint))
+    assert 20 == trigger.bytes_held
+    assert 10 == trigger.bytes_processed
+    assert 0 == tale.gate.queued_bytes(tale.channels[0])
+
+
+def test_an_obsolete_barrier_resumes_its_channel(story, barrier, cancel):
+    """A barrier of a cancelled id is ignored, blocks nothing, and what lies behind it is read on."""
+    tale = story(channels=2)
+    tale.put(0, cancel(1))
+    tale.put(1, barrier(1), 5)
+    tale.poll()
+    channel = tale.channels[1]
+    expected = (BarrierReceived(channel, 1, 0), Ignored(channel, barrier(1)), ResumeChannel(channel))
+    assert expected == tale.poll()
+    assert [5] == _delivered(tale.drain())
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (GatePolicy.ALIGNED_BLOCKING, [(3, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]),
+        (
+            GatePolicy.ALIGNED_BUFFERING,
+            [
+                (1, Reason.CHECKPOINT_DECLINED_SUBSUMED),
+                (3, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
+            ],
+        ),
+    ],
+)
+def test_a_newer_cancel_aborts_the_pending_one_by_name_only_when_buffering(story, barrier, cancel, policy, expected):
+    """cancel(3) while 1 is pending aborts only 3 in the blocking policy, both in the buffering one."""
+    tale = story(policy, channels=2)
+    tale.put(0, barrier(1))
+    tale.put(1, cancel(3))
+    aborts = [(e.checkpoint, e.reason) for e in tale.drain() if isinstance(e, AbortCheckpoint)]
+    assert expected == aborts
+    assert [] == tale.blocked()
+    assert () == tale.gate.pending()
+
+
+def test_a_cancel_is_obeyed_once(story, cancel):
+    """The second cancel marker of an id, and one of an older id, are ignored."""
+    tale = story(channels=3)
+    for channel, checkpoint in enumerate((2, 2, 1)):
+        tale.put(channel, cancel(checkpoint))
+    assert ["AbortCheckpoint", "Ignored", "Ignored"] == _kinds(tale.drain())
+
+
+def test_the_target_is_fixed_at_the_first_barrier_and_an_end_counts_once(story, barrier, end):
+    """A channel that ends during the alignment counts as aligned; one that aligned and ends does not count twice."""
+    tale = story(channels=3)
+    tale.put(0, barrier(1))
+    tale.drain()
+    tale.hand(0, end)
+    assert (1,) == tale.gate.pending()
+    tale.put(1, end)
+    assert ["DeliverEnd"] == _kinds(tale.drain())
+    tale.put(2, barrier(1))
+    assert any(isinstance(e, TriggerCheckpoint) for e in tale.drain())
+
+
+def test_the_end_of_the_last_missing_channel_triggers_before_it_is_delivered(story, barrier, end):
+    """End of channel counts as its barrier, and is handed on last."""
+    tale = story(channels=2)
+    tale.put(0, barrier(1))
+    tale.drain()
+    tale.put(1, end)
+    assert ["TriggerCheckpoint", "ResumeChannel", "DeliverEnd"] == _kinds(tale.drain())
+
+
+@pytest.mark.parametrize("policy", [GatePolicy.ALIGNED_BLOCKING, BUFFERING])
+def test_without_the_flag_and_always_when_buffering_an_end_aborts(story, barrier, end, policy):
+    """An end during the alignment aborts it if ends do not count as barriers."""
+    tale = story(policy, channels=2, checkpoint_after_tasks_finished=policy is BUFFERING)
+    tale.put(0, barrier(1))
+    tale.drain()
+    tale.put(1, end)
+    effects = tale.drain()
+    assert AbortCheckpoint(1, Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM) in effects
+    assert DeliverEnd(tale.channels[1]) == effects[-1]
+
+
+def test_one_channel_triggers_at_every_barrier(story, barrier):
+    """With one channel each newer barrier completes at once."""
+    tale = story(channels=1)
+    tale.put(0, barrier(1), 1, barrier(2), barrier(2))
+    assert [1, 2] == [e.barrier.checkpoint for e in tale.drain() if isinstance(e, TriggerCheckpoint)]
+
+
+def test_id_zero_is_a_checkpoint(story, barrier):
+    """The first id may be 0."""
+    tale = story(channels=1)
+    tale.put(0, barrier(0))
+    assert any(isinstance(e, TriggerCheckpoint) for e in tale.drain())
+
+
+def test_alignment_time_runs_from_the_first_barrier_to_the_last(story, barrier):
+    """`alignment_ms` is the time between the handling of the first and of the last barrier."""
+    tale = story(channels=2)
+    tale.at(1000)
+    tale.put(0, barrier(1))
+    tale.drain()
+    tale.at(1700)
+    tale.put(1, barrier(1))
+    trigger = next(e for e in tale.drain() if isinstance(e, TriggerCheckpoint))
+    assert 700 == trigger.alignment_ms
+
+
+def test_buffering_replays_in_arrival_order_before_new_input(story, barrier):
+    """What was put aside comes back in the order of its arrival, before anything that came later."""
+    tale = story(BUFFERING, channels=2)
+    tale.put(0, barrier(1), 1)
+    assert PutAside(tale.channels[0], tale.segment(1)) in tale.drain()
+    tale.put(1, 2, barrier(1), 3)
+    tale.put(0, 4)
+    assert [2, 1, 4, 3] == _delivered(tale.drain())
+    assert 0 == tale.gate.queued_bytes(tale.channels[0])
+
+
+def test_buffering_over_the_limit_aborts_and_replays(story, barrier):
+    """More than `max_alignment_bytes` put aside abort the checkpoint; exactly as many do not."""
+    tale = story(BUFFERING, channels=2, max_alignment_bytes=20)
+    tale.put(0, barrier(1), 1, 2)
+    tale.drain()
+    assert (1,) == tale.gate.pending()
+    tale.put(0, 3)
+    effects = tale.drain()
+    assert AbortCheckpoint(1, Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED) in effects
+    assert [1, 2, 3] == _delivered(effects)
+
+
+@pytest.mark.parametrize("limit", [0, -2])
+def test_a_limit_that_is_neither_positive_nor_minus_one_is_refused(limit):
+    """The error names the field and the rule."""
+    with pytest.raises(ValueError, match="max_alignment_bytes.*must be positive, or -1"):
+        GateConfig(max_alignment_bytes=limit)
+
+
+@pytest.mark.parametrize("policy", [GatePolicy.ALIGNED_BLOCKING, BUFFERING])
+def test_an_unaligned_barrier_is_refused_by_an_aligned_gate_and_nothing_changes(story, barrier, policy):
+    """The error names barrier, channel and policy; the gate is as it was."""
+    tale = story(policy, channels=2)
+    before = tale.gate.snapshot()
+    with pytest.raises(GateProtocolError, match=policy.value):
+        tale.put(0, barrier(1, Alignment.UNALIGNED))
+    assert before == tale.gate.snapshot()
+
+
+def test_nothing_may_come_after_the_end_of_a_channel(story, end):
+    """An item after the end is refused, naming the channel; the gate is as it was."""
+    tale = story(channels=1)
+    tale.put(0, end)
+    before = tale.gate.snapshot()
+    with pytest.raises(GateProtocolError, match=r"upstream->task:0\[0\] has ended"):
+        tale.put(0, 1)
+    assert before == tale.gate.snapshot()
+
+
+def test_channels_take_turns_in_order_of_becoming_non_empty(story):
+    """One item of a channel, then it goes to the back."""
+    tale = story(channels=3)
+    tale.put(2, 1, 2)
+    tale.put(0, 3, 4)
+    tale.put(1, 5)
+    assert [1, 3, 5, 2, 4] == _delivered(tale.drain())
+
+
+def test_a_poll_that_finds_nothing_has_no_effect(story):
+    """An empty gate answers a poll with nothing, and says so beforehand."""
+    tale = story()
+    assert not tale.gate.has_deliverable()
+    assert tale.gate.next_item() is None
+    assert () == tale.poll()
+
+
+def test_a_queue_of_many_epochs_does_not_slow_the_gate(story, barrier):
+    """Several checkpoints may wait behind one another in every channel; each triggers in turn."""
+    tale = story(channels=2)
+    for channel in (0, 1):
+        for number in range(1, 200):
+            tale.put(channel, number, barrier(number))
+    triggered = [e.barrier.checkpoint for e in tale.drain() if isinstance(e, TriggerCheckpoint)]
+    assert list(range(1, 200)) == triggered
+
+
+@pytest.mark.parametrize("items", [Barrier, CancelMarker, EndOfChannel])
+def test_only_segments_count_as_queued(story, barrier, cancel, end, items):
+    """Barriers, cancel markers and ends weigh nothing."""
+    tale = story(channels=1)
+    tale.put(0, {Barrier: barrier(1), CancelMarker: cancel(1), EndOfChannel: end}[items])
+    assert 0 == tale.gate.queued_bytes(tale.channels[0])

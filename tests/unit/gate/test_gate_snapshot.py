@@ -1,0 +1,100 @@
+"""The state of a gate is one hashable value, and a gate restored from it goes on as the first would have."""
+
+import random
+
+import pytest
+
+from checkpointing.channel_items import Alignment, Barrier, CancelMarker, EndOfChannel
+from checkpointing.gate import GatePolicy, GateProtocolError, GateTimeAdvanced, ItemArrived, Polled
+from checkpointing.identifiers import CheckpointId
+
+STEPS = 120
+
+
+def _facts(tale, policy, seed):
+    """Return facts as three upstream subtasks might send them, polls and time mixed in."""
+    dice = random.Random(seed)
+    unaligned = policy in {GatePolicy.UNALIGNED, GatePolicy.ALTERNATING}
+    newest = dict.fromkeys(tale.channels, 0)
+    ended = set()
+    facts = []
+    for step in range(STEPS):
+        channel = dice.choice(tale.channels)
+        choice = dice.random()
+        if choice < 0.45 or channel in ended:
+            facts.append(Polled())
+        elif choice < 0.65:
+            facts.append(ItemArrived(channel, tale.segment(step)))
+        elif choice < 0.9:
+            newest[channel] += dice.choice((1, 1, 1, 2))
+            kinds = [Alignment.ALIGNED, Alignment.FORCED_ALIGNED, *([Alignment.UNALIGNED] if unaligned else [])]
+            facts.append(
+                ItemArrived(channel, Barrier(CheckpointId(newest[channel]), step, dice.choice(kinds), dice.choice((None, 7))))
+            )
+        elif choice < 0.95:
+            newest[channel] += 1
+            facts.append(ItemArrived(channel, CancelMarker(CheckpointId(newest[channel]))))
+        elif choice < 0.96:
+            ended.add(channel)
+            facts.append(ItemArrived(channel, EndOfChannel()))
+        else:
+            facts.append(GateTimeAdvanced(step))
+    return facts
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("policy", GatePolicy)
+def test_a_restored_gate_goes_on_as_the_first_one_would_have(story, policy, seed):
+    """At every step: equal snapshots, equal hashes, and equal effects from there on."""
+    tale = story(policy, channels=3, max_alignment_bytes=60)
+    for fact in _facts(tale, policy, seed):
+        twin = story(policy, channels=3, max_alignment_bytes=60)
+        twin.gate.restore(tale.gate.snapshot())
+        assert tale.gate.snapshot() == twin.gate.snapshot()
+        assert hash(tale.gate.snapshot()) == hash(twin.gate.snapshot())
+        assert [tale.gate.queued_bytes(c) for c in tale.channels] == [twin.gate.queued_bytes(c) for c in twin.channels]
+        assert tale.gate.step(fact) == twin.gate.step(fact)
+        assert tale.gate.snapshot() == twin.gate.snapshot()
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("policy", GatePolicy)
+def test_every_segment_is_delivered_once_and_in_its_channels_order(story, policy, seed):
+    """Whatever barriers, cancels and timers do, no segment is lost, doubled or overtaken by its own channel's."""
+    tale = story(policy, channels=3, max_alignment_bytes=60)
+    arrived = {channel: [] for channel in tale.channels}
+    delivered = {channel: [] for channel in tale.channels}
+    facts = _facts(tale, policy, seed)
+    ended = {f.channel for f in facts if isinstance(f, ItemArrived) and isinstance(f.item, EndOfChannel)}
+    for fact in facts:
+        if isinstance(fact, ItemArrived) and hasattr(fact.item, "start"):
+            arrived[fact.channel].append(fact.item.start)
+        for effect in tale.gate.step(fact):
+            if hasattr(effect, "segment"):
+                delivered[effect.channel].append(effect.segment.start)
+    last = Barrier(CheckpointId(10_000), STEPS, Alignment.FORCED_ALIGNED)
+    for channel in [c for c in tale.channels if c not in ended]:
+        tale.gate.step(ItemArrived(channel, last))
+    for effect in tale.drain():
+        if hasattr(effect, "segment"):
+            delivered[effect.channel].append(effect.segment.start)
+    assert arrived == delivered
+    assert [] == tale.blocked()
+    assert [0, 0, 0] == [tale.gate.queued_bytes(channel) for channel in tale.channels]
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"),
+    [
+        (GatePolicy.ALIGNED_BLOCKING, GatePolicy.AT_LEAST_ONCE),
+        (GatePolicy.AT_LEAST_ONCE, GatePolicy.ALTERNATING),
+        (GatePolicy.ALTERNATING, GatePolicy.ALIGNED_BLOCKING),
+    ],
+)
+def test_the_state_of_another_policy_is_refused_and_nothing_changes(story, policy, other):
+    """The error says what does not fit; the gate is as it was."""
+    tale = story(policy)
+    before = tale.gate.snapshot()
+    with pytest.raises(GateProtocolError):
+        tale.gate.restore(story(other).gate.snapshot())
+    assert before == tale.gate.snapshot()

@@ -1,0 +1,290 @@
+"""Unaligned, and aligned with a timeout: C5, C6."""
+
+from checkpointing.channel_items import Alignment
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.gate import (
+    AbortCheckpoint,
+    AnnouncementHanded,
+    AnnouncementReceived,
+    BarrierReceived,
+    ClockRead,
+    Deliver,
+    DeliverEnd,
+    GateClosed,
+    GatePolicy,
+    InFlightComplete,
+    TriggerCheckpoint,
+    WakeGateAt,
+)
+from checkpointing.snapshots import ChannelState
+
+ALTERNATING = GatePolicy.ALTERNATING
+UNALIGNED = GatePolicy.UNALIGNED
+
+
+def _delivered(effects):
+    return [int(e.segment.start) for e in effects if isinstance(e, Deliver)]
+
+
+def _triggers(effects):
+    return [(e.barrier.checkpoint, e.unaligned) for e in effects if isinstance(e, TriggerCheckpoint)]
+
+
+def _in_flight(effects):
+    return {
+        e.checkpoint: {state.channel.subtask: [int(s.start) for s in state.segments] for state in e.channels}
+        for e in effects
+        if isinstance(e, InFlightComplete)
+    }
+
+
+def _taken(effects):
+    names = {
+        AnnouncementReceived: "announcement",
+        BarrierReceived: "barrier",
+        Deliver: "segment",
+        DeliverEnd: "end",
+    }
+    return [names[type(e)] for e in effects if type(e) in names]
+
+
+# ---------------------------------------------------------------------- UNALIGNED
+
+
+def test_the_first_barrier_triggers_and_overtakes(story, barrier):
+    """The barrier passes the segments before it; they are in flight and still delivered."""
+    tale = story(UNALIGNED)
+    tale.put(0, 1, 2, barrier(1))
+    effects = tale.poll()
+    assert [(1, True)] == _triggers(effects)
+    tale.put(1, 3, barrier(1), 4)
+    effects = tale.drain()
+    assert {1: {0: [1, 2], 1: [3]}} == _in_flight(effects)
+    assert [1, 2, 3, 4] == sorted(_delivered(effects))
+
+
+def test_the_barrier_goes_on_as_an_unaligned_one(story, barrier):
+    """What is sent downstream says that its checkpoint is unaligned."""
+    tale = story(UNALIGNED)
+    tale.put(0, barrier(1, timeout_ms=5))
+    trigger = next(e for e in tale.poll() if isinstance(e, TriggerCheckpoint))
+    assert barrier(1, Alignment.UNALIGNED) == trigger.barrier
+
+
+def test_in_flight_is_after_the_trigger_and_before_the_channels_own_barrier_or_end(story, barrier, end):
+    """Segments delivered before the trigger, and those behind the own barrier, are not in flight."""
+    tale = story(UNALIGNED, channels=3)
+    tale.put(1, 0)
+    tale.drain()
+    tale.put(0, barrier(1), 1)
+    tale.put(1, 2)
+    tale.drain()
+    tale.put(1, 3, barrier(1), 4)
+    tale.put(2, 5, end)
+    effects = tale.drain()
+    assert {1: {1: [2, 3], 2: [5]}} == _in_flight(effects)
+
+
+def test_barriers_of_several_checkpoints_in_one_queue_divide_the_segments_exactly(story, barrier):
+    """With several in flight each checkpoint's in-flight state ends at its own barrier."""
+    tale = story(UNALIGNED, channels=1)
+    tale.put(0, 1, barrier(1), 2, barrier(2), 3)
+    effects = tale.drain()
+    assert {1: {0: [1]}, 2: {0: [1, 2]}} == _in_flight(effects)
+    assert [1, 2, 3] == _delivered(effects)
+
+
+def test_an_obsolete_barrier_does_not_end_the_recording(story, barrier):
+    """A late barrier of an older checkpoint leaves the newer one's in-flight state open."""
+    tale = story(UNALIGNED)
+    tale.put(0, barrier(2))
+    tale.drain()
+    tale.put(1, 1, barrier(1), 2, barrier(2))
+    assert {2: {1: [1, 2]}} == _in_flight(tale.drain())
+
+
+def test_an_aborted_checkpoint_has_no_in_flight_state(story, barrier, cancel):
+    """A cancel marker drops what was recorded; the next checkpoint begins anew."""
+    tale = story(UNALIGNED)
+    tale.put(0, barrier(1))
+    tale.put(1, 1, cancel(1))
+    effects = tale.drain()
+    assert AbortCheckpoint(1, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER) in effects
+    assert {} == _in_flight(effects)
+    tale.put(0, barrier(2))
+    tale.put(1, barrier(2))
+    assert {2: {}} == _in_flight(tale.drain())
+
+
+def test_a_savepoint_is_aligned_under_the_policy_unaligned_too(story, barrier):
+    """A forced-aligned barrier blocks and triggers with the last one."""
+    tale = story(UNALIGNED)
+    tale.put(0, barrier(1, Alignment.FORCED_ALIGNED), 1)
+    assert [] == _delivered(tale.drain())
+    assert [0] == tale.blocked()
+    tale.put(1, barrier(1, Alignment.FORCED_ALIGNED))
+    effects = tale.drain()
+    assert [(1, False)] == _triggers(effects)
+    assert [1] == _delivered(effects)
+
+
+def test_in_flight_segments_come_by_channel_in_order(story, barrier):
+    """The effect names the channels and their segments in order of arrival."""
+    tale = story(UNALIGNED, channels=1)
+    tale.put(0, 1, 2, barrier(1))
+    effect = next(e for e in tale.drain() if isinstance(e, InFlightComplete))
+    assert (ChannelState(tale.channels[0], (tale.segment(1), tale.segment(2))),) == effect.channels
+
+
+# ---------------------------------------------------------------------- ALTERNATING
+
+
+def test_a_checkpoint_that_aligns_in_time_stays_aligned(story, barrier):
+    """No timeout passed: blocked, aligned trigger, nothing in flight."""
+    tale = story(ALTERNATING)
+    tale.put(0, 1, barrier(1, timeout_ms=100), 2)
+    tale.put(1, barrier(1, timeout_ms=100))
+    effects = tale.drain()
+    assert [(1, False)] == _triggers(effects)
+    assert [1, 2] == _delivered(effects)
+    assert {} == _in_flight(effects)
+
+
+def test_the_timer_is_wished_for_at_the_first_word_of_a_checkpoint(story, barrier):
+    """WakeGateAt names the time at which the barrier is as old as its timeout."""
+    tale = story(ALTERNATING)
+    tale.put(0, 1, barrier(1, timeout_ms=100, created_ms=50))
+    assert WakeGateAt(150) in tale.poll()
+
+
+def test_the_timer_triggers_once_a_barrier_was_handled(story, barrier):
+    """The timer itself triggers; the channel that aligned has nothing in flight, the other has what is queued."""
+    tale = story(ALTERNATING)
+    tale.put(0, barrier(1, timeout_ms=100), 1)
+    tale.drain()
+    tale.put(1, 2)
+    assert [(1, True)] == _triggers(tale.at(100))
+    tale.put(1, 3, barrier(1, timeout_ms=100), 4)
+    assert {1: {1: [2, 3]}} == _in_flight(tale.drain())
+
+
+def test_a_timer_that_is_not_due_or_was_for_an_aborted_checkpoint_does_nothing(story, barrier, cancel):
+    """Before its time, after an abort, after completion and after closing the timer has no effect."""
+    tale = story(ALTERNATING)
+    tale.put(0, barrier(1, timeout_ms=100))
+    tale.drain()
+    assert () == tale.at(99)
+    tale.put(1, cancel(1))
+    tale.drain()
+    assert () == tale.at(100)
+    tale.put(0, barrier(2, timeout_ms=100, created_ms=100))
+    tale.drain()
+    tale.gate.step(GateClosed())
+    assert () == tale.at(500)
+    assert not tale.gate.has_deliverable()
+
+
+def test_barriers_announced_after_the_timeout_overtake_too(story, barrier):
+    """Once unaligned, an announcement lets its barrier pass at once."""
+    tale = story(ALTERNATING)
+    tale.put(0, barrier(1, timeout_ms=10))
+    tale.drain()
+    tale.at(20)
+    tale.put(1, 1, barrier(1, timeout_ms=10))
+    effects = tale.drain()
+    assert ["announcement", "barrier", "segment"] == _taken(effects)
+    assert {1: {1: [1]}} == _in_flight(effects)
+
+
+def test_an_announcement_that_comes_too_late_waits_for_the_timer(story, barrier):
+    """A first announcement older than its timeout sets a timer that is due at once, and no more."""
+    tale = story(ALTERNATING)
+    for channel in (0, 1):
+        tale.put(channel, channel, barrier(1, timeout_ms=10))
+    tale.gate.step(ClockRead(11))
+    assert ["announcement"] == _taken(tale.poll())
+    tale.at(11)
+    effects = tale.drain()
+    assert ["announcement", "barrier", "barrier", "segment", "segment"] == _taken(effects)
+    assert [(1, True)] == _triggers(effects)
+
+
+def test_a_barrier_older_than_its_timeout_turns_the_checkpoint(story, barrier):
+    """Passive timeout: handled too late, the first barrier triggers unaligned and its channel waits."""
+    tale = story(ALTERNATING)
+    tale.put(0, 1, barrier(1, timeout_ms=10), 2)
+    tale.poll()
+    tale.poll()
+    tale.gate.step(ClockRead(11))
+    effects = tale.poll()
+    assert [(1, True)] == _triggers(effects)
+    assert not tale.gate.has_deliverable()
+    tale.put(1, 3, barrier(1, timeout_ms=10))
+    effects = tale.drain()
+    assert {1: {1: [3]}} == _in_flight(effects)
+    assert [2, 3] == sorted(_delivered(effects))
+
+
+def test_a_barrier_exactly_as_old_as_its_timeout_does_not_turn_it(story, barrier):
+    """The check at a barrier is `age > timeout`; only the timer fires at equality."""
+    tale = story(ALTERNATING)
+    tale.put(0, barrier(1, timeout_ms=10))
+    tale.poll()
+    tale.gate.step(ClockRead(10))
+    assert [] == _triggers(tale.poll())
+
+
+def test_an_end_before_the_first_barrier_starts_the_alignments_clock(story, barrier, end):
+    """A checkpoint begun by an announcement counts an end as the first to align (FLINK-24068)."""
+    tale = story(ALTERNATING, channels=3)
+    tale.put(0, 0, barrier(1, timeout_ms=10_000))
+    tale.put(1, end)
+    tale.poll()
+    assert ["end"] == _taken(tale.poll())
+    tale.at(5)
+    tale.put(2, barrier(1, timeout_ms=10_000))
+    trigger = next(e for e in tale.drain() if isinstance(e, TriggerCheckpoint))
+    assert 5 == trigger.alignment_ms
+
+
+def test_a_later_checkpoint_waits_behind_an_aligned_barrier(story, barrier):
+    """With several in flight, barrier 2 behind barrier 1 on one channel is not announced before 1 is over."""
+    tale = story(ALTERNATING)
+    for channel in (0, 1):
+        tale.put(channel, barrier(1, timeout_ms=100), 1, barrier(2, timeout_ms=100), 2)
+    effects = tale.drain()
+    assert [(1, False), (2, False)] == _triggers(effects)
+    assert not any(isinstance(e, AbortCheckpoint) for e in effects)
+
+
+def test_a_newer_unaligned_checkpoint_captures_what_a_savepoint_had_blocked(story, barrier):
+    """On subsumption the blocked channel's segments come free before the trigger, and are in flight."""
+    tale = story(ALTERNATING)
+    tale.put(0, barrier(0, Alignment.FORCED_ALIGNED), 1)
+    tale.drain()
+    tale.put(1, barrier(1, Alignment.UNALIGNED))
+    effects = tale.drain()
+    assert [AbortCheckpoint(0, Reason.CHECKPOINT_DECLINED_SUBSUMED)] == [
+        e for e in effects if isinstance(e, AbortCheckpoint)
+    ]
+    assert [(1, True)] == _triggers(effects)
+    tale.put(0, barrier(1, Alignment.UNALIGNED))
+    assert {1: {0: [1]}} == _in_flight(tale.drain())
+
+
+def test_an_announcement_from_outside_begins_a_checkpoint(story, barrier):
+    """Handed an announcement, the gate has the checkpoint pending; an unaligned barrier then triggers it."""
+    tale = story(ALTERNATING)
+    tale.gate.step(AnnouncementHanded(tale.channels[0], barrier(1, timeout_ms=100)))
+    assert (1,) == tale.gate.pending()
+    assert [(1, True)] == _triggers(tale.hand(1, barrier(1, Alignment.UNALIGNED)))
+
+
+def test_savepoints_and_checkpoints_may_take_turns(story, barrier):
+    """Aligned kinds of all sorts follow each other; each triggers once."""
+    tale = story(ALTERNATING, channels=5)
+    for number in range(20):
+        alignment = Alignment.ALIGNED if number % 2 else Alignment.FORCED_ALIGNED
+        for channel in range(5):
+            tale.put(channel, barrier(number, alignment))
+    assert [(number, False) for number in range(20)] == _triggers(tale.drain())
