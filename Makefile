@@ -59,7 +59,7 @@ machine:
 	@.ci/check-machine >/dev/null
 
 $(ENV): pyproject.toml requirements.lock bootstrap.lock
-	@python=$$(.ci/check-machine) && "$$python" -m venv --clear .venv
+	@python=$$(.ci/check-machine) && "$$python" -m venv .venv
 	@$(BIN)/python .ci/make_environment.py
 	@touch $@
 

@@ -67,10 +67,13 @@ def main() -> None:
     """Install in three steps: uv and build backends, the locked packages, this project."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     step("uv and build backends, by pip", [*pip, "--require-hashes", "-r", "bootstrap.lock"])
-    uv = [str(BIN / "uv"), "pip", "install", "--no-build-isolation"]
-    environment = uv_environment()
-    step("locked packages, by uv", [*uv, "--require-hashes", "-r", "requirements.lock"], environment)
-    step("this project", [*uv, "--quiet", "--no-deps", "--editable", "."], environment)
+    uv, environment = [str(BIN / "uv"), "pip"], uv_environment()
+    step(
+        "locked packages, by uv (a minute or two the first time)",
+        [*uv, "sync", "--no-build-isolation", "--require-hashes", "requirements.lock"],
+        environment,
+    )
+    step("this project", [*uv, "install", "--no-build-isolation", "--quiet", "--no-deps", "--editable", "."], environment)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ whether the failure manager counts it (E5).
 
 from enum import Enum
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
 
 class CheckpointFailureReason(Enum):
     """Reason, (pre-flight, message). The names are Flink's; QUALITY and FENCED are ours."""
@@ -42,3 +45,16 @@ class CheckpointFailureReason(Enum):
     def __init__(self, pre_flight: bool, message: str) -> None:  # noqa: FBT001 - enum value
         self.pre_flight = pre_flight
         self.message = message
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Persist a reason by its name: the message may be reworded."""
+        del source, handler
+        names: list[str] = [reason.name for reason in cls]
+        return core_schema.json_or_python_schema(
+            json_schema=core_schema.no_info_after_validator_function(
+                lambda name: cls[name], core_schema.literal_schema(names)
+            ),
+            python_schema=core_schema.is_instance_schema(cls),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda reason: reason.name),
+        )

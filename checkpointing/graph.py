@@ -106,6 +106,10 @@ class JobGraph:
         """Return the edges that leave a vertex."""
         return tuple(edge for edge in self.edges if edge.upstream == name)
 
+    def upstream(self, name: VertexId) -> tuple[EdgeId, ...]:
+        """Return the edges that come into a vertex."""
+        return tuple(edge for edge in self.edges if edge.downstream == name)
+
     def channels_into(self, name: VertexId) -> tuple[ChannelId, ...]:
         """Return a vertex's input channels: one per (edge, upstream subtask)."""
         return tuple(

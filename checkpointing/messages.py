@@ -86,12 +86,16 @@ class MicroBatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class SuitesJudged:
-    """Answer to JudgeSuites. `report` is JSON: a verdict per expectation, kept with the checkpoint."""
+    """Answer to JudgeSuites. `report` is JSON: a verdict per expectation, kept with the checkpoint.
+
+    `message` says for a person what failed and what can be done; '' if nothing did.
+    """
 
     vertex: VertexId
     checkpoint: CheckpointId
     passed: bool
     report: str
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,6 +315,8 @@ def _fold(blocked: set[int], entry: Entry) -> None:
             blocked.add(channel)
         case (("unblocked" | "eop"), channel):
             blocked.discard(channel)
+        case _:
+            pass
 
 
 def _compare_in_flight(run: _Run, case: Case) -> Iterator[str]:
@@ -390,6 +392,8 @@ def _yield_order(run: _Run) -> list[int]:
                 order.append(number)
             case "eop", channel:
                 order.append(ends[channel])
+            case _:
+                pass
     return order
 
 

@@ -211,9 +211,7 @@ class _Run:
     def _do_add(self, checkpoint: int, kind: str) -> None:
         store = self._open_store
         discard_on = DISCARD_ALWAYS if kind == "checkpoint" else DISCARD_NEVER
-        completed = CompletedCheckpoint(
-            id=CheckpointId(checkpoint), properties=_KINDS[kind], discard_on=discard_on
-        )
+        completed = CompletedCheckpoint(id=CheckpointId(checkpoint), properties=_KINDS[kind], discard_on=discard_on)
         if self._given.get("store") == "HA" and store.snapshot().open:
             self._persist(completed)
         change = store.add(completed)
@@ -228,7 +226,7 @@ class _Run:
         self._persisted.append(checkpoint.id)
 
     def _do_abort(self, _checkpoint: int) -> None:
-        """An abort has nothing to tell the registry: it never deletes shared state."""
+        """Tell the registry nothing: an abort never deletes shared state."""
 
     def _do_remove_oldest(self) -> None:
         self._let_go(self._open_store.remove_oldest())
@@ -288,7 +286,7 @@ class _Run:
                 return self._facts[name]
 
     def _retained(self) -> list[int]:
-        """An embedded store keeps its list when the job is suspended: it is its own durable metadata."""
+        """Return what is kept; an embedded store, its own durable metadata, keeps its list when it is suspended."""
         kept = self._kept if self._given.get("store") == "embedded" else None
         checkpoints = self._open_store.checkpoints if kept is None else kept
         return [checkpoint.id for checkpoint in checkpoints]

@@ -71,6 +71,8 @@ class Draft:
     checkpoint: CheckpointId
     vertices: tuple[VertexRecord, ...]
     statistics: Statistics
+    subsumed: tuple[CheckpointId, ...] = ()
+    """Retained checkpoints that leave the store in the same commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,6 @@ class CommitIdentity:
     generation: Generation
     nonce: str
     max_parallelism: int
-    retained: int
 
 
 class TwoPhaseCommit:
@@ -138,15 +139,13 @@ class TwoPhaseCommit:
         parent: CheckpointRecord | None,
         versions: Mapping[TableName, int],
         at_version: int,
-        kept: tuple[CheckpointId, ...],
     ) -> None:
-        """Begin after a claim at `at_version`; `kept` are the retained checkpoints' ids, oldest first."""
+        """Begin after a claim at `at_version`, with the newest committed row as the parent."""
         self._graph = graph
         self._identity = identity
         self._parent = parent
         self._versions = dict(versions)
         self._at_version = at_version
-        self._kept = kept
         self._state = CommitState.IDLE
         self._waiting: deque[Draft] = deque()
         self._claim: Claim | None = None
@@ -180,7 +179,6 @@ class TwoPhaseCommit:
         return (
             self._state,
             self._at_version,
-            self._kept,
             self._parent.checkpoint if self._parent else NO_CHECKPOINT,
             tuple(draft.checkpoint for draft in self._waiting),
             self._record.checkpoint if self._record else None,
@@ -263,7 +261,7 @@ class TwoPhaseCommit:
             return (declined, *self._start())
         self._state = CommitState.FINALISING
         self._record = self._compose(draft)
-        return (AppendRow(self._record, self._at_version, self._subsumed()),)
+        return (AppendRow(self._record, self._at_version, draft.subsumed),)
 
     def _compose(self, draft: Draft) -> CheckpointRecord:
         by_vertex = {record.vertex: record for record in draft.vertices}
@@ -279,16 +277,11 @@ class TwoPhaseCommit:
             statistics=draft.statistics.model_copy(update={"committed_ms": self._now_ms}),
         )
 
-    def _subsumed(self) -> tuple[CheckpointId, ...]:
-        """The store keeps N: with the new row, all but the newest N-1 of those before go."""
-        return self._kept[: max(0, len(self._kept) - (self._identity.retained - 1))]
-
     def _appended(self, fact: RowAppended) -> tuple[CommitEffect, ...]:
         self._at_version = fact.version
         if self._state is CommitState.RESERVING:
             return self._reserved()
         record = self._committing()
-        self._kept = (*self._kept[len(self._subsumed()) :], record.checkpoint)
         self._parent = record
         self._notes = ()
         todo = publications(record)
@@ -331,4 +324,3 @@ class TwoPhaseCommit:
         if self._record is None:
             raise UnexpectedFactError("no checkpoint is being committed")
         return self._record
-

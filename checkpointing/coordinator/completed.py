@@ -110,7 +110,7 @@ class CompletedCheckpoint:
 
     def operator_states(self) -> dict[str, int]:
         """Return how many subtask states each operator has; one without any has an entry too."""
-        counts = {name: 0 for name in self.coordinator_states}
+        counts = dict.fromkeys(self.coordinator_states, 0)
         for vertex in self.vertices:
             states = (self.states.get(task) for task in vertex.tasks)
             counts[vertex.name] = sum(1 for state in states if state is not None and not state.is_empty)

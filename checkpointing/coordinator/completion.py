@@ -31,7 +31,7 @@ class ForcedCheckpointSubsumedError(RuntimeError):
     """Somebody asked to abort a forced checkpoint as subsumed, which it can never be."""
 
     def __init__(self, checkpoint: CheckpointId) -> None:
-        super().__init__(f"checkpoint {checkpoint} is forced: no checkpoint may subsume it; abort it for another reason")
+        super().__init__(f"checkpoint {checkpoint} is forced, none may subsume it: abort it for another reason")
 
 
 class Completion:
@@ -100,7 +100,7 @@ class Completion:
             self._commit_next()
 
     def committed(self, fact: CommitSucceeded) -> None:
-        """It is stored: keep it, end the older ones, tell everybody (E2, E4, F1)."""
+        """Keep what is stored, end the older ones, tell everybody (E2, E4, F1)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is None:
             return
@@ -119,14 +119,14 @@ class Completion:
         self._commit_next()
 
     def commit_failed(self, fact: CommitFailed) -> None:
-        """It is certainly not stored: it fails and its private state goes (E3)."""
+        """Fail what is certainly not stored: its private state goes (E3)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is not None:
             self._end(pending, fact.reason, fact.message, by_task=False, discard=True)
             self._commit_next()
 
     def commit_unknown(self, fact: CommitUnknown) -> None:
-        """Perhaps it is stored: it fails here, and nothing is deleted (FLINK-22494)."""
+        """Fail what is perhaps stored: nothing is deleted (FLINK-22494)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is not None:
             reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE

@@ -564,8 +564,10 @@ class SetNextCheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFinished:
-    """The reply to RestoreRequested: what was restored (None: no checkpoint), and whether finished
-    operators were checked against the job graph."""
+    """The reply to RestoreRequested: what was restored; None: there was no checkpoint.
+
+    `finished_checked`: operators that had finished were checked against the job graph.
+    """
 
     checkpoint: CheckpointId | None
     finished_checked: bool

@@ -18,8 +18,10 @@ from checkpointing.identifiers import CheckpointId
 class PendingPhase(Enum):
     """How far a pending checkpoint has come."""
 
+    LOCATING = "locating"
+    """Its location is being created; nobody else has been asked."""
     TRIGGERING = "triggering"
-    """Location, operator coordinators and hooks answer; the tasks are not told yet."""
+    """Operator coordinators, then hooks answer; the tasks are not told yet."""
     TRIGGERED = "triggered"
     """The tasks are told; their acknowledgements are awaited."""
     ACKNOWLEDGED = "acknowledged"
@@ -38,7 +40,7 @@ class PendingCheckpoint:
     plan: CheckpointPlan
     triggered_ms: int
     expires_ms: int | None
-    phase: PendingPhase = PendingPhase.TRIGGERING
+    phase: PendingPhase = PendingPhase.LOCATING
     unacknowledged: set[Task] = field(default_factory=set)
     states: dict[Task, AcknowledgedState] = field(default_factory=dict)
     unanswered_coordinators: set[str] = field(default_factory=set)
@@ -48,11 +50,12 @@ class PendingCheckpoint:
 
     def acknowledge(self, task: Task, state: AcknowledgedState | None) -> AcknowledgeResult:
         """Take a task's acknowledgement: SUCCESS, DUPLICATE or UNKNOWN."""
-        if task in self.unacknowledged:
+        try:
             self.unacknowledged.remove(task)
-            self.states[task] = NO_STATE if state is None else state
-            return AcknowledgeResult.SUCCESS
-        return AcknowledgeResult.DUPLICATE if task in self.states else AcknowledgeResult.UNKNOWN
+        except KeyError:
+            return AcknowledgeResult.DUPLICATE if task in self.states else AcknowledgeResult.UNKNOWN
+        self.states[task] = NO_STATE if state is None else state
+        return AcknowledgeResult.SUCCESS
 
     def answer_coordinator(self, coordinator: str, state: str | None) -> None:
         """Take an operator coordinator's snapshot."""
@@ -110,4 +113,3 @@ class PendingCheckpoint:
             unanswered_hooks=set(self.unanswered_hooks),
             master_states=dict(self.master_states),
         )
-

@@ -84,9 +84,7 @@ class PlanRefusedError(Exception):
         self.reason = reason
 
 
-def compute_plan(
-    topology: Topology, states: Mapping[Task, TaskState], *, after_tasks_finish: bool
-) -> CheckpointPlan:
+def compute_plan(topology: Topology, states: Mapping[Task, TaskState], *, after_tasks_finish: bool) -> CheckpointPlan:
     """Return the plan; raise PlanRefusedError unless every task runs, or has finished where that is allowed.
 
     A running task whose every upstream task has finished is triggered itself: no barrier can reach it.
@@ -113,9 +111,7 @@ def finished_state(vertex: PlannedVertex, finished: frozenset[Task]) -> Finished
     return FinishedState.FULLY_FINISHED if count == len(vertex.tasks) else FinishedState.PARTIALLY_FINISHED
 
 
-def _refuse_unless_running(
-    topology: Topology, states: Mapping[Task, TaskState], *, after_tasks_finish: bool
-) -> None:
+def _refuse_unless_running(topology: Topology, states: Mapping[Task, TaskState], *, after_tasks_finish: bool) -> None:
     for task in topology.tasks():
         state = states[task]
         if state is TaskState.RUNNING or (state is TaskState.FINISHED and after_tasks_finish):
@@ -141,9 +137,7 @@ def _feeds_all(upstream: PlannedVertex, pattern: EdgePattern, finished: frozense
     return pattern is EdgePattern.ALL_TO_ALL and any(task not in finished for task in upstream.tasks)
 
 
-def _is_fed(
-    index: int, vertex: PlannedVertex, pointwise: list[PlannedVertex], finished: frozenset[Task]
-) -> bool:
+def _is_fed(index: int, vertex: PlannedVertex, pointwise: list[PlannedVertex], finished: frozenset[Task]) -> bool:
     return any(
         upstream.tasks[feeder] not in finished
         for upstream in pointwise

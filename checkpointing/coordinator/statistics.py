@@ -91,7 +91,7 @@ class StatisticsTracker:
         return tuple(reversed(self._remembered.values()))
 
     def began(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int, finished: int) -> None:
-        """A checkpoint is pending; `finished` tasks need not acknowledge."""
+        """Note that a checkpoint is pending; `finished` tasks need not acknowledge."""
         self.counters.total += 1
         self.counters.in_progress += 1
         if self._history_max == 0:
@@ -103,7 +103,7 @@ class StatisticsTracker:
         )
 
     def acknowledged(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics, now_ms: int) -> None:
-        """A task acknowledged for the first time."""
+        """Note a task's first acknowledgement."""
         known = self._remembered.get(checkpoint)
         if known is not None:
             known.acknowledged_subtasks += 1
@@ -111,13 +111,13 @@ class StatisticsTracker:
             known.measured(task, metrics)
 
     def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
-        """Metrics came by themselves, or too late to count."""
+        """Note metrics that came by themselves, or too late to count."""
         known = self._remembered.get(checkpoint)
         if known is not None and task not in known.tasks:
             known.measured(task, metrics)
 
     def completed(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
-        """A pending checkpoint is stored."""
+        """Note that a pending checkpoint is stored."""
         self.counters.in_progress -= 1
         self.counters.completed += 1
         if properties.is_savepoint:
@@ -127,19 +127,19 @@ class StatisticsTracker:
         self._end(checkpoint, CheckpointStatus.COMPLETED, now_ms, None)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
-        """A pending checkpoint failed."""
+        """Note that a pending checkpoint failed."""
         self.counters.in_progress -= 1
         self.counters.failed += 1
         self.latest.failed = _newer(self.latest.failed, checkpoint)
         self._end(checkpoint, CheckpointStatus.FAILED, now_ms, reason)
 
     def failed_before_pending(self) -> None:
-        """A trigger failed before there was a pending checkpoint."""
+        """Note that a trigger failed before there was a pending checkpoint."""
         self.counters.total += 1
         self.counters.failed += 1
 
     def restored(self, checkpoint: CheckpointId) -> None:
-        """The job was restored from a checkpoint."""
+        """Note that the job was restored from a checkpoint."""
         self.counters.restored += 1
         self.latest.restored = checkpoint
 

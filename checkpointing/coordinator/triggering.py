@@ -26,7 +26,7 @@ from checkpointing.coordinator.messages import (
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
-from checkpointing.coordinator.request_decider import CheckpointRequest, Decision, DeciderView, RequestDecider
+from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 
@@ -48,9 +48,7 @@ class Triggering:
         """Work on these books; `completion` ends checkpoints that fail here."""
         self._books = books
         self._completion = completion
-        self._decider = RequestDecider(
-            max_concurrent=books.settings.max_concurrent, queue_max=books.settings.queue_max
-        )
+        self._decider = RequestDecider(max_concurrent=books.settings.max_concurrent, queue_max=books.settings.queue_max)
         self._plan: CheckpointPlan | None = None
         self._sequence = 0
         self.procedure: TriggerProcedure | None = None
@@ -78,21 +76,19 @@ class Triggering:
             self._refuse(request, reason, reason.message)
 
     def task_states_changed(self) -> None:
-        """The next plan must be computed anew."""
+        """Compute the next plan anew."""
         self._plan = None
 
     def settle(self) -> None:
         """End the procedure of a checkpoint that is gone; look at the queue if it was stirred."""
-        procedure = self.procedure
-        if procedure is not None and procedure.checkpoint is not None and procedure.checkpoint not in self._books.pending:
+        under_way = None if self.procedure is None else self.procedure.checkpoint
+        if under_way is not None and under_way not in self._books.pending:
             self._finish()
         while self._books.queue_stirred:
             self._books.queue_stirred = False
             self._apply(self._decider.choose(self._view()))
 
-    def restore(
-        self, queued: tuple[CheckpointRequest, ...], procedure: TriggerProcedure | None, sequence: int
-    ) -> None:
+    def restore(self, queued: tuple[CheckpointRequest, ...], procedure: TriggerProcedure | None, sequence: int) -> None:
         """Become what a snapshot of the door says."""
         self._decider.restore(queued)
         self.procedure = procedure
@@ -162,9 +158,10 @@ class Triggering:
 
     def location_created(self, checkpoint: CheckpointId) -> None:
         """Ask all operator coordinators, or go on if there are none."""
-        pending = self._triggering(checkpoint)
+        pending = self._under_way(checkpoint, PendingPhase.LOCATING)
         if pending is None:
             return
+        pending.phase = PendingPhase.TRIGGERING
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(AskOperatorCoordinator(coordinator, checkpoint))
         if not pending.unanswered_coordinators:
@@ -176,7 +173,7 @@ class Triggering:
 
     def coordinator_answered(self, fact: OperatorCoordinatorAnswered) -> None:
         """Note the snapshot; ask the hooks when all have answered. A late one is discarded."""
-        pending = self._triggering(fact.checkpoint)
+        pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
         if pending is None or fact.coordinator not in pending.unanswered_coordinators:
             if fact.state is not None and fact.checkpoint not in self._books.pending:
                 self._completion.discard_late(fact.checkpoint, fact.state)
@@ -187,8 +184,8 @@ class Triggering:
 
     def hook_answered(self, fact: HookAnswered) -> None:
         """Note the answer; tell the tasks when all have answered (A8)."""
-        pending = self._triggering(fact.checkpoint)
-        if pending is None or fact.hook not in pending.unanswered_hooks:
+        pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
+        if pending is None or pending.unanswered_coordinators or fact.hook not in pending.unanswered_hooks:
             return
         pending.answer_hook(fact.hook, fact.state)
         if not pending.unanswered_hooks:
@@ -214,11 +211,13 @@ class Triggering:
         self._finish()
         self._completion.commit_if_full(pending)
 
-    def _triggering(self, checkpoint: CheckpointId) -> PendingCheckpoint | None:
+    def _under_way(self, checkpoint: CheckpointId, phase: PendingPhase) -> PendingCheckpoint | None:
+        """Return the checkpoint of the procedure if an answer in that phase is awaited; an answer counts once."""
         procedure = self.procedure
         if procedure is None or procedure.checkpoint != checkpoint:
             return None
-        return self._books.pending.get(checkpoint)
+        pending = self._books.pending.get(checkpoint)
+        return pending if pending is not None and pending.phase is phase else None
 
     def _pending(self, checkpoint: CheckpointId, request: CheckpointRequest, plan: CheckpointPlan) -> PendingCheckpoint:
         books = self._books

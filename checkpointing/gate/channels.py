@@ -129,8 +129,6 @@ class Channels:
         channel.pull_last()
         channel.overtake(last)
         self._priority.append((name, last))
-        if not channel.waiting:
-            self._turns.pop(name, None)
 
     def start_recording(self, checkpoint: CheckpointId) -> None:
         """Record on every channel the segments before that checkpoint's barrier."""

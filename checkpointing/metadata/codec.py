@@ -21,6 +21,8 @@ _MODELS: dict[str, type[Row]] = {
     RowKind.SAVEPOINT.value: CheckpointRecord,
 }
 
+_ENVELOPE: dict[str, type] = {"kind": str, "format": int, "writer": str, "row": dict}
+
 
 class UnreadableRowError(ValueError):
     """A row whose text is no row of any format: names the place at which it is wrong."""
@@ -40,7 +42,9 @@ def kind_of(row: Row) -> RowKind:
 def encode(row: Row, *, writer: str) -> str:
     """Return the row as JSON text; `writer` is the software and its version, as a user would install it."""
     kind = kind_of(row).value
-    return f'{{"kind":{json.dumps(kind)},"format":{FORMAT},"writer":{json.dumps(writer)},"row":{row.model_dump_json()}}}'
+    return (
+        f'{{"kind":{json.dumps(kind)},"format":{FORMAT},"writer":{json.dumps(writer)},"row":{row.model_dump_json()}}}'
+    )
 
 
 def decode(text: str) -> Row:
@@ -66,11 +70,12 @@ def decode(text: str) -> Row:
 
 def _envelope(text: str) -> dict[str, Any]:
     try:
-        envelope = json.loads(text)
+        envelope: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise UnreadableRowError(f"a row in `checkpoints` is no JSON: {error}") from error
-    expected = {"kind": str, "format": int, "writer": str, "row": dict}
-    for name, kind in expected.items():
-        if not isinstance(envelope, dict) or not isinstance(envelope.get(name), kind):
+    if not isinstance(envelope, dict):
+        raise UnreadableRowError(f"a row in `checkpoints` is no JSON object: {text[:200]}")
+    for name, kind in _ENVELOPE.items():
+        if not isinstance(envelope.get(name), kind):
             raise UnreadableRowError(f"a row in `checkpoints` has no {name!r}: {text[:200]}")
     return envelope

@@ -25,9 +25,7 @@ class UnknownFormatError(ValueError):
     """A row in a format that this version cannot read: names who wrote it and what to install."""
 
 
-def migrate(
-    kind: str, document: Document, *, at: int, to: int = FORMAT, steps: Mapping[int, Step] = STEPS
-) -> Document:
+def migrate(kind: str, document: Document, *, at: int, to: int = FORMAT, steps: Mapping[int, Step] = STEPS) -> Document:
     """Return the row, which is in format `at`, in format `to`; raise UnknownFormatError if no chain leads there."""
     for number in range(at, to):
         if number not in steps:

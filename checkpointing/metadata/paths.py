@@ -15,7 +15,9 @@ ROOT = "_tidemark"
 
 STAGED = "_data"
 
-_STAGED_FILE = re.compile(r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet")
+_STAGED_FILE = re.compile(
+    r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
+)
 _GENERATION = re.compile(r"[1-9][0-9]*")
 
 

@@ -62,12 +62,14 @@ class AggregateFunction:
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the aggregates of the touched keys after these rows, as state and as output."""
-        rows = inputs[0]
-        partial = rows if self.combined else rows.group_by(self.keys).agg(_of_rows(one) for one in self.aggregates)
-        columns = [*self.keys, *(one.name for one in self.aggregates)]
-        both = pl.concat([state.select(columns), partial.select(columns).cast(dict(state.select(columns).schema))])
+        before = state.select(*self.keys, *(one.name for one in self.aggregates))
+        partial = inputs[0] if self.combined else self._partial(inputs[0], before.schema)
+        both = pl.concat([before, partial.select(before.columns).cast(before.schema)])
         merged = both.group_by(self.keys).agg(_of_partials(one) for one in self.aggregates)
         return Processed(state=merged, output=merged)
+
+    def _partial(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+        return rows.group_by(self.keys).agg(_of_rows(one, types[one.name]) for one in self.aggregates)
 
 
 def aggregate_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
@@ -108,13 +110,14 @@ def _sum_type(one: Aggregate, kind: DataType) -> DataType:
             raise ValueError(f"aggregate {one.name}: can't sum column {one.column} of type {kind.simpleString()}")
 
 
-def _of_rows(one: Aggregate) -> pl.Expr:
+def _of_rows(one: Aggregate, kind: pl.DataType) -> pl.Expr:
+    """Return the partial aggregate; values are widened first, so that a sum has the room of its type."""
     if one.column is None:
         return pl.len().cast(pl.Int64).alias(one.name)
     column = pl.col(one.column)
     if one.kind is Kind.COUNT:
         return column.count().cast(pl.Int64).alias(one.name)
-    return _merged(one.kind, column).alias(one.name)
+    return _merged(one.kind, column.cast(kind)).alias(one.name)
 
 
 def _of_partials(one: Aggregate) -> pl.Expr:

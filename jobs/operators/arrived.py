@@ -50,7 +50,7 @@ def _empty(schema: pa.Schema) -> pl.DataFrame:
 def _tagged(rows: pa.Table, tag: int, schema: pa.Schema) -> pl.DataFrame:
     if struct_column(tag) not in rows.column_names:
         return _empty(schema)
-    mine = rows.filter(pc.equal(rows.column(TAG), tag)) if TAG in rows.column_names else rows
+    mine = rows.filter(pc.equal(rows.column(TAG), tag))
     columns = [mine.column(KEY_GROUP), *_fields(mine.column(struct_column(tag)), schema)]
     return frame_of(pa.table(columns, schema=_with_key_group(schema)))
 
@@ -65,4 +65,3 @@ def _fields(structs: pa.ChunkedArray, schema: pa.Schema) -> list[pa.ChunkedArray
 
 def _with_key_group(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *schema])
-

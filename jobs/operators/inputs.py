@@ -10,10 +10,10 @@ from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import StructType
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from jobs.operators.schemas import nullable_schema
 from jobs.operators.spec import InputPlan, InvalidSpecError
 
 _GLOB = re.compile(r"[\\{}\[\]*?,^]")
@@ -31,25 +31,27 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
     return rows if plan.chain is None else plan.chain(rows)
 
 
-def select_schema(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Return exactly the columns of `schema`, in its order and types."""
-    return rows.select(*[F.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in schema.fields])
+def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return exactly the columns of `schema`, in its order and types, found by name.
+
+    Spark refuses, naming the column, what is missing or can't be cast without loss. One call instead
+    of one per column: building plans column by column costs more than running small jobs.
+    """
+    return rows.to(nullable_schema(schema))
 
 
 def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Path) -> DataFrame:
     """Return the rows of staged files, given by their paths relative to the warehouse."""
-    return spark.read.schema(schema).parquet(*[_literal(f"{warehouse}/{path}") for path in paths])
+    return spark.read.schema(nullable_schema(schema)).parquet(*[_literal(f"{warehouse}/{path}") for path in paths])
 
 
-def _parts(
-    spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path
-) -> Iterator[DataFrame]:
+def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> Iterator[DataFrame]:
     slices = [segment for segment in segments if isinstance(segment, SourceSlice)]
     paths = [file.path for segment in segments if isinstance(segment, StagedSegment) for file in segment.files]
     if slices:
         if plan.reader is None:
             raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
-        yield select_schema(plan.reader.read(spark, slices), plan.schema)
+        yield in_schema(plan.reader.read(spark, slices), plan.schema)
     if paths:
         yield staged_rows(spark, plan.schema, paths, warehouse)
 

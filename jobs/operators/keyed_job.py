@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import StructType
 
@@ -18,10 +18,10 @@ from checkpointing.identifiers import Generation
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.arrived import TAG, struct_column
-from jobs.operators.arrow_schemas import arrow_schema
-from jobs.operators.inputs import select_schema, staged_rows
+from jobs.operators.inputs import in_schema, staged_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.schemas import arrow_schema, quoted
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
@@ -45,10 +45,11 @@ def keyed_job(
     if misfits:
         rows = staged_rows(spark, spec.output, misfits, Path(writer.root))
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
-    exchanged = reduce(DataFrame.unionByName, _tagged(branches, spec.max_parallelism))
     subtask = F.expr(f"cast({KEY_GROUP} * {spec.parallelism} div {spec.max_parallelism} as int)")
-    return exchanged.repartitionById(spec.parallelism, subtask).mapInArrow(
-        _task(spec, effect, writer).run, REPORT_SCHEMA
+    return (
+        _exchanged(branches, spec)
+        .repartitionById(spec.parallelism, subtask)
+        .mapInArrow(_task(spec, effect, writer).run, REPORT_SCHEMA)
     )
 
 
@@ -70,21 +71,19 @@ def _input_branch(keyed: KeyedInput, tag: int, rows: DataFrame) -> _Branch:
     return tag, combined, keyed.schema, keyed.keys
 
 
-def _tagged(branches: Sequence[_Branch], max_parallelism: int) -> list[DataFrame]:
-    schemas = {tag: schema for tag, _, schema, _ in branches}
-    return [_exchange_rows(branch, schemas, max_parallelism) for branch in branches]
+def _exchanged(branches: Sequence[_Branch], spec: KeyedSpec) -> DataFrame:
+    """Return the rows of all branches in the layout of the exchange; a struct column is null under another's tag."""
+    rows = [_exchange_rows(branch, spec.max_parallelism) for branch in branches]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
 
 
-def _exchange_rows(branch: _Branch, schemas: Mapping[int, StructType], max_parallelism: int) -> DataFrame:
+def _exchange_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
     tag, rows, schema, keys = branch
-    key_group = F.pmod(F.hash(*[F.col(f"`{key}`") for key in keys]), F.lit(max_parallelism)).alias(KEY_GROUP)
-    own = F.struct(*[F.col(f"`{name}`") for name in schema.names])
-    structs = [
-        (own if other == tag else F.lit(None).cast(other_schema)).alias(struct_column(other))
-        for other, other_schema in schemas.items()
-    ]
-    tags: list[Column] = [F.lit(tag).alias(TAG)] if len(schemas) > 1 else []
-    return select_schema(rows, schema).select(key_group, *tags, *structs)
+    return in_schema(rows, schema).selectExpr(
+        f"pmod(hash({quoted(keys)}), {max_parallelism}) as {KEY_GROUP}",
+        f"{tag} as {TAG}",
+        f"struct({quoted(schema.names)}) as {struct_column(tag)}",
+    )
 
 
 def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedTask:

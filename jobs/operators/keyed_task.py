@@ -102,10 +102,7 @@ class KeyedTask:
     def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
         rows = arrived.frames[: len(self.inputs)]
         touched = self._touched(rows)
-        if touched.is_empty():
-            output, state = empty_frame(self.output_schema), ()
-        else:
-            output, state = self._process(self._range_state(subtask, own), rows, touched)
+        output, state = self._process(self._range_state(subtask, own), rows, touched)
         written = self._write_output(output)
         return TaskReport(
             subtask=subtask,
@@ -118,6 +115,8 @@ class KeyedTask:
     def _process(
         self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
     ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
+        if touched.is_empty():
+            return empty_frame(self.output_schema), ()
         loaded = state.load()
         before = of_keys(loaded, touched, self.keys)
         result = self._call([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
@@ -133,10 +132,10 @@ class KeyedTask:
         )
 
     def _touched(self, rows: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        named = [
-            frame.select(pl.col(KEY_GROUP), *[pl.col(old).alias(new) for old, new in zip(layout.keys, self.keys, strict=True)])
+        named = (
+            frame.select(KEY_GROUP, *layout.keys).rename(dict(zip(layout.keys, self.keys, strict=True)))
             for frame, layout in zip(rows, self.inputs, strict=True)
-        ]
+        )
         return pl.concat(named).unique(subset=list(self.keys))
 
     def _write_output(self, output: pl.DataFrame) -> tuple[FileHandle, ...]:

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.snapshots import RangeFiles
 
-REPORT_SCHEMA = "report string"
+REPORT_SCHEMA = StructType([StructField("report", StringType())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ persisted. Schemas are Spark's, known before the job runs: nothing is inferred f
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
 
@@ -123,7 +123,7 @@ class KeyedSpec:
     output: StructType
     table: StagedTable | None = None
     emits: bool = True
-    compaction: CompactionPolicy = CompactionPolicy()
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
 
     @property
     def keys(self) -> tuple[str, ...]:

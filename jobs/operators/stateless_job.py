@@ -7,9 +7,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.operators.arrow_schemas import arrow_schema
-from jobs.operators.inputs import select_schema
+from jobs.operators.inputs import in_schema
 from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
 from jobs.sinks.staged_files import StagedFiles
@@ -19,7 +19,7 @@ def stateless_job(spec: StatelessSpec, inputs: Sequence[DataFrame], writer: Stag
     """Return the lazy job whose rows are the tasks' reports."""
     rows = reduce(DataFrame.unionByName, inputs)
     transformed = rows if spec.transform is None else spec.transform(rows)
-    columns = select_schema(transformed, spec.schema)
+    columns = in_schema(transformed, spec.schema)
     marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
     return marked.mapInArrow(_task(spec, writer).run, REPORT_SCHEMA)
 
@@ -29,7 +29,7 @@ def failed_rules(rules: Sequence[RowRule]) -> Column:
 
     A rule that is null for a row is kept, as Great Expectations ignores nulls.
     """
-    names = F.concat_ws(", ", *[F.when(~F.coalesce(_good(rule), F.lit(True)), F.lit(rule.name)) for rule in rules])
+    names = F.concat_ws(", ", *[F.when(~F.coalesce(_good(rule), F.expr("true")), F.lit(rule.name)) for rule in rules])
     return F.when(names != F.lit(""), names)
 
 

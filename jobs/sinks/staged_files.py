@@ -4,10 +4,10 @@ A file appears under its name whole or not at all: it is written under a tempora
 Nothing overwrites or deletes here; a retried task leaves its first files as orphans (design 5).
 """
 
-import os
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -37,14 +37,14 @@ class StagedFiles:
     micro_batch: int
 
     def write(self, table: TableName, rows: pa.Table) -> FileHandle:
-        """Write these rows to a new file staged for `table` (an output's, a state's, a channel's) and return its handle.
+        """Write these rows to a new file staged for `table` (also a state's or a channel's) and return its handle.
 
         Raise StagedFileError if the file can't be written, e.g. for want of space or permission.
         """
         name = StagedName(self.vertex, self.micro_batch, str(uuid4()))
         path = ProtocolPaths(self.job).staged_file(table, self.generation, name)
         content = _parquet(rows)
-        _place(os.path.join(self.root, path), content)
+        _place(self.root, path, content)
         return FileHandle(
             path=path,
             rows=rows.num_rows,
@@ -60,17 +60,17 @@ def _parquet(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _place(path: str, content: pa.Buffer) -> None:
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp")
+def _place(root: str, path: str, content: pa.Buffer) -> None:
+    target = Path(root, path)
+    temporary = target.with_name(f".{target.name}.tmp")
     try:
-        os.makedirs(folder, exist_ok=True)
-        with open(temporary, "xb") as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
             file.write(content)
-        os.replace(temporary, path)
+        temporary.replace(target)
     except OSError as error:
         with suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
         raise StagedFileError(
             f"can't write staged file {path}: {error.strerror or error}; "
             "check the free space and the permissions of the warehouse, then run again"

@@ -16,7 +16,7 @@ _COLUMNS_MAX = 32
 """Delta's default for `delta.dataSkippingNumIndexedCols`."""
 _TEXT_MAX = 32
 _HIGHEST = "\U0010ffff"
-_LATEST = datetime.max - timedelta(microseconds=999)
+_LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(microseconds=999)
 
 _Bound = str | int | float
 
@@ -58,7 +58,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_decimal(kind)

@@ -60,6 +60,8 @@ class Source(Protocol):
 
 
 def read_schema(source: Source) -> StructType:
-    """Return the columns of `source.read`: its own, then `_split` and `_position`."""
-    columns = StructType(list(source.schema().fields))
-    return columns.add(SPLIT_COLUMN, StringType(), nullable=False).add(POSITION_COLUMN, LongType(), nullable=False)
+    """Return the columns of `source.read`: its own, then `_split` and `_position`.
+
+    The two are never null, but Spark can't know that: they are declared as it infers them.
+    """
+    return StructType(list(source.schema().fields)).add(SPLIT_COLUMN, StringType()).add(POSITION_COLUMN, LongType())

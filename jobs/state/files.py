@@ -1,7 +1,7 @@
 """Reading keyed files: verified against their handle, brought to the declared schema."""
 
-import os
 import zlib
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +23,7 @@ def read_verified(root: str, operator: str, file: FileHandle, schema: pa.Schema)
 
 def _read(root: str, operator: str, file: FileHandle) -> bytes:
     try:
-        with open(os.path.join(root, file.path), "rb") as opened:
-            return opened.read()
+        return Path(root, file.path).read_bytes()
     except FileNotFoundError as error:
         raise StateFileError(operator, file.path, "is missing") from error
     except OSError as error:

@@ -60,6 +60,8 @@ def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, 
         raise KeyError("the new state has two rows for one key")
     lost = before.join(after, on=on, how="anti", nulls_equal=True)
     return pl.concat(
-        [new.select(before.columns).with_columns(pl.lit(value=False).alias(DELETED)),
-         lost.with_columns(pl.lit(value=True).alias(DELETED))]
+        [
+            new.select(before.columns).with_columns(pl.lit(value=False).alias(DELETED)),
+            lost.with_columns(pl.lit(value=True).alias(DELETED)),
+        ]
     )

@@ -38,8 +38,8 @@ class UpsertRange:
         copy = self.copies.find(self._name, [file.file.path for file in self.files])
         if copy is not None and len(copy.paths) == len(self.files):
             return copy.rows
-        parts = [frame_of(read_verified(self.writer.root, self.operator, file.file, self.schema)) for file in self.files]
-        return pl.concat([empty_frame(self.schema), *parts])
+        parts = (read_verified(self.writer.root, self.operator, file.file, self.schema) for file in self.files)
+        return pl.concat([empty_frame(self.schema), *(frame_of(part) for part in parts)])
 
     def write(self, current: pl.DataFrame, output: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys; the last row of a key wins.

@@ -26,7 +26,7 @@ class Copy:
     rows: pl.DataFrame
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WorkerCopies:
     """The copies of one worker; the range used longest ago goes first when the bound is reached."""
 

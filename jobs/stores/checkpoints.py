@@ -41,12 +41,14 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-CONFIGURATION: Final = {
+SMALL_TABLE: Final = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 3650 days",
-    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 0 seconds",
     "delta.checkpointInterval": "1000000",
 }
+"""Of our own tables: their row files are deleted by `maintenance` alone, and a VACUUM passes them by, so a
+Delta log checkpoint need not remember removed files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class CheckpointStore:
         self._log = DeltaLog(warehouse.path(warehouse.paths.checkpoints), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA)
         self._decoded: dict[str, Row] = {}
-        self._log.create(SCHEMA, dict(CONFIGURATION))
+        self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
         """Return the table's version and its rows, newest first.
@@ -110,7 +112,8 @@ class CheckpointStore:
 
     def maintain(self) -> None:
         """Keep the log short. Call it while holding the job, away from the commit path."""
-        maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000)
+        if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
+            self._log.reopen()
 
     def _commit(self, table: DeltaTable, row: Row, subsumed: Collection[CheckpointId]) -> None:
         at_ms = self._warehouse.now_ms()
@@ -147,7 +150,7 @@ class CheckpointStore:
         claim = newest_claim(self._rows(table))
         if taken.ours is None:
             return f"a foreign commit to `checkpoints`, {taken}; nobody but Tidemark may write there"
-        if claim is None or isinstance(row, CheckpointRecord | Release) and claim.generation == row.generation:
+        if claim is None or (isinstance(row, CheckpointRecord | Release) and claim.generation == row.generation):
             return f"another append of this generation, {taken}"
         return f"{claim.holder}, generation {claim.generation}"
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, TableName
 from jobs.stores import maintenance
-from jobs.stores.checkpoints import CONFIGURATION
+from jobs.stores.checkpoints import SMALL_TABLE
 from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault, remove
 from jobs.stores.row_files import RowFiles
 from jobs.stores.warehouse import Warehouse
@@ -40,7 +40,7 @@ class CutStore:
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.path(warehouse.paths.cuts), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA)
-        self._log.create(SCHEMA, dict(CONFIGURATION))
+        self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def record(
         self,
@@ -78,7 +78,8 @@ class CutStore:
 
     def maintain(self) -> None:
         """Keep the log short. Call it while holding the job, away from the commit path."""
-        maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000)
+        if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
+            self._log.reopen()
 
     def _row(self, checkpoint: CheckpointId, table: TableName, version: int) -> dict[str, Any]:
         now_ms = self._warehouse.now_ms()

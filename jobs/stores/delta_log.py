@@ -149,7 +149,9 @@ def newest_entries(table: DeltaTable, *, first_look: int = 4) -> Iterator[LogEnt
         entries = table.history(look)
         for entry in entries[seen:]:
             ours = entry.get(METADATA_KEY)
-            yield LogEntry(entry["version"], entry.get("operation", "a commit"), ours if isinstance(ours, dict) else None)
+            yield LogEntry(
+                entry["version"], entry.get("operation", "a commit"), ours if isinstance(ours, dict) else None
+            )
         if len(entries) < look:
             return
         look, seen = look * 8, len(entries)
@@ -175,9 +177,7 @@ def remove(path: str, at_ms: int) -> RemoveAction:
 
 def add(path: str, size: int, stats: str, at_ms: int) -> AddAction:
     """Return the action that enters a file into the table; `path` is relative to the table's folder."""
-    return AddAction(
-        path=path, size=size, partition_values={}, modification_time=at_ms, data_change=True, stats=stats
-    )
+    return AddAction(path=path, size=size, partition_values={}, modification_time=at_ms, data_change=True, stats=stats)
 
 
 def file_size(path: Path) -> int | None:

@@ -37,14 +37,15 @@ def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
     return True
 
 
-def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> None:
-    """Write a Delta log checkpoint if it is due, then drop what no reader can need any more."""
+def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:
+    """Write a Delta log checkpoint if it is due, then drop what no reader can need any more; return whether it was."""
     if not checkpoint_log(folder, every=every):
-        return
+        return False
     kept = sorted(_log_checkpoints(folder))[-2:]
     if len(kept) == 2:  # noqa: PLR2004 - the last and the last but one
         _drop_log_before(kept[0], folder)
     _drop_old_files(folder, now_s)
+    return True
 
 
 def _log_checkpoints(folder: Path) -> set[int]:

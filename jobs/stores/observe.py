@@ -51,9 +51,7 @@ def observe(
     return Observation(facts, _tables(rows, tables))
 
 
-def _holder(
-    claim: Claim | None, leases: LeaseStore, run_ended: Callable[[str], bool | None] | None
-) -> HolderObserved:
+def _holder(claim: Claim | None, leases: LeaseStore, run_ended: Callable[[str], bool | None] | None) -> HolderObserved:
     lease = leases.read()
     alive = is_alive(claim.holder, run_ended) if claim is not None else None
     return HolderObserved(alive=alive, lease=lease.lease() if lease is not None else None)

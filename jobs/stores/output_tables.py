@@ -15,9 +15,9 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
-from jobs.stores.delta_log import METADATA_KEY, NO_HOOKS, active_paths
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.table_rules import Column, Problem, TableShape, problems_of
+from jobs.stores.delta_log import METADATA_KEY, NO_HOOKS, active_paths
+from jobs.stores.table_rules import Column, Problem, TableShape, problems_of, purge
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
@@ -86,10 +86,8 @@ class OutputTables:
         try:
             return self._problems(table)
         except Exception as error:  # noqa: BLE001 - a table that was dropped or whose log is unreadable
-            return (
-                f"table {table}: its log cannot be read ({type(error).__name__}: {error}). Restore the folder, or "
-                "start from an empty warehouse",
-            )
+            met = f"{type(error).__name__}: {error}"
+            return (f"table {table}: its log cannot be read ({met}). Restore the folder, or start an empty warehouse",)
 
     def _problems(self, table: TableName) -> tuple[str, ...]:
         loaded = self._tables.log(table).current()
@@ -140,7 +138,7 @@ class OutputTables:
         for field in missing:
             if not field.nullable:
                 raise TableMismatchError(
-                    f"table {table} has no column {field.name} yet, and its old rows cannot be anything but null there: "
+                    f"table {table} has no column {field.name} yet, and old rows can only be null there: "
                     "declare the column nullable"
                 )
 
@@ -174,11 +172,7 @@ def _vectors(loaded: DeltaTable, mode: TableMode, folder: str) -> list[Problem]:
     marked = paths_with_deletion_vectors(loaded).intersection(active_paths(loaded))
     if not marked:
         return []
-    way_out = (
-        f"run ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.enableDeletionVectors'='false') and "
-        f"REORG TABLE delta.`{folder}` APPLY (PURGE)"
-    )
-    return [Problem(f"has deletion vectors on {len(marked)} files", "DELETE", way_out)]
+    return [Problem(f"has deletion vectors on {len(marked)} files", "DELETE", purge(folder))]
 
 
 def _since(loaded: DeltaTable, problem: Problem) -> str:

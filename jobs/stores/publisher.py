@@ -19,9 +19,9 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import relative_to_table
 from jobs.stores import maintenance
-from jobs.stores.delta_log import Action, LogEntry, active_paths, add, file_size, newest_entries, remove
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.table_rules import advice, refused_for_good
+from jobs.stores.delta_log import Action, LogEntry, active_paths, add, file_size, newest_entries, remove
+from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
@@ -117,10 +117,10 @@ class Publisher:
         vectors = paths_with_deletion_vectors(table).intersection(active)
         if vectors:
             foreign = _foreign_since_ours(table)
+            folder = str(self._tables.log(request.table).folder)
             raise _CannotPublishError(
                 f"table {request.table}: {_named(foreign)} left deletion vectors on {len(vectors)} files "
-                f"({min(vectors)}), which nothing but Spark can take back. Run REORG TABLE delta.`{table_folder(table)}` "
-                "APPLY (PURGE), set delta.enableDeletionVectors=false on the table, and start again"
+                f"({min(vectors)}), which only Spark can take back: {purge(folder)}, then start again"
             )
         now_ms = self._warehouse.now_ms()
         return [remove(path, now_ms) for path in gone]
@@ -150,7 +150,7 @@ class Publisher:
         return TablePublished(request.checkpoint, request.table, version, "")
 
     def _version_showing(self, table: DeltaTable, checkpoint: CheckpointId) -> int:
-        """The oldest version at which the table showed `checkpoint` or a newer one; found newest first."""
+        """Return the oldest version at which the table showed `checkpoint` or a newer one; found newest first."""
         found = table.version()
         for entry in newest_entries(table):
             shown = self._checkpoint_of(entry)
@@ -169,11 +169,6 @@ class Publisher:
         return shown if isinstance(shown, int) else None
 
 
-def table_folder(table: DeltaTable) -> str:
-    """Return the folder of a table as a user would write it in SQL."""
-    return str(table.table_uri).removeprefix("file://").rstrip("/")
-
-
 def _inside(table: TableName, file: FileHandle) -> str:
     path = relative_to_table(table, file.path)
     if path is None:
@@ -182,7 +177,7 @@ def _inside(table: TableName, file: FileHandle) -> str:
 
 
 def _foreign_since_ours(table: DeltaTable) -> list[LogEntry]:
-    """The entries that others wrote since our last commit (or the table's creation), oldest first."""
+    """Return the entries that others wrote since our last commit (or the table's creation), oldest first."""
     foreign: list[LogEntry] = []
     for entry in newest_entries(table):
         if entry.ours is not None or entry.version == 0:

@@ -9,7 +9,7 @@ with a remove, and Spark read the result:
 | changeDataFeed, v2Checkpoint, appendOnly (table)  | yes                       | goes on          |
 | appendOnly with a remove                          | refused                   | upsert: stop     |
 | columnMapping, by name                            | yes, with logical names   | stop             |
-| checkConstraints, generatedColumns                | yes, checking nothing     | stop             |
+| check constraint, generated column                | yes, checking nothing     | stop             |
 | another partitioning                              | yes, and shows null there | stop             |
 | rowTracking, domainMetadata, clustering           | refused                   | stop             |
 | inCommitTimestamp, identityColumns, typeWidening  | refused                   | stop             |
@@ -17,8 +17,10 @@ with a remove, and Spark read the result:
 | checkpointProtection, vacuumProtocolCheck         | refused                   | stop             |
 | ADD COLUMN, nullable                              | yes, null in our files    | append: goes on  |
 
-DROP FEATURE with TRUNCATE HISTORY leaves `checkpointProtection` out; without it Spark puts that feature
-in, which is refused as well, so the way out always names TRUNCATE HISTORY.
+Ways out, tried too: rowTracking leaves domainMetadata behind, which must be dropped as well; inCommitTimestamp
+goes at once; typeWidening and columnMapping go only with TRUNCATE HISTORY, twice and a retention period
+apart (without it they leave checkpointProtection, which is refused); clustering and allowColumnDefaults
+cannot be dropped at all; DROP CONSTRAINT and REORG ... APPLY (PURGE) free a table at once.
 """
 
 from collections.abc import Iterator
@@ -27,17 +29,23 @@ from typing import Final
 
 from checkpointing.graph import TableMode
 
-HARMLESS: Final = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"})
-"""Writer features under which our commits are right; each other one stops the job by name."""
+HARMLESS: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+    }
+)
+"""Writer features under which our commits are right, as long as no rule below finds their use; each
+other feature stops the job by name."""
 
-_PROPERTY: Final = {
-    "rowTracking": "delta.enableRowTracking",
-    "inCommitTimestamp": "delta.enableInCommitTimestamps",
-    "typeWidening": "delta.enableTypeWidening",
-    "columnMapping": "delta.columnMapping.mode",
-    "icebergCompatV1": "delta.enableIcebergCompatV1",
-    "icebergCompatV2": "delta.enableIcebergCompatV2",
-}
+_FOR_EVER: Final = frozenset({"clustering", "allowColumnDefaults", "identityColumns"})
+_BY_TRUNCATION: Final = frozenset({"typeWidening", "columnMapping", "checkpointProtection"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,12 +85,16 @@ def problems_of(shape: TableShape, declared: tuple[Column, ...], mode: TableMode
 
 def _features(shape: TableShape, sql: str) -> Iterator[Problem]:
     for feature in sorted(shape.features - HARMLESS):
-        yield Problem(f"has the table feature {feature}", feature, f"run {sql} {_drop(feature)}")
+        yield Problem(f"has the table feature {feature}", feature, _drop(feature, sql))
 
 
-def _drop(feature: str) -> str:
-    switch_off = f"after switching off {_PROPERTY[feature]}" if feature in _PROPERTY else ""
-    return f"DROP FEATURE {feature} TRUNCATE HISTORY {switch_off}".rstrip()
+def _drop(feature: str, sql: str) -> str:
+    if feature in _FOR_EVER:
+        return "Delta cannot drop it, so put back a copy of the table's folder from before, or name another table"
+    if feature in _BY_TRUNCATION:
+        truncate = f"run {sql} DROP FEATURE {feature} TRUNCATE HISTORY, and again when Delta says so (a day later)"
+        return f"{truncate}; versions before that can't be read any more"
+    return f"run {sql} DROP FEATURE {feature}"
 
 
 def _properties(shape: TableShape, mode: TableMode, sql: str) -> Iterator[Problem]:
@@ -96,15 +108,14 @@ def _properties(shape: TableShape, mode: TableMode, sql: str) -> Iterator[Proble
             what = f"has the check constraint {constraint}, which staged files were not held to"
             yield Problem(what, name, f"run {sql} DROP CONSTRAINT {constraint} and use a row rule instead")
     if properties.get("delta.columnMapping.mode", "none") != "none" and "columnMapping" not in shape.features:
-        yield Problem("maps columns to other names", "delta.columnMapping.mode", f"run {sql} {_drop('columnMapping')}")
+        way_out = _drop("columnMapping", sql)
+        yield Problem("maps columns to other names", "delta.columnMapping.mode", way_out)
     if shape.partitioned_by:
         by = ", ".join(shape.partitioned_by)
-        yield Problem(f"is laid out by {by}, and staged files are not", "partitionColumns", "rewrite it without")
+        yield Problem(f"is laid out by {by}, and staged files are not", "partitionColumns", "name another table")
 
 
-def _columns(
-    shape: TableShape, declared: tuple[Column, ...], mode: TableMode, sql: str
-) -> Iterator[Problem]:
+def _columns(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, sql: str) -> Iterator[Problem]:
     there = {column.name: column for column in shape.columns}
     ours = {column.name for column in declared}
     for column in declared:
@@ -135,6 +146,12 @@ def _foreign_column(column: Column, mode: TableMode, sql: str) -> Iterator[Probl
         yield Problem(what, column.name, f"run {sql} ALTER COLUMN {column.name} DROP NOT NULL")
 
 
+def purge(folder: str) -> str:
+    """Return the SQL that frees a table of deletion vectors."""
+    off = f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.enableDeletionVectors'='false')"
+    return f"run {off} and REORG TABLE delta.`{folder}` APPLY (PURGE)"
+
+
 def refused_for_good(error: str) -> bool:
     """Return whether delta-rs refuses the table itself, and not just this commit's version."""
     return "nsupported table feature" in error or "append-only" in error
@@ -143,7 +160,7 @@ def refused_for_good(error: str) -> bool:
 def advice(error: str) -> str:
     """Return what a user can do about a commit that the log refuses."""
     if "nsupported" in error and "feature" in error:
-        return "A table feature was enabled that forbids publishing: drop it (ALTER TABLE ... DROP FEATURE), then start again"
+        return "A feature was enabled that forbids publishing: drop it (ALTER TABLE ... DROP FEATURE), then start again"
     if "append-only" in error:
         return "Run ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly'='false'), then start again"
     return "Nothing is lost: the next tick tries again"

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.id_counter import CheckpointIdCounter
 from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
-from checkpointing.coordinator.request_decider import CheckpointRequest, Decision, DeciderView, RequestDecider
+from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.stop import (
     RestartJob,
@@ -143,7 +144,7 @@ class IdCounterUnit:
                 for fetched in callers:
                     fetched.append(self._counter.fetch())
             different = {id_ for fetched in callers for id_ in fetched}
-            rising = all(a < b for fetched in callers for a, b in zip(fetched, fetched[1:], strict=False))
+            rising = all(a < b for fetched in callers for a, b in pairwise(fetched))
             self._result = [len(different), rising]
         else:
             self._result = self._counter.fetch()

@@ -18,6 +18,8 @@ from checkpointing.gate import (
     ResumeChannel,
     TriggerCheckpoint,
 )
+from checkpointing.gate.buffers import AlignmentBuffer
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, VertexId
 
 BUFFERING = GatePolicy.ALIGNED_BUFFERING
 
@@ -133,6 +135,7 @@ def test_the_target_is_fixed_at_the_first_barrier_and_an_end_counts_once(story, 
     tale.drain()
     tale.hand(0, end)
     assert (1,) == tale.gate.pending()
+    assert [] == tale.blocked()
     tale.put(1, end)
     assert ["DeliverEnd"] == _kinds(tale.drain())
     tale.put(2, barrier(1))
@@ -212,7 +215,7 @@ def test_buffering_over_the_limit_aborts_and_replays(story, barrier):
 @pytest.mark.parametrize("limit", [0, -2])
 def test_a_limit_that_is_neither_positive_nor_minus_one_is_refused(limit):
     """The error names the field and the rule."""
-    with pytest.raises(ValueError, match="max_alignment_bytes.*must be positive, or -1"):
+    with pytest.raises(ValueError, match=r"max_alignment_bytes.*must be positive, or -1"):
         GateConfig(max_alignment_bytes=limit)
 
 
@@ -269,3 +272,25 @@ def test_only_segments_count_as_queued(story, barrier, cancel, end, items):
     tale = story(channels=1)
     tale.put(0, {Barrier: barrier(1), CancelMarker: cancel(1), EndOfChannel: end}[items])
     assert 0 == tale.gate.queued_bytes(tale.channels[0])
+
+
+def test_what_waits_lies_behind_a_barrier_that_was_handed_past_it(story, barrier):
+    """An aligned barrier handed past the queue blocks its channel: nothing of it is delivered before the trigger."""
+    tale = story()
+    tale.put(0, 1)
+    tale.hand(0, barrier(1))
+    assert not tale.gate.has_deliverable()
+    tale.put(1, barrier(1))
+    assert [1] == _delivered(tale.drain())
+
+
+def test_replays_nest_newest_first():
+    """A sequence put aside during a replay is replayed before the rest of that replay, at any depth."""
+    buffer = AlignmentBuffer(-1)
+    channel = ChannelId(EdgeId(VertexId("a"), VertexId("b")), 0)
+    for number in (1, 2, 3):
+        buffer.put_aside(channel, CancelMarker(CheckpointId(number)))
+        buffer.resume(channel)
+    replayed = [buffer.take() for _ in range(3)]
+    assert [3, 2, 1] == [queued[1].checkpoint for queued in replayed]
+    assert buffer.take() is None

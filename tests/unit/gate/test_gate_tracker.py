@@ -101,3 +101,13 @@ def test_each_checkpoint_has_its_own_alignment_time(story, barrier):
     tale.put(1, barrier(1), barrier(2))
     triggers = [e for e in tale.drain() if isinstance(e, TriggerCheckpoint)]
     assert [(300, 20), (200, 10)] == [(t.alignment_ms, t.bytes_processed) for t in triggers]
+
+
+def test_an_aborted_checkpoint_never_triggers(story, barrier, cancel):
+    """Barriers of an aborted id are still counted, and complete nothing."""
+    tale = story(POLICY, channels=3)
+    tale.put(0, barrier(1))
+    tale.put(1, cancel(1))
+    tale.put(2, barrier(1))
+    assert [("AbortCheckpoint", 1)] == _outcome(tale.drain())
+    assert () == tale.gate.pending()

@@ -288,3 +288,27 @@ def test_savepoints_and_checkpoints_may_take_turns(story, barrier):
         for channel in range(5):
             tale.put(channel, barrier(number, alignment))
     assert [(number, False) for number in range(20)] == _triggers(tale.drain())
+
+
+def test_the_timer_of_a_checkpoint_that_is_over_turns_no_savepoint(story, barrier):
+    """A timer ends with its checkpoint; a savepoint that is pending when it would have run stays aligned."""
+    tale = story(ALTERNATING)
+    tale.put(0, barrier(1, timeout_ms=100))
+    tale.put(1, barrier(1, timeout_ms=100))
+    tale.drain()
+    tale.put(0, barrier(2, Alignment.FORCED_ALIGNED))
+    tale.drain()
+    assert () == tale.at(200)
+    tale.put(1, barrier(2, Alignment.FORCED_ALIGNED))
+    assert [(2, False)] == _triggers(tale.drain())
+
+
+def test_nothing_is_recorded_any_more_after_an_abort(story, barrier, cancel):
+    """What an aborted checkpoint had stored is dropped at once."""
+    tale = story(UNALIGNED)
+    tale.put(0, barrier(1))
+    tale.drain()
+    tale.put(1, 1, cancel(1), 2)
+    tale.drain()
+    tale.put(1, 3)
+    assert [(), ()] == [channel.recorded for channel in tale.gate.snapshot().channels.channels]

@@ -1,10 +1,11 @@
 """Flink's own barrier cases, run against the real gate."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from spec.vectors import load
+from spec.vectors import load, main
 from spec.vectors_barriers import run_case
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -29,3 +30,25 @@ def test_the_gate_does_what_flinks_handlers_do(legend: dict[str, object], case: 
 def test_no_case_is_left_out(name: str, count: int) -> None:
     """The files hold all the cases they are known to hold."""
     assert count == len(load(str(VECTORS / f"{name}.json"))[1])
+
+
+def test_the_report_names_each_failing_case_and_ends_with_the_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong expectation fails with step, expected and got; the exit code is 1 and the sum stands alone."""
+    legend, cases = load(str(VECTORS / "tracker.json"))
+    wrong = {**cases[0], "expect": [["buffer", 0, 7]]}
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({"legend": legend, "cases": [wrong, cases[1]]}))
+    assert 1 == main([str(path)])
+    *lines, total = capsys.readouterr().out.splitlines()
+    assert "1 passed, 1 failed" == total
+    assert lines == [f"FAILED {wrong['name']}: step 0: expected ('buffer', 0, 7), got ('buffer', 0, 0)"]
+
+
+def test_a_file_that_no_runner_claims_fails_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A case that nothing can run never passes."""
+    path = tmp_path / "strange.json"
+    path.write_text(json.dumps({"legend": {"modes": {"sideways": ""}}, "cases": [{"name": "a"}]}))
+    assert 1 == main([str(path)])
+    assert capsys.readouterr().out.endswith("0 passed, 1 failed\n")

@@ -1,0 +1,36 @@
+"""Which barrier a trigger sends, and how the gates treat it: the configuration in the protocol's words (C1 to C6)."""
+
+from checkpointing.channel_items import Alignment, Barrier
+from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.gate.config import GateConfig, GatePolicy
+from checkpointing.identifiers import CheckpointId
+
+
+def gate_config(config: CheckpointConfig) -> GateConfig:
+    """Return the gates' configuration that a job's configuration means."""
+    limit = UNLIMITED if config.max_alignment_bytes is None else config.max_alignment_bytes
+    return GateConfig(_policy(config), limit, config.after_tasks_finish)
+
+
+def _policy(config: CheckpointConfig) -> GatePolicy:
+    if config.mode is CheckpointingMode.AT_LEAST_ONCE:
+        return GatePolicy.AT_LEAST_ONCE
+    if config.unaligned:
+        return GatePolicy.UNALIGNED if config.alignment_timeout_ms is None else GatePolicy.ALTERNATING
+    return GatePolicy.ALIGNED_BLOCKING if config.max_alignment_bytes is None else GatePolicy.ALIGNED_BUFFERING
+
+
+def barrier_for(
+    checkpoint: CheckpointId, properties: CheckpointProperties, config: CheckpointConfig, now_ms: int
+) -> Barrier:
+    """Return the barrier that the sources send for this checkpoint; savepoints are always aligned."""
+    if config.mode is CheckpointingMode.AT_LEAST_ONCE:
+        return Barrier(checkpoint, now_ms, Alignment.AT_LEAST_ONCE)
+    if not config.unaligned:
+        return Barrier(checkpoint, now_ms, Alignment.ALIGNED)
+    if properties.is_savepoint:
+        return Barrier(checkpoint, now_ms, Alignment.FORCED_ALIGNED)
+    if config.alignment_timeout_ms is None:
+        return Barrier(checkpoint, now_ms, Alignment.UNALIGNED)
+    return Barrier(checkpoint, now_ms, Alignment.ALIGNED, config.alignment_timeout_ms)

@@ -1,0 +1,39 @@
+"""Back-pressure: how many bytes lie in a channel, sent by its upstream subtask and not yet processed."""
+
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import ChannelId, SubtaskId
+
+
+class Credit:
+    """Counts bytes by channel; a subtask has credit while each of its channels is below the limit.
+
+    The limit stops new work upstream, never a barrier, so no alignment waits for credit.
+    """
+
+    def __init__(self, graph: JobGraph, limit_bytes: int) -> None:
+        """Begin with empty channels."""
+        self._limit_bytes = limit_bytes
+        self._bytes = {channel: 0 for vertex in graph.vertices for channel in graph.channels_into(vertex.id)}
+        self._out: dict[SubtaskId, list[ChannelId]] = {}
+        for channel in self._bytes:
+            self._out.setdefault(SubtaskId(channel.edge.upstream, channel.subtask), []).append(channel)
+
+    def sent(self, channel: ChannelId, size_bytes: int) -> None:
+        """Bytes entered the channel."""
+        self._bytes[channel] += size_bytes
+
+    def processed(self, channel: ChannelId, size_bytes: int) -> None:
+        """A micro-batch over bytes of the channel has finished."""
+        self._bytes[channel] -= size_bytes
+
+    def channels_from(self, subtask: SubtaskId) -> list[ChannelId]:
+        """Return the channels that a subtask sends into."""
+        return self._out.get(subtask, [])
+
+    def has(self, subtask: SubtaskId) -> bool:
+        """Return whether the subtask may send more."""
+        return all(self._bytes[channel] < self._limit_bytes for channel in self.channels_from(subtask))
+
+    def snapshot(self) -> tuple[tuple[ChannelId, int], ...]:
+        """Return the canonical state."""
+        return tuple(self._bytes.items())

@@ -1,0 +1,279 @@
+"""The job door: coordinator, gates, subtasks and commit as one machine, `step(fact) -> effects`.
+
+All order is decided here, so that whoever drives it (Spark or a simulator) meets every interleaving.
+Between two facts the door is at rest: every message between its rooms has been delivered, every idle
+vertex has been given what its gate lets through, every split with credit is being polled.
+"""
+
+from typing import assert_never
+
+from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate import messages as gate
+from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.job.ending import Next
+from checkpointing.job.operator_run import OperatorRun
+from checkpointing.job.restoring import check_fits, in_flight
+from checkpointing.job.setup import JobSetup
+from checkpointing.job.wiring import OWN_REQUEST, Wiring
+from checkpointing.messages import (
+    CutRecorded,
+    DiscardFiles,
+    Effect,
+    EndTick,
+    Fact,
+    MicroBatchFailed,
+    MicroBatchFinished,
+    PollFailed,
+    PublishFailed,
+    RowAppended,
+    RowRefused,
+    RowUnknown,
+    SliceOffered,
+    SourceIdle,
+    StopRequested,
+    SuitesJudged,
+    TablePublished,
+    TablesChecked,
+    TimeAdvanced,
+    WakeAt,
+)
+from checkpointing.task.messages import FilesStaged
+
+
+class JobDoor:
+    """One tick's job; see `checkpointing.messages` for the caller's duties."""
+
+    def __init__(self, setup: JobSetup) -> None:
+        """Stand at the restored cut; raise CutDoesNotFitError if it can't be restored into this graph."""
+        if setup.restored is not None:
+            check_fits(setup.graph, setup.restored, setup.config.max_parallelism)
+        self._setup = setup
+        self._job = Wiring(setup)
+        self._wake_ms: int | None = None
+
+    @property
+    def next_id(self) -> CheckpointId:
+        """The first checkpoint id that this tick has not used (A6)."""
+        return self._job.ids.next_id
+
+    def start(self, now_ms: int) -> tuple[Effect, ...]:
+        """Begin: the job is RUNNING from here on (A1)."""
+        job = self._job
+        job.now_ms = now_ms
+        job.ending.started(now_ms)
+        for channel, segment in in_flight(self._setup.restored):
+            job.arrive(channel, segment)
+            job.ending.uncommitted = True
+        job.tell(told.CoordinatorTimeAdvanced(now_ms))
+        if self._setup.config.interval_ms is not None:
+            job.tell(told.SchedulerStarted(self._setup.seed))
+        return self._rest()
+
+    def step(self, fact: Fact) -> tuple[Effect, ...]:
+        """Take one fact, come to rest, and return what is to be done; nothing once the tick has ended."""
+        job = self._job
+        if job.ending.over:
+            return ()
+        match fact:
+            case TimeAdvanced():
+                self._advance(fact.now_ms)
+            case SliceOffered():
+                self._offered(fact)
+            case SourceIdle():
+                job.readers.found_idle(fact.source, fact.split, job.now_ms)
+            case PollFailed() | MicroBatchFailed():
+                job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
+            case MicroBatchFinished():
+                self._finished(fact)
+            case SuitesJudged():
+                self._judged(fact)
+            case TablesChecked() | RowAppended() | RowRefused() | RowUnknown():
+                job.from_commit(job.commit.step(fact, job.now_ms))
+            case TablePublished() | PublishFailed() | CutRecorded():
+                job.from_commit(job.commit.step(fact, job.now_ms))
+            case StopRequested():
+                job.ending.stop_requested(fact.kind)
+            case _:
+                assert_never(fact)
+        return self._rest()
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the canonical state of the whole job."""
+        job = self._job
+        return (
+            job.coordinator.snapshot(),
+            tuple(door.snapshot() for door in job.subtasks),
+            tuple(run.snapshot() for run in job.runs.values()),
+            job.readers.snapshot(),
+            job.credit.snapshot(),
+            job.commit.snapshot(),
+            job.ending.snapshot(),
+            tuple(job.judging.items()),
+            job.ids.next_id,
+        )
+
+    # -------------------------------------------------------------- facts
+
+    def _advance(self, now_ms: int) -> None:
+        job = self._job
+        job.now_ms = max(job.now_ms, now_ms)
+        job.tell(told.CoordinatorTimeAdvanced(job.now_ms))
+        for run in job.runs.values():
+            if run.gate_wake_ms is not None and run.gate_wake_ms <= job.now_ms:
+                run.gate_wake_ms = None
+                job.from_gate(run, run.gate.step(gate.GateTimeAdvanced(job.now_ms)))
+            else:
+                run.gate.step(gate.ClockRead(job.now_ms))
+
+    def _offered(self, fact: SliceOffered) -> None:
+        if not isinstance(fact.slice, SourceSlice):
+            raise TypeError(f"a source offered {fact.slice}, which is no slice of a source")
+        self._job.ending.uncommitted = True
+        self._job.broadcast(self._job.readers.offered(fact.slice), fact.slice)
+
+    def _finished(self, fact: MicroBatchFinished) -> None:
+        job = self._job
+        run = job.runs[fact.vertex]
+        ran = run.running
+        dead = run.finish(fact)
+        for channel, segment in ran:
+            job.credit.processed(channel, segment.bytes)
+        job.epochs.worked(fact, sum(segment.rows for _, segment in ran))
+        for subtask, output in zip(run.vertex.subtasks(), fact.outputs, strict=True):
+            job.subtasks.step(subtask, FilesStaged(run.staged(output)))
+            if output.emitted:
+                job.broadcast(subtask, StagedSegment(output.emitted))
+        if dead:
+            job.effects.append(DiscardFiles(dead))
+        if run.trigger is not None and not run.collected:
+            job.request_snapshots(run, run.trigger)
+
+    def _judged(self, fact: SuitesJudged) -> None:
+        snapshots = self._job.judging.pop((fact.vertex, fact.checkpoint), None)
+        if snapshots is None:
+            return
+        self._job.epochs.judged(fact.checkpoint, fact.report)
+        if fact.passed:
+            self._job.taken(fact.vertex, fact.checkpoint, snapshots)
+        else:
+            self._job.snapshot_failed(fact.vertex, fact.checkpoint, fact.message or fact.report)
+
+    # -------------------------------------------------------------- coming to rest
+
+    def _rest(self) -> tuple[Effect, ...]:
+        job = self._job
+        job.settle()
+        if not job.ending.over:
+            self._work()
+        effects, job.effects = job.effects, []
+        return tuple(effects)
+
+    def _work(self) -> None:
+        """Give every idle vertex work and every split with credit a poll; then see whether the tick ends."""
+        if self._job.readers.counted_rows_reached:
+            self._request_checkpoint()
+        self._poll_sources()
+        self._run_vertices()
+        if self._decide_end() is Next.CHECKPOINT:
+            self._request_checkpoint()
+            self._run_vertices()
+        self._tell_wake()
+
+    def _run_vertices(self) -> None:
+        """Let every idle vertex take what its gate lets through; upstream first, so that barriers travel on."""
+        for run in self._job.runs.values():
+            while not run.busy and self._turn(run):
+                pass
+        self._job.settle()
+
+    def _request_checkpoint(self) -> None:
+        if not self._job.ending.requested:
+            self._job.ending.requested = True
+            self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
+            self._job.settle()
+
+    def _poll_sources(self) -> None:
+        job = self._job
+        credited = frozenset(
+            subtask
+            for source in self._setup.graph.sources()
+            for subtask in source.subtasks()
+            if job.credit.has(subtask)
+        )
+        job.effects.extend(job.readers.polls(job.now_ms, credited))
+
+    def _turn(self, run: OperatorRun) -> bool:
+        """Poll the vertex's gate once, or start its micro-batch; return whether there may be more to do."""
+        enough = run.trigger is not None or run.collected_rows >= self._setup.config.micro_batch_rows_max
+        if not enough:
+            effects = run.gate.step(gate.Polled())
+            if effects:
+                self._job.from_gate(run, effects)
+                return True
+        if run.collected and (enough or self._is_time(run)) and self._has_credit(run):
+            self._job.effects.append(run.start())
+        return False
+
+    def _is_time(self, run: OperatorRun) -> bool:
+        """Segments wait for company while more is on its way, but not for long: few, large micro-batches."""
+        lingered = self._job.now_ms - run.collected_since_ms >= self._setup.linger_ms
+        return lingered or not self._more_is_coming(run.vertex.id)
+
+    def _has_credit(self, run: OperatorRun) -> bool:
+        return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
+
+    def _more_is_coming(self, vertex: VertexId) -> bool:
+        return any(self._stirs(edge.upstream) for edge in self._setup.graph.upstream(vertex))
+
+    def _stirs(self, vertex: VertexId) -> bool:
+        """Return whether the vertex is at work on something that it will send on by itself."""
+        run = self._job.runs.get(vertex)
+        if run is None:
+            return self._job.readers.is_polling(vertex)
+        return run.at_work or self._more_is_coming(vertex)
+
+    # -------------------------------------------------------------- the end
+
+    def _decide_end(self) -> Next | EndTick:
+        job = self._job
+        decision = self._next()
+        if decision is Next.STOP_READING:
+            job.readers.stopped = True
+            decision = self._next()
+        if isinstance(decision, EndTick):
+            job.effects.append(decision)
+        return decision
+
+    def _next(self) -> Next | EndTick:
+        job = self._job
+        return job.ending.next(
+            job.now_ms,
+            quiet=self._is_quiet(),
+            in_doubt=job.commit.in_doubt,
+            stopped=job.readers.stopped,
+            idle=job.readers.all_idle,
+            spent=job.readers.quota_spent,
+        )
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing moves: no poll, no work, no checkpoint."""
+        job = self._job
+        if job.readers.polling or job.commit.busy or job.judging or job.ending.requested or job.coordinator.pending:
+            return False
+        return not any(
+            run.busy or run.collected or run.trigger or run.gate.has_deliverable() for run in job.runs.values()
+        )
+
+    def _tell_wake(self) -> None:
+        """Ask to be woken at the earliest of all timers."""
+        job = self._job
+        timers = [run.gate_wake_ms for run in job.runs.values()]
+        timers += [run.collected_since_ms + self._setup.linger_ms for run in job.runs.values() if run.collected]
+        timers += [job.coordinator.wake_at_ms, job.ending.wake_at_ms, job.readers.next_poll_ms()]
+        wake_ms = min((at for at in timers if at is not None), default=None)
+        if wake_ms is not None and wake_ms != self._wake_ms:
+            job.effects.append(WakeAt(wake_ms))
+        self._wake_ms = wake_ms

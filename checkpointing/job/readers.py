@@ -1,0 +1,203 @@
+"""Who reads when: the source splits of the job, their positions, and how many rows each may read now.
+
+Back-pressure reaches the sources here: a split whose channels are out of credit is not polled. So
+does pacing (A11): with `every_rows` the counted sources share exactly that many rows per epoch, and a
+source may have a cap of its own, so that two sources of unequal size advance together.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.graph import Vertex
+from checkpointing.identifiers import SplitId, SubtaskId, VertexId
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import PollSource
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One split: where it stands. `granted` rows are being read; `idle_until_ms` 0: not known to be idle."""
+
+    subtask: SubtaskId
+    name: SplitId
+    position: str | None = None
+    granted: int = 0
+    idle: bool = False
+    idle_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """How fast sources may read: rows per epoch, together (`every_rows` of `counted`) and each (`caps`)."""
+
+    slice_rows_max: int
+    every_rows: int | None
+    counted: frozenset[VertexId]
+    caps: Mapping[VertexId, int]
+    idle_poll_ms: int
+
+
+class UnknownSplitError(ValueError):
+    """An answer from a split that was not polled: nothing was changed."""
+
+
+class SourceReaders:
+    """The splits of all sources."""
+
+    def __init__(self, sources: tuple[Vertex, ...], positions: Mapping[SubtaskId, str | None], pacing: Pacing) -> None:
+        """Begin at these positions (None: at the start)."""
+        self._pacing = pacing
+        self._splits = {
+            (source.id, name): Split(SubtaskId(source.id, index), name, positions.get(SubtaskId(source.id, index)))
+            for source in sources
+            for index, name in enumerate(source.splits)
+        }
+        self._rows = dict.fromkeys((source.id for source in sources), 0)
+        self._turn = 0
+        self.stopped = False
+        """Set when the tick is to end: nothing more is read."""
+
+    # -------------------------------------------------------------- questions
+
+    def position(self, subtask: SubtaskId) -> str | None:
+        """Return the position after everything that the split has sent."""
+        return next(split.position for split in self._splits.values() if split.subtask == subtask)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the sources have sent since the last barrier."""
+        return sum(self._rows.values())
+
+    def is_polling(self, source: VertexId) -> bool:
+        """Return whether a poll of this source is outstanding."""
+        return any(split.granted for split in self._of(source))
+
+    @property
+    def polling(self) -> bool:
+        """Whether any poll is outstanding."""
+        return any(split.granted for split in self._splits.values())
+
+    @property
+    def all_idle(self) -> bool:
+        """Whether every split, asked last, had nothing to read."""
+        return all(split.idle for split in self._splits.values())
+
+    @property
+    def quota_spent(self) -> bool:
+        """Whether some split would read more, if only the next epoch began."""
+        waiting = (split for split in self._splits.values() if not split.idle)
+        return any(self._budget(split.subtask.vertex) <= 0 for split in waiting)
+
+    @property
+    def counted_rows_reached(self) -> bool:
+        """Whether the epoch has the rows after which a checkpoint is due (A11)."""
+        every = self._pacing.every_rows
+        return every is not None and self._counted_rows() >= every
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the canonical state."""
+        return (tuple(self._splits.values()), tuple(self._rows.items()), self._turn, self.stopped)
+
+    # -------------------------------------------------------------- facts
+
+    def offered(self, slice_: SourceSlice) -> SubtaskId:
+        """Take a slice: its split moves on; return the subtask that sends it."""
+        split = self._polled(slice_.source, slice_.split)
+        self._rows[slice_.source] += slice_.rows
+        self._put(replace(split, position=slice_.end, granted=0, idle=False, idle_until_ms=0))
+        return split.subtask
+
+    def found_idle(self, source: VertexId, name: SplitId, now_ms: int) -> None:
+        """Take the answer that a split has nothing to read just now."""
+        split = self._polled(source, name)
+        self._put(replace(split, granted=0, idle=True, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
+
+    def barrier_sent(self) -> int:
+        """Begin the next epoch; return the rows of the one that ended."""
+        rows = self.rows
+        self._rows = dict.fromkeys(self._rows, 0)
+        return rows
+
+    # -------------------------------------------------------------- decisions
+
+    def polls(self, now_ms: int, credited: frozenset[SubtaskId]) -> Iterator[PollSource]:
+        """Yield the polls to make now; a split that was idle is asked anew when its time has come."""
+        if self.stopped:
+            return
+        ready = [split for split in self._in_turn() if split.subtask in credited and _is_ready(split, now_ms)]
+        self._turn += 1
+        for place, split in enumerate(ready):
+            sharers = sum(self._shares(split, other) for other in ready[place:])
+            budget = self._budget(split.subtask.vertex)
+            rows = min(self._pacing.slice_rows_max, -(-budget // sharers))
+            if rows > 0:
+                self._put(replace(split, granted=rows))
+                yield PollSource(split.subtask.vertex, split.name, split.position, rows)
+
+    def next_poll_ms(self) -> int | None:
+        """Return when an idle split is to be asked again, if one is idle."""
+        if self.stopped:
+            return None
+        return min(
+            (split.idle_until_ms for split in self._splits.values() if split.idle and not split.granted), default=None
+        )
+
+    # -------------------------------------------------------------- leaves
+
+    def _budget(self, source: VertexId) -> int:
+        """Rows that the source may still be granted in this epoch."""
+        outstanding = sum(split.granted for split in self._of(source))
+        cap = self._pacing.caps.get(source)
+        own = _UNBOUNDED if cap is None else cap - self._rows[source] - outstanding
+        if self._pacing.every_rows is None or not self._is_counted(source):
+            return own
+        granted = sum(split.granted for split in self._splits.values() if self._is_counted(split.subtask.vertex))
+        return min(own, self._pacing.every_rows - self._counted_rows() - granted)
+
+    def _shares(self, one: Split, other: Split) -> bool:
+        """Whether two splits draw on one budget."""
+        mine, theirs = one.subtask.vertex, other.subtask.vertex
+        both_counted = self._pacing.every_rows is not None and self._is_counted(mine) and self._is_counted(theirs)
+        return mine == theirs or both_counted
+
+    def _is_counted(self, source: VertexId) -> bool:
+        return not self._pacing.counted or source in self._pacing.counted
+
+    def _counted_rows(self) -> int:
+        return sum(rows for source, rows in self._rows.items() if self._is_counted(source))
+
+    def _in_turn(self) -> list[Split]:
+        splits = list(self._splits.values())
+        start = self._turn % len(splits) if splits else 0
+        return splits[start:] + splits[:start]
+
+    def _of(self, source: VertexId) -> Iterator[Split]:
+        return (split for split in self._splits.values() if split.subtask.vertex == source)
+
+    def _polled(self, source: VertexId, name: SplitId) -> Split:
+        split = self._splits.get((source, name))
+        if split is None or not split.granted:
+            raise UnknownSplitError(f"split {name} of source {source} answered, but was not polled")
+        return split
+
+    def _put(self, split: Split) -> None:
+        self._splits[split.subtask.vertex, split.name] = split
+
+
+_UNBOUNDED = 2**62
+
+
+def _is_ready(split: Split, now_ms: int) -> bool:
+    return not split.granted and (not split.idle or now_ms >= split.idle_until_ms)
+
+
+def pacing_of(setup: JobSetup) -> Pacing:
+    """Return the pacing that a tick's configuration means."""
+    return Pacing(
+        slice_rows_max=setup.config.slice_rows_max,
+        every_rows=setup.config.every_rows,
+        counted=frozenset(VertexId(source) for source in setup.config.rows_of),
+        caps=setup.rows_per_epoch,
+        idle_poll_ms=setup.idle_poll_ms,
+    )

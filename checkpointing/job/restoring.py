@@ -1,0 +1,125 @@
+"""From the newest row to the doors' first state: positions, live files in key-group ranges, the store (G1, D3)."""
+
+from collections.abc import Iterator
+
+from checkpointing.channel_items import Segment
+from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore
+from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.coordinator.shared_state import SharedStateRegistry
+from checkpointing.coordinator.task import AcknowledgedState, Task
+from checkpointing.graph import JobGraph, Vertex, VertexKind
+from checkpointing.handles import KeyedFile
+from checkpointing.identifiers import ChannelId, SubtaskId, TableName, VertexId
+from checkpointing.job.operator_run import LiveFiles
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+
+
+class CutDoesNotFitError(ValueError):
+    """The cut cannot be restored into this graph: names the vertex, the split or the setting, and the way out."""
+
+
+def check_fits(graph: JobGraph, record: CheckpointRecord, max_parallelism: int) -> None:
+    """Raise CutDoesNotFitError, before anything runs, unless every vertex of the cut has a taker (G2, D3)."""
+    if record.max_parallelism != max_parallelism:
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} was taken with max_parallelism {record.max_parallelism}, the job says "
+            f"{max_parallelism}: keys would be in other key groups; set it back to {record.max_parallelism}"
+        )
+    known = {vertex.id: vertex for vertex in graph.vertices}
+    for was in record.vertices:
+        if was.vertex not in known and any(_holds_state(snapshot) for snapshot in was.subtasks):
+            raise CutDoesNotFitError(
+                f"checkpoint {record.checkpoint} holds state of {was.vertex!r}, which the pipeline no longer has; "
+                f"put it back under that id"
+            )
+        if was.vertex in known:
+            _check_splits(known[was.vertex], was, record)
+
+
+def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -> None:
+    missing = [split for split in was.splits if split not in vertex.splits]
+    if missing:
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} stands in split {missing[0]!r} of source {vertex.id!r}, "
+            "which the source no longer has; bring it back (an empty one will do)"
+        )
+
+
+def _holds_state(snapshot: SubtaskSnapshot) -> bool:
+    return bool(snapshot.state or snapshot.ranges) or snapshot.position is not None
+
+
+def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskId, str | None]:
+    """Return the position of every source split at the cut; splits are found by name, new ones begin at the start."""
+    found: dict[SubtaskId, str | None] = {}
+    for source in graph.sources():
+        was = _vertex(record, source.id)
+        known = dict(zip(was.splits, was.subtasks, strict=True)) if was else {}
+        for index, split in enumerate(source.splits):
+            found[SubtaskId(source.id, index)] = known[split].position if split in known else None
+    return found
+
+
+def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism: int) -> list[LiveFiles]:
+    """Return each subtask's files: those of the cut whose key groups overlap its range, oldest first."""
+    was = _vertex(record, vertex.id)
+    if vertex.kind is not VertexKind.KEYED or was is None:
+        return [LiveFiles() for _ in range(vertex.parallelism)]
+    return [_in_range(was, own) for own in key_group_ranges(max_parallelism, vertex.parallelism)]
+
+
+def _in_range(was: VertexRecord, own: KeyGroupRange) -> LiveFiles:
+    state = {keyed.file.path: keyed for snapshot in was.subtasks for keyed in snapshot.state if _overlaps(keyed, own)}
+    tables: dict[TableName, dict[str, KeyedFile]] = {}
+    for snapshot in was.subtasks:
+        for entry in snapshot.ranges:
+            held = tables.setdefault(entry.table, {})
+            held.update({keyed.file.path: keyed for keyed in entry.files if _overlaps(keyed, own)})
+    ranges = tuple(RangeFiles(table, tuple(files.values())) for table, files in tables.items())
+    return LiveFiles(tuple(state.values()), ranges)
+
+
+def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:
+    return keyed.first_key_group <= own.last and own.first <= keyed.last_key_group
+
+
+def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segment]]:
+    """Yield the segments that an unaligned cut holds in flight, channel by channel, in order (C5)."""
+    for was in record.vertices if record else ():
+        for snapshot in was.subtasks:
+            for held in snapshot.in_flight:
+                for segment in held.segments:
+                    yield held.channel, segment
+
+
+def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
+    """Return the store as the rows describe it, every state file registered under its checkpoint (D4)."""
+    registry = SharedStateRegistry()
+    completed = []
+    for record in sorted(retained, key=lambda each: each.checkpoint):
+        states: dict[Task, AcknowledgedState] = {
+            SubtaskId(was.vertex, index): acknowledged(snapshot)
+            for was in record.vertices
+            for index, snapshot in enumerate(was.subtasks)
+        }
+        for state in states.values():
+            for key, handle in state.shared:
+                registry.register(key, handle, record.checkpoint)
+        completed.append(CompletedCheckpoint(id=record.checkpoint, properties=CHECKPOINT, states=states))
+    return CompletedCheckpointStore(keep, registry, completed)
+
+
+def acknowledged(snapshot: SubtaskSnapshot) -> AcknowledgedState:
+    """Return a snapshot as the coordinator takes it: operator state files are shared handles (design 3.4).
+
+    Table files are none: they belong to their tables, and go only by clean-up (K4).
+    """
+    return AcknowledgedState(
+        shared=tuple((keyed.file.path, keyed.file.path) for keyed in snapshot.state), payload=snapshot
+    )
+
+
+def _vertex(record: CheckpointRecord | None, name: VertexId) -> VertexRecord | None:
+    return next((was for was in record.vertices if was.vertex == name), None) if record else None

@@ -1,0 +1,354 @@
+"""The rooms of one job and the plain router between them: an effect addressed to another door goes there.
+
+Nothing is decided here. What leaves the job is put into `effects`; what a gate, a subtask or the commit
+tells the coordinator waits in a queue until `settle`, so that messages arrive in the order they were sent.
+"""
+
+from collections import deque
+
+from checkpointing.channel_items import Barrier, CancelMarker, ChannelItem
+from checkpointing.commit.two_phase import (
+    CommitEffect,
+    CommitIdentity,
+    Committed,
+    Declined,
+    Draft,
+    Ended,
+    IdsReserved,
+    TwoPhaseCommit,
+)
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.plan import Topology
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate import messages as gate
+from checkpointing.gate.input_gate import InputGate
+from checkpointing.graph import Vertex
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, TableName, VertexId
+from checkpointing.job.barriers import barrier_for, gate_config
+from checkpointing.job.credit import Credit
+from checkpointing.job.ending import Ending
+from checkpointing.job.epochs import EpochLog
+from checkpointing.job.ids import CheckpointIds
+from checkpointing.job.operator_run import OperatorRun
+from checkpointing.job.readers import SourceReaders, pacing_of
+from checkpointing.job.restoring import acknowledged, completed_store, live_files, positions
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import DiscardFiles, Effect, JudgeSuites, NotifyAborted, NotifyComplete
+from checkpointing.metadata.record import VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.task import messages as task
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+from checkpointing.task.subtasks import Subtasks
+
+OWN_REQUEST = "tick"
+"""The name of the checkpoints that the tick itself wants: by rows, by quota, at its end."""
+
+
+class Wiring:
+    """Coordinator, subtasks, gates, sources and commit of one job, and the ways between them."""
+
+    def __init__(self, setup: JobSetup) -> None:
+        """Build every room at the restored cut."""
+        config, graph, restored = setup.config, setup.graph, setup.restored
+        last = restored.checkpoint if restored else NO_CHECKPOINT
+        self.setup = setup
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        self._inbox: deque[told.CoordinatorFact] = deque()
+        self.coordinator = CheckpointCoordinator(
+            CoordinatorSettings.of(setup.job, config),
+            Topology.of(graph, config.max_parallelism),
+            completed_store(setup.retained, config.retained),
+        )
+        self.subtasks = Subtasks(
+            SubtaskCheckpointing(subtask, last=last, checkpoint_after_finished=config.after_tasks_finish)
+            for subtask in graph.subtasks()
+        )
+        self.runs = {vertex.id: self._run(vertex, last) for vertex in graph.operators()}
+        self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup))
+        self.credit = Credit(graph, setup.credit_bytes)
+        self.epochs = EpochLog()
+        self.ids = CheckpointIds(setup.claim)
+        self.ending = Ending(setup.limits)
+        identity = CommitIdentity(
+            job=setup.job,
+            generation=setup.claim.generation,
+            nonce=setup.claim.nonce,
+            max_parallelism=config.max_parallelism,
+        )
+        self.commit = TwoPhaseCommit(
+            graph, identity, parent=restored, versions=setup.versions, at_version=setup.at_version
+        )
+        self.judging: dict[tuple[VertexId, CheckpointId], tuple[SubtaskSnapshot, ...]] = {}
+        self._counters: dict[tuple[CheckpointId, VertexId], int] = {}
+        self._failures: dict[CheckpointId, tuple[CheckpointFailureReason, str]] = {}
+        self._last_aborted = NO_CHECKPOINT
+
+    def _run(self, vertex: Vertex, last: CheckpointId) -> OperatorRun:
+        config = self.setup.config
+        return OperatorRun(
+            vertex,
+            InputGate(gate_config(config), self.setup.graph.channels_into(vertex.id)),
+            self.setup.claim.generation,
+            live_files(vertex, self.setup.restored, config.max_parallelism),
+            passed=last,
+        )
+
+    # -------------------------------------------------------------- channels
+
+    def arrive(self, channel: ChannelId, item: ChannelItem) -> None:
+        """Put an item at the end of a channel."""
+        if not isinstance(item, Barrier | CancelMarker) and hasattr(item, "bytes"):
+            self.credit.sent(channel, item.bytes)
+        self.runs[channel.edge.downstream].gate.step(gate.ItemArrived(channel, item))
+
+    def broadcast(self, subtask: SubtaskId, item: ChannelItem) -> None:
+        """Send an item into every channel of a subtask."""
+        for channel in self.credit.channels_from(subtask):
+            self.arrive(channel, item)
+
+    # -------------------------------------------------------------- coordinator
+
+    def tell(self, fact: told.CoordinatorFact) -> None:
+        """Queue a fact for the coordinator."""
+        self._inbox.append(fact)
+
+    def settle(self) -> None:
+        """Deliver what waits for the coordinator until nothing does."""
+        while self._inbox:
+            for effect in self.coordinator.step(self._inbox.popleft()):
+                self._from_coordinator(effect)
+
+    def _from_coordinator(self, effect: told.CoordinatorEffect) -> None:
+        match effect:
+            case told.FetchCheckpointId():
+                self._fetch_id()
+            case told.CreateLocation():
+                self.tell(told.LocationCreated(effect.checkpoint))
+            case told.TriggerTask():
+                self._trigger(effect)
+            case told.CommitCheckpoint():
+                self.from_commit(self.commit.offer(self._draft(effect), self.now_ms))
+            case told.NotifyComplete():
+                subtask = _subtask(effect.task)
+                self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointCompleted(effect.checkpoint)))
+            case told.NotifyAborted():
+                self._aborted(effect)
+            case told.RequestSucceeded():
+                self.ending.requested = False
+            case told.RequestFailed():
+                self._request_failed(effect)
+            case told.FailJob():
+                self.ending.failed(effect.reason, effect.message)
+            case told.DiscardState():
+                self.effects.append(DiscardFiles(effect.handles))
+                self.tell(told.StateDiscarded(effect.checkpoint))
+            case told.WakeAt() | told.AnswerAcknowledge():
+                """The door asks for the coordinator's next timer itself; nobody waits for the answer."""
+            case _:
+                raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
+
+    def _fetch_id(self) -> None:
+        taken = self.ids.take()
+        if taken is not None:
+            self.tell(told.CheckpointIdFetched(taken))
+        else:
+            self.from_commit(self.commit.reserve(self.ids.further(self.now_ms)))
+
+    def _trigger(self, effect: told.TriggerTask) -> None:
+        """A source is told: its barrier follows what it has sent."""
+        subtask = _subtask(effect.task)
+        barrier = barrier_for(effect.checkpoint, effect.properties, self.setup.config, self.now_ms)
+        if not self._is_known(effect.checkpoint):
+            self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.barrier_sent())
+            self._counters[effect.checkpoint, subtask.vertex] = 0
+        request = task.SnapshotRequested(
+            barrier, synchronous=effect.properties.is_synchronous, advance_to_max=effect.properties.terminate
+        )
+        self.from_subtask(subtask, self.subtasks.step(subtask, request))
+
+    def _is_known(self, checkpoint: CheckpointId) -> bool:
+        return any(known == checkpoint for known, _ in self._counters)
+
+    def _aborted(self, effect: told.NotifyAborted) -> None:
+        subtask, latest = _subtask(effect.task), effect.latest_completed or NO_CHECKPOINT
+        if effect.checkpoint > self._last_aborted:
+            self._last_aborted = effect.checkpoint
+            self.effects.append(NotifyAborted(effect.checkpoint, *self._why(effect.checkpoint)))
+            self._forget(effect.checkpoint)
+        self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointAborted(effect.checkpoint, latest)))
+
+    def _why(self, checkpoint: CheckpointId) -> tuple[CheckpointFailureReason, str]:
+        if checkpoint in self._failures:
+            return self._failures.pop(checkpoint)
+        known = self.coordinator.statistics.of(checkpoint)
+        reason = known.failure if known is not None and known.failure is not None else _DECLINED
+        return reason, reason.message
+
+    def _request_failed(self, effect: told.RequestFailed) -> None:
+        self.ending.requested = False
+        if effect.reason.pre_flight:
+            self.ending.failed(effect.reason, effect.message or effect.reason.message)
+
+    def _draft(self, effect: told.CommitCheckpoint) -> Draft:
+        vertices = tuple(
+            VertexRecord(
+                vertex=vertex.id,
+                micro_batch=self._counters.get((effect.checkpoint, vertex.id), 0),
+                subtasks=tuple(_snapshot_of(effect, subtask) for subtask in vertex.subtasks()),
+                splits=vertex.splits,
+            )
+            for vertex in self.setup.graph.vertices
+        )
+        return Draft(effect.checkpoint, vertices, self.epochs.ended(effect.checkpoint), effect.subsumed)
+
+    def _forget(self, checkpoint: CheckpointId) -> None:
+        self.epochs.ended(checkpoint)
+        self._counters = {key: count for key, count in self._counters.items() if key[0] != checkpoint}
+
+    # -------------------------------------------------------------- commit
+
+    def from_commit(self, effects: tuple[CommitEffect, ...]) -> None:
+        """Route what the commit says: outcomes to the coordinator, the rest out."""
+        for effect in effects:
+            match effect:
+                case Committed():
+                    self._forget(effect.record.checkpoint)
+                    self.ending.completed(self.readers.rows)
+                    self.tell(told.CommitSucceeded(effect.record.checkpoint))
+                    self.effects.append(NotifyComplete(effect.record.checkpoint))
+                case Declined():
+                    self._failures[effect.checkpoint] = (effect.reason, effect.message)
+                    self.tell(told.CommitFailed(effect.checkpoint, effect.reason, effect.message))
+                case Ended():
+                    self.ending.failed(effect.reason, effect.message)
+                case IdsReserved():
+                    self._fetch_id()
+                case _:
+                    self.effects.append(effect)
+
+    # -------------------------------------------------------------- gates
+
+    def from_gate(self, run: OperatorRun, effects: tuple[gate.GateEffect, ...]) -> None:
+        """Route what a gate says to its vertex and the vertex's subtasks."""
+        for effect in effects:
+            match effect:
+                case gate.Deliver():
+                    run.collect(effect.channel, effect.segment, self.now_ms)
+                case gate.TriggerCheckpoint():
+                    run.trigger = effect
+                    if not run.collected and not run.busy:
+                        self.request_snapshots(run, effect)
+                case gate.AbortCheckpoint():
+                    for subtask in run.vertex.subtasks():
+                        fact = task.AlignmentAborted(effect.checkpoint, effect.reason)
+                        self.from_subtask(subtask, self.subtasks.step(subtask, fact))
+                case gate.InFlightComplete():
+                    self._in_flight(run, effect)
+                case gate.BarrierReceived():
+                    self.epochs.received(run.vertex.id, effect)
+                case gate.WakeGateAt():
+                    run.gate_wake_ms = effect.at_ms
+                case _:
+                    """Blocked and resumed channels, and what was ignored, are the gate's own affair."""
+
+    def _in_flight(self, run: OperatorRun, effect: gate.InFlightComplete) -> None:
+        """One gate serves all subtasks, so the first carries the in-flight segments for all (C5)."""
+        for subtask in run.vertex.subtasks():
+            channels = effect.channels if subtask.index == 0 else ()
+            fact = task.InFlightStored(effect.checkpoint, channels)
+            self.from_subtask(subtask, self.subtasks.step(subtask, fact))
+
+    # -------------------------------------------------------------- subtasks
+
+    def request_snapshots(self, run: OperatorRun, trigger: gate.TriggerCheckpoint) -> None:
+        """The vertex is idle at its barrier: every subtask takes its snapshot."""
+        checkpoint = trigger.barrier.checkpoint
+        self.epochs.passed(run.vertex.id, trigger, self.now_ms)
+        self._counters[checkpoint, run.vertex.id] = run.micro_batch
+        snapshots = run.take_snapshot(checkpoint)
+        judged = self._to_judge(run)
+        for subtask in run.vertex.subtasks():
+            request = task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned)
+            self.from_subtask(subtask, self.subtasks.step(subtask, request))
+        if judged:
+            self.judging[run.vertex.id, checkpoint] = snapshots
+            self.effects.append(JudgeSuites(run.vertex.id, checkpoint, judged))
+        else:
+            self.taken(run.vertex.id, checkpoint, snapshots)
+
+    def taken(self, vertex: VertexId, checkpoint: CheckpointId, snapshots: tuple[SubtaskSnapshot, ...]) -> None:
+        """Hand every subtask its snapshot."""
+        for index, snapshot in enumerate(snapshots):
+            subtask = SubtaskId(vertex, index)
+            self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotTaken(checkpoint, snapshot)))
+
+    def snapshot_failed(self, vertex: VertexId, checkpoint: CheckpointId, message: str) -> None:
+        """A suite rejected the epoch: the vertex declines it (J3)."""
+        reason = CheckpointFailureReason.QUALITY
+        self._failures[checkpoint] = (reason, message)
+        subtask = SubtaskId(vertex, 0)
+        self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotFailed(checkpoint, reason)))
+
+    def _to_judge(self, run: OperatorRun) -> tuple[tuple[TableName, tuple[FileHandle, ...]], ...]:
+        """All rows staged for judged tables since the last completed checkpoint."""
+        parent = self.commit.parent.checkpoint if self.commit.parent else NO_CHECKPOINT
+        staged = [
+            file for subtask in run.vertex.subtasks() for file in self.subtasks[subtask].staged if file.after >= parent
+        ]
+        by_table = {
+            table.name: tuple(file.file for file in staged if file.table == table.name)
+            for table in run.vertex.tables
+            if table.judged
+        }
+        return tuple((table, files) for table, files in by_table.items() if files)
+
+    def from_subtask(self, subtask: SubtaskId, effects: tuple[task.SubtaskEffect, ...]) -> None:
+        """Route what a subtask says: barriers downstream, answers to the coordinator."""
+        for effect in effects:
+            match effect:
+                case task.BroadcastBarrier():
+                    self.broadcast(subtask, effect.barrier)
+                case task.BroadcastCancelMarker():
+                    self.broadcast(subtask, CancelMarker(effect.checkpoint))
+                case task.TakeSnapshot():
+                    self._take_position(subtask, effect.checkpoint)
+                case task.Acknowledge():
+                    self._acknowledge(subtask, effect)
+                case task.Decline():
+                    _, message = self._failures.get(effect.checkpoint, (None, ""))
+                    self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
+                case _:
+                    """Steps that cost nothing here: snapshots lie on disk already (design 3.4)."""
+
+    def _take_position(self, subtask: SubtaskId, checkpoint: CheckpointId) -> None:
+        """A source's snapshot is its position; an operator's is handed over by `taken`."""
+        if subtask.vertex in self.runs:
+            return
+        snapshot = SubtaskSnapshot(position=self.readers.position(subtask))
+        self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotTaken(checkpoint, snapshot)))
+
+    def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
+        self.epochs.acknowledged(subtask.vertex, effect.checkpoint, self.now_ms)
+        state = acknowledged(effect.snapshot)
+        self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state))
+
+
+_DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
+
+
+def _subtask(named: told.Task) -> SubtaskId:
+    if not isinstance(named, SubtaskId):
+        raise TypeError(f"{named!r} is no subtask of this job")
+    return named
+
+
+def _snapshot_of(effect: told.CommitCheckpoint, subtask: SubtaskId) -> SubtaskSnapshot:
+    state = effect.states.get(subtask)
+    payload = state.payload if state is not None else SubtaskSnapshot(finished=True)
+    if not isinstance(payload, SubtaskSnapshot):
+        raise TypeError(f"subtask {subtask} acknowledged {payload!r}, which is no snapshot")
+    return payload

@@ -1,0 +1,93 @@
+"""What the reports read: the rows of `checkpoints`, the recorded cuts, when they were published, who holds the job.
+
+Nothing is created and nothing changed: a job that never ran is an error that says how to run it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from checkpointing.commit.fencing import newest_claim, release_of
+from checkpointing.identifiers import CheckpointId, JobName, TableName
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.errors import CommandError
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore
+from jobs.stores.holders import is_alive
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A recorded cut: when the last table was published (ms since the epoch), and each table's Delta version."""
+
+    at_ms: int
+    versions: Mapping[TableName, int]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A job as its warehouse tells it: checkpoints newest first, their cuts, and one line on who holds it."""
+
+    job: JobName
+    records: tuple[CheckpointRecord, ...]
+    cuts: Mapping[CheckpointId, Published]
+    holder: str
+
+    def record(self, checkpoint: int | None) -> CheckpointRecord:
+        """Return that checkpoint, the newest for None; raise CommandError naming those that are retained."""
+        if not self.records:
+            raise CommandError(
+                f"{self.job} has completed no checkpoint yet: run 'tidemark run {self.job}' until it has one"
+            )
+        found = [row for row in self.records if checkpoint is None or row.checkpoint == checkpoint]
+        if not found:
+            retained = ", ".join(str(row.checkpoint) for row in self.records)
+            raise CommandError(
+                f"checkpoint {checkpoint} of {self.job} is not retained: there are {retained}; "
+                "the setting 'retained' says how many are kept"
+            )
+        return found[0]
+
+    def cut(self, checkpoint: CheckpointId) -> Published:
+        """Return the recorded cut of a checkpoint; raise CommandError if it is not published yet."""
+        if checkpoint not in self.cuts:
+            raise CommandError(
+                f"checkpoint {checkpoint} of {self.job} is committed, but its tables are not published yet: "
+                f"'tidemark run {self.job}' rolls it forward"
+            )
+        return self.cuts[checkpoint]
+
+
+def observe_history(root: Path, job: JobName) -> History:
+    """Read a job's history from its warehouse; raise CommandError if the job never ran there."""
+    warehouse = Warehouse(root, ProtocolPaths(job))
+    paths = warehouse.paths
+    if not all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts)):
+        raise CommandError(
+            f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
+        )
+    _, rows = CheckpointStore(warehouse).observe()
+    records = sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: -row.checkpoint)
+    claim = newest_claim(rows)
+    if claim is None or release_of(rows, claim.generation) is not None:
+        holder = "nobody holds the job: the last tick ended in order" if claim else "nobody has held the job"
+    elif is_alive(claim.holder) is False:
+        holder = f"{claim.holder} held the job as generation {claim.generation} and has died: the next tick takes over"
+    else:
+        holder = f"held by {claim.holder}, generation {claim.generation}"
+    return History(job, tuple(records), _published(warehouse), holder)
+
+
+def _published(warehouse: Warehouse) -> dict[CheckpointId, Published]:
+    cuts = CutStore(warehouse)
+    at_ms: dict[int, int] = {}
+    rows = DeltaTable(str(warehouse.path(warehouse.paths.cuts))).to_pyarrow_table(
+        columns=["checkpoint", "published_at_ms"]
+    )
+    for row in rows.to_pylist():
+        at_ms[row["checkpoint"]] = max(row["published_at_ms"], at_ms.get(row["checkpoint"], 0))
+    return {each: Published(at_ms[each], cuts.read(each) or {}) for each in cuts.recorded() if each in at_ms}

@@ -1,0 +1,160 @@
+"""`tidemark checkpoints show`: the life of one epoch from its trigger to its publication, and what it holds."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord, VertexStatistics
+from jobs.cli.quantities import count, moment, plural, seconds, size
+from jobs.cli.render_checkpoints import state_files
+
+_WIDTH: Final = 30
+"""Columns of the drawn time line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened to the epoch: when (ms since the epoch), to whom, and what."""
+
+    at_ms: int
+    who: str
+    what: str
+    style: str = ""
+
+
+def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment, ...]:
+    """Return the epoch's life in order of time; of one instant, in the order in which it happens."""
+    life = record.statistics
+    found = [Moment(life.triggered_ms, "coordinator", f"barrier {record.checkpoint} triggered", "bold")]
+    for vertex in life.vertices:
+        found.extend(_of_vertex(vertex))
+    found.append(Moment(life.committed_ms, "coordinator", "COMMIT POINT: the row is in `checkpoints`", "bold green"))
+    if published_ms is not None:
+        found.append(Moment(published_ms, "tables", "published, cut recorded", "green"))
+    return tuple(sorted(found, key=lambda each: each.at_ms))
+
+
+def _of_vertex(vertex: VertexStatistics) -> Iterator[Moment]:
+    for barrier in vertex.barriers:
+        yield Moment(barrier.at_ms, vertex.vertex, f"barrier on {barrier.channel}", "yellow")
+    if vertex.aligned_ms and vertex.barriers:
+        held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
+        yield Moment(vertex.aligned_ms, vertex.vertex, f"aligned after {seconds(vertex.alignment_ms)}, {held}")
+    if vertex.acknowledged_ms:
+        yield Moment(vertex.acknowledged_ms, vertex.vertex, "acknowledged", "cyan")
+
+
+def render_timeline(
+    record: CheckpointRecord, published_ms: int | None, versions: Mapping[TableName, int]
+) -> RenderableType:
+    """Return the epoch's timeline, its work per vertex, and its tables, state and positions."""
+    return Group(
+        _heading(record, published_ms),
+        _timeline(moments(record, published_ms), record.statistics.triggered_ms),
+        _work(record.statistics.vertices),
+        _tables(record.tables, versions),
+        _state(record),
+        _positions(record.vertices),
+    )
+
+
+def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:
+    life = record.statistics
+    parent = f"builds on {record.parent}" if record.parent else "the first"
+    return Text.assemble(
+        (f"{record.kind.value} {record.checkpoint}", "bold"),
+        f" of {record.job}, {parent}, generation {record.generation}: {plural(life.rows, 'row')}, ",
+        f"triggered {moment(life.triggered_ms)} UTC, committed after {seconds(life.committed_ms - life.triggered_ms)}, ",
+        "not published yet" if published_ms is None else f"published after {seconds(published_ms - life.triggered_ms)}",
+    )
+
+
+def _timeline(found: tuple[Moment, ...], start_ms: int) -> Grid:
+    grid = Grid("after", "", "who", "what", title="timeline", title_justify="left", title_style="bold")
+    grid.columns[0].justify = "right"
+    span_ms = max(max(each.at_ms for each in found) - start_ms, 1)
+    for each in found:
+        offset_ms = max(each.at_ms - start_ms, 0)
+        place = round(offset_ms / span_ms * (_WIDTH - 1))
+        drawn = Text("·" * place + "●" + "·" * (_WIDTH - 1 - place), style=each.style or "none")
+        grid.add_row(seconds(offset_ms), drawn, each.who, Text(each.what, style=each.style or "none"))
+    return grid
+
+
+def _work(vertices: tuple[VertexStatistics, ...]) -> Grid:
+    grid = _numbers(
+        "work since the barrier before", "vertex", "micro-batches", "busy", "rows in", "rows out", "bytes out"
+    )
+    for vertex in vertices:
+        numbers = (count(vertex.micro_batches), seconds(vertex.busy_ms), count(vertex.rows_in), count(vertex.rows_out))
+        grid.add_row(vertex.vertex, *numbers, size(vertex.bytes_out))
+    return grid
+
+
+def _tables(tables: tuple[TableRecord, ...], versions: Mapping[TableName, int]) -> Grid:
+    grid = _numbers("tables", "table", "mode", "files", "rows", "bytes", "Delta version")
+    for table in tables:
+        files = table.adds if table.mode is TableMode.APPEND else table.files
+        mode = "append: adds" if table.mode is TableMode.APPEND else f"{table.mode.value}: all of it"
+        version = versions.get(table.table)
+        shown = "not published" if version is None else str(version)
+        sums = (count(sum(file.rows for file in files)), size(sum(file.bytes for file in files)))
+        grid.add_row(table.table, mode, count(len(files)), *sums, shown)
+    return grid
+
+
+def _state(record: CheckpointRecord) -> Text:
+    files = state_files(record)
+    return Text.assemble(
+        ("state ", "bold"),
+        f"{plural(len(files), 'file')}, {size(sum(file.bytes for file in files))} in all; ",
+        "a checkpoint refers to files, it does not copy them",
+    )
+
+
+def _positions(vertices: tuple[VertexRecord, ...]) -> Grid:
+    grid = Grid("source", "split", "position", title="positions", title_justify="left", title_style="bold")
+    for vertex in vertices:
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False):
+            grid.add_row(vertex.vertex, split, describe_position(subtask.position))
+    return grid
+
+
+def describe_position(position: str | None) -> str:
+    """Return a source's position in short: numbers and texts as they are, of a list how many it holds."""
+    if position is None:
+        return "at its start"
+    try:
+        found = json.loads(position)
+    except ValueError:
+        return position
+    if not isinstance(found, dict):
+        return str(found)
+    parts = (f"{_value(value)} {name}" for name, value in found.items() if name != "format")
+    return ", ".join(parts)
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool() | str() | None:
+            return str(value)
+        case int():
+            return count(value)
+        case list() | dict():
+            return count(len(value))
+        case _:
+            return str(value)
+
+
+def _numbers(title: str, *columns: str) -> Grid:
+    grid = Grid(*columns, title=title, title_justify="left", title_style="bold")
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    return grid

@@ -1,0 +1,79 @@
+"""Ready-made specifications: what the planner asks for by name and need not put together itself."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from checkpointing.identifiers import VertexId
+from jobs.operators.aggregate import Aggregate, AggregateFunction, aggregate_schema, combine, needed_columns
+from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema
+from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
+
+
+def aggregate_spec(  # noqa: PLR0913 - what an aggregate vertex is
+    *,
+    vertex: VertexId,
+    rows: StructType,
+    keys: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    parallelism: int,
+    max_parallelism: int,
+    table: StagedTable | None = None,
+    emits: bool = False,
+    combined: bool = False,
+) -> KeyedSpec:
+    """Return the vertex of these aggregates over rows of schema `rows`, whose output is the changed keys.
+
+    `combined` aggregates before the exchange as well: for many rows of few keys.
+    """
+    by, what = tuple(keys), tuple(aggregates)
+    schema = aggregate_schema(by, what, rows)
+
+    def partial(arriving: DataFrame) -> DataFrame:
+        return combine(arriving, by, what)
+
+    arriving = (
+        KeyedInput(keys=by, schema=schema, combine=partial)
+        if combined
+        else KeyedInput(keys=by, schema=needed_columns(by, what, rows))
+    )
+    return KeyedSpec(
+        vertex=vertex,
+        inputs=(arriving,),
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        function=AggregateFunction(by, what, combined=combined),
+        state=schema,
+        output=schema,
+        table=table,
+        emits=emits,
+    )
+
+
+def enrich_spec(  # noqa: PLR0913 - what an enriching vertex is
+    *,
+    vertex: VertexId,
+    left: StructType,
+    right: StructType,
+    keys: Sequence[str],
+    right_keys: Sequence[str],
+    columns: Sequence[str],
+    parallelism: int,
+    max_parallelism: int,
+    table: StagedTable | None = None,
+    emits: bool = True,
+) -> KeyedSpec:
+    """Return the vertex that gives left rows (input 0) the `columns` of the right row (input 1) of their key."""
+    needed = StructType([right[name] for name in dict.fromkeys([*right_keys, *columns])])
+    return KeyedSpec(
+        vertex=vertex,
+        inputs=(KeyedInput(keys=tuple(keys), schema=left), KeyedInput(keys=tuple(right_keys), schema=needed)),
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        function=EnrichFunction(tuple(keys), tuple(right_keys), tuple(columns)),
+        state=enrich_state_schema(keys, left, right, columns),
+        output=enrich_schema(left, right, columns),
+        table=table,
+        emits=emits,
+    )

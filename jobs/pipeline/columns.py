@@ -1,0 +1,85 @@
+"""Columns as a user names them: they must exist, once, and an aggregate says what it makes of one."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from jobs.operators.aggregate import Aggregate, Kind
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.state.merge import DELETED, KEY_GROUP
+
+RESERVED = (KEY_GROUP, DELETED)
+"""Columns that a state file has of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateColumn:
+    """What an output column of `aggregate` holds: an aggregate of `column` (None: of rows)."""
+
+    kind: Kind
+    column: str | None = None
+
+
+def count(column: str | None = None) -> AggregateColumn:
+    """Count rows, or the rows in which `column` is not null."""
+    return AggregateColumn(Kind.COUNT, column)
+
+
+def sum_of(column: str) -> AggregateColumn:
+    """Add up a column; nulls count for nothing, the sum of only nulls is null."""
+    return AggregateColumn(Kind.SUM, column)
+
+
+def min_of(column: str) -> AggregateColumn:
+    """Take a column's least value."""
+    return AggregateColumn(Kind.MIN, column)
+
+
+def max_of(column: str) -> AggregateColumn:
+    """Take a column's greatest value."""
+    return AggregateColumn(Kind.MAX, column)
+
+
+def named_aggregates(
+    where: str, keys: Sequence[str], rows: StructType, columns: Mapping[str, AggregateColumn]
+) -> tuple[Aggregate, ...]:
+    """Return the aggregates under their names; raise InvalidPipelineError for one that cannot be computed."""
+    if not columns:
+        raise InvalidPipelineError(f"{where}: an aggregate needs a column, such as rows=count()")
+    require_unique(where, [*keys, *columns])
+    require_free(where, [*keys, *columns])
+    require_columns(where, rows, [one.column for one in columns.values() if one.column is not None])
+    return tuple(Aggregate(one.kind, one.column, name) for name, one in columns.items())
+
+
+def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:
+    """Raise InvalidPipelineError unless there are keys, each a column, each once."""
+    if not keys:
+        raise InvalidPipelineError(f"{where}: name at least one key column")
+    require_unique(where, keys)
+    require_columns(where, rows, keys)
+
+
+def require_columns(where: str, rows: StructType, names: Iterable[str]) -> None:
+    """Raise InvalidPipelineError naming the columns that the rows lack, and those they have."""
+    missing = [name for name in names if name not in rows.names]
+    if missing:
+        raise InvalidPipelineError(f"{where}: there is no column {missing[0]!r}; the rows have {', '.join(rows.names)}")
+
+
+def require_unique(where: str, names: Iterable[str]) -> None:
+    """Raise InvalidPipelineError if two columns have one name; case does not count, as in Spark and Delta."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            other = seen[name.lower()]
+            raise InvalidPipelineError(f"{where}: columns {other!r} and {name!r} have one name; rename one")
+        seen[name.lower()] = name
+
+
+def require_free(where: str, names: Iterable[str]) -> None:
+    """Raise InvalidPipelineError for a name that the state's files use themselves."""
+    taken = [name for name in names if name.lower() in RESERVED]
+    if taken:
+        raise InvalidPipelineError(f"{where}: a state column may not be called {taken[0]!r}; rename it")

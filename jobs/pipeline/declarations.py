@@ -1,0 +1,168 @@
+"""A pipeline as data: the vertices that were declared, in the order in which a record meets them.
+
+A stream can only be used after it was made, so the order of declaration is a topological one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName, VertexId
+from jobs.operators.aggregate import Aggregate
+from jobs.operators.functions import KeyedFunction
+from jobs.operators.spec import Chain, RowRule
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.quality.expectation import Suite
+from jobs.sources.port import Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One stateless step and the schema after it. Uses of one stream share its steps: identity tells what is shared."""
+
+    chain: Chain
+    schema: StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a vertex reads: the rows of `origin` after these steps; `schema` is theirs then."""
+
+    origin: VertexId
+    steps: tuple[Step, ...]
+    schema: StructType
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTable:
+    """The table that a vertex writes; `suite` judges what was appended to it since the last checkpoint."""
+
+    name: TableName
+    mode: TableMode
+    keys: tuple[str, ...] = ()
+    suite: Suite | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """Row rules and where the rows that fail one go."""
+
+    rules: tuple[RowRule, ...]
+    quarantine: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class SourceVertex:
+    """A source; `rows` has its columns, split and position included."""
+
+    id: VertexId
+    source: Source
+    rows: StructType
+    rows_per_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedVertex:
+    """A stream that is written down once and read back by all who come after."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    table: OutputTable | None = None
+    check: RowCheck | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateVertex:
+    """Aggregates by key."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    aggregates: tuple[Aggregate, ...]
+    table: OutputTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichVertex:
+    """The first input's rows, each with these columns of the second input's row of its key."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    columns: tuple[str, ...]
+    table: OutputTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessVertex:
+    """A keyed process function; `state` has the key columns, then the function's own."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    function: KeyedFunction
+    state: StructType
+    table: OutputTable | None = None
+
+
+KeyedVertex = AggregateVertex | EnrichVertex | ProcessVertex
+Declared = SourceVertex | StagedVertex | KeyedVertex
+
+
+def inputs_of(vertex: Declared) -> tuple[Input, ...]:
+    """Return what a vertex reads; a source reads no vertex."""
+    return () if isinstance(vertex, SourceVertex) else vertex.inputs
+
+
+def tables_of(vertex: Declared) -> Iterator[TableName]:
+    """Yield the names of the output tables that a vertex writes."""
+    if isinstance(vertex, SourceVertex):
+        return
+    if vertex.table is not None:
+        yield vertex.table.name
+    if isinstance(vertex, StagedVertex) and vertex.check is not None:
+        yield vertex.check.quarantine
+
+
+class Declarations:
+    """The vertices of one pipeline, by id."""
+
+    def __init__(self, pipeline: str) -> None:
+        """Begin with none."""
+        self.pipeline = pipeline
+        self._vertices: dict[VertexId, Declared] = {}
+
+    def vertices(self) -> tuple[Declared, ...]:
+        """Return all vertices in topological order."""
+        return tuple(self._vertices.values())
+
+    def vertex(self, name: VertexId) -> Declared:
+        """Return a vertex that was declared."""
+        return self._vertices[name]
+
+    def add(self, vertex: Declared) -> None:
+        """Declare a vertex; raise InvalidPipelineError if its id or a table of it is taken."""
+        if vertex.id in self._vertices:
+            raise InvalidPipelineError(f"pipeline {self.pipeline}: two vertices have the id {vertex.id!r}; rename one")
+        self._put(vertex)
+
+    def amend(self, vertex: Declared) -> None:
+        """Replace a declared vertex by one that does more; raise InvalidPipelineError if a table of it is taken."""
+        self._put(vertex)
+
+    def _put(self, vertex: Declared) -> None:
+        rest = [other for other in self._vertices.values() if other.id != vertex.id]
+        others = {table: other.id for other in rest for table in tables_of(other)}
+        own = list(tables_of(vertex))
+        for table in own:
+            writer = others.get(table, vertex.id if own.count(table) > 1 else None)
+            if writer is not None:
+                raise InvalidPipelineError(
+                    f"vertex {vertex.id}: table {table} is written by vertex {writer} already; "
+                    "give each stream a table of its own"
+                )
+        self._vertices[vertex.id] = vertex

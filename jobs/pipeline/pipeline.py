@@ -1,0 +1,45 @@
+"""The pipeline: a name, its sources, and how it is checkpointed unless a run says otherwise."""
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import job_name, vertex_id
+from jobs.pipeline.columns import require_unique
+from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.streams import Stream
+from jobs.sources.port import Source, read_schema
+
+
+class Pipeline:
+    """What is computed from which sources into which tables.
+
+    `config` and `parallelism` (subtasks of every keyed vertex) are the pipeline's own defaults; a run
+    may override them. Ids of vertices and names of tables must stay what they are for as long as the
+    checkpoints are to be restored (G2).
+    """
+
+    def __init__(self, name: str, *, config: CheckpointConfig | None = None, parallelism: int = 1) -> None:
+        """Raise InvalidNameError for a name that may not be a folder's, InvalidPipelineError for no parallelism."""
+        self.name = job_name(name)
+        if parallelism < 1:
+            raise InvalidPipelineError(f"pipeline {name}: parallelism is {parallelism}, it must be at least 1")
+        self.config = config or CheckpointConfig()
+        self.parallelism = parallelism
+        self._declarations = Declarations(name)
+
+    def source(self, id: str, source: Source, *, rows_per_epoch: int | None = None) -> Stream:  # noqa: A002 - its name
+        """Return the rows of a source, `_split` and `_position` included.
+
+        `rows_per_epoch` caps what it sends between two barriers, so that sources of unequal size advance
+        together. Raises InvalidNameError for the id, InvalidPipelineError if it is taken or the cap is none.
+        """
+        name = vertex_id(id)
+        if rows_per_epoch is not None and rows_per_epoch < 1:
+            raise InvalidPipelineError(f"source {id}: rows_per_epoch is {rows_per_epoch}, it must be at least 1")
+        rows = read_schema(source)
+        require_unique(f"source {id}", rows.names)
+        self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch))
+        return Stream(self._declarations, name, (), rows)
+
+    def vertices(self) -> tuple[Declared, ...]:
+        """Return what was declared, in topological order."""
+        return self._declarations.vertices()

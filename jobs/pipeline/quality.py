@@ -1,0 +1,51 @@
+"""Expectations on a stream: as row rules, which split it, or as a suite, which judges its table (J3)."""
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from jobs.operators.spec import Chain, RowRule
+from jobs.operators.stateless_job import failed_rules
+from jobs.pipeline.columns import require_columns
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
+from jobs.quality.rules import compile_row_rule
+
+_NAMING = ("column", "column_A", "column_B")
+"""The arguments in which Great Expectations names a column."""
+
+
+def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation]) -> tuple[RowRule, ...]:
+    """Return the rules that these expectations are for single rows; raise InvalidPipelineError for one that is none."""
+    if not expectations:
+        raise InvalidPipelineError(f"{where}: check_rows needs at least one expectation")
+    _require_expected_columns(where, rows, expectations)
+    try:
+        return tuple(RowRule(str(one), compile_row_rule(one)) for one in expectations)
+    except InvalidExpectationError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+
+
+def good_rows(rules: Sequence[RowRule]) -> Chain:
+    """Return the step that drops the rows which fail a rule."""
+
+    def keep(rows: DataFrame) -> DataFrame:
+        return rows.filter(failed_rules(rules).isNull())
+
+    return keep
+
+
+def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:
+    """Return the suite of a table; raise InvalidPipelineError for an empty one or one of columns that are not there."""
+    _require_expected_columns(f"table {table}", rows, expectations)
+    try:
+        return Suite(name, table, expectations)
+    except InvalidExpectationError as error:
+        raise InvalidPipelineError(f"table {table}: {error}") from error
+
+
+def _require_expected_columns(where: str, rows: StructType, expectations: Iterable[Expectation]) -> None:
+    for expectation in expectations:
+        named = (expectation.kwargs.get(argument) for argument in _NAMING)
+        require_columns(f"{where}, {expectation}", rows, [name for name in named if isinstance(name, str)])

@@ -1,0 +1,41 @@
+"""Ready-made steps of a stream: each a function of a DataFrame, lazy and row by row."""
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import DataType
+
+from jobs.operators.spec import Chain
+
+
+def selected(columns: Sequence[str]) -> Chain:
+    """Return the step that keeps these columns, in this order."""
+
+    def select(rows: DataFrame) -> DataFrame:
+        return rows.select(*[F.col(f"`{name}`") for name in columns])
+
+    return select
+
+
+def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
+    """Return the step that adds or replaces a column; the expression is built when a session is there."""
+
+    def add(rows: DataFrame) -> DataFrame:
+        column = F.expr(expression) if isinstance(expression, str) else expression()
+        return rows.withColumn(name, column.cast(kind))
+
+    return add
+
+
+def in_turn(chains: Sequence[Chain]) -> Chain | None:
+    """Return these steps as one, None if there are none."""
+    if not chains:
+        return None
+
+    def apply(rows: DataFrame) -> DataFrame:
+        for chain in chains:
+            rows = chain(rows)
+        return rows
+
+    return apply

@@ -1,0 +1,300 @@
+"""Streams: rows on their way, each operation returning the stream after it.
+
+A stream is a description. Its steps cost nothing until a vertex reads it, and are folded into that
+vertex's own Spark job; they must be deterministic, for each reader runs them itself.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column
+from pyspark.sql.types import DataType, StructField, StructType
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import VertexId, table_name, vertex_id
+from jobs.operators.aggregate import aggregate_schema
+from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
+from jobs.operators.functions import KeyedFunction
+from jobs.operators.spec import FAILED, Chain
+from jobs.pipeline.columns import (
+    AggregateColumn,
+    named_aggregates,
+    require_columns,
+    require_free,
+    require_keys,
+    require_unique,
+)
+from jobs.pipeline.declarations import (
+    AggregateVertex,
+    Declarations,
+    Declared,
+    EnrichVertex,
+    Input,
+    OutputTable,
+    ProcessVertex,
+    RowCheck,
+    SourceVertex,
+    StagedVertex,
+    Step,
+)
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.quality import good_rows, row_rules, suite_of
+from jobs.pipeline.steps import selected, with_column
+from jobs.quality.expectation import Expectation
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The rows of vertex `origin` after `steps`; `schema` is theirs. Made by a Pipeline."""
+
+    declarations: Declarations
+    origin: VertexId
+    steps: tuple[Step, ...]
+    schema: StructType
+
+    # -------------------------------------------------------------- stateless steps
+
+    def transform(self, chain: Chain, schema: StructType | None = None) -> "Stream":
+        """Apply a function of a DataFrame; `schema` is what it returns (None: it keeps the columns).
+
+        The function must be deterministic and row by row: it sees one micro-batch at a time.
+        """
+        if schema is not None:
+            require_unique(f"a transformation of {self.origin}", schema.names)
+        after = self.schema if schema is None else schema
+        return replace(self, steps=(*self.steps, Step(chain, after)), schema=after)
+
+    def select(self, *columns: str) -> "Stream":
+        """Keep these columns, in this order; raise InvalidPipelineError for one that is not there."""
+        where = f"select on {self.origin}"
+        require_keys(where, self.schema, columns)
+        return self.transform(selected(columns), StructType([self.schema[name] for name in columns]))
+
+    def drop(self, *columns: str) -> "Stream":
+        """Keep all but these columns; raise InvalidPipelineError for one that is not there."""
+        require_columns(f"drop on {self.origin}", self.schema, columns)
+        return self.select(*[name for name in self.schema.names if name not in columns])
+
+    def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":  # noqa: A002 - what it is
+        """Add a column, or replace it in its place; `expression` is Spark SQL or builds a Column, cast to `type`."""
+        fields = {field.name: field for field in self.schema.fields} | {name: StructField(name, type)}
+        require_unique(f"with_column on {self.origin}", fields)
+        return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
+
+    # -------------------------------------------------------------- tables
+
+    def table(self, name: str, *, id: str | None = None) -> "Stream":  # noqa: A002 - its name
+        """Append the rows to a table and go on with exactly what was written to it.
+
+        On the direct output of a keyed vertex that vertex writes the table. Elsewhere a vertex of its own
+        does, under `id`. Raises InvalidNameError, InvalidPipelineError if the id is missing or the name taken.
+        """
+        table = OutputTable(table_name(name), TableMode.APPEND)
+        vertex = self._unkept_keyed_vertex()
+        if id is None and vertex is not None:
+            self.declarations.amend(replace(vertex, table=table))
+            return self
+        if id is None:
+            raise InvalidPipelineError(
+                f"table {name}: the vertex that writes it needs an id of its own, as in table({name!r}, id=...)"
+            )
+        return self._staged(id, table, None)
+
+    def upsert(self, name: str, keys: Sequence[str] = ()) -> "Stream":
+        """Keep one row per key in a table: the newest; `keys` default to those of the keyed vertex.
+
+        The vertex's own keys must be among them, so that all rows of a table key meet in one subtask.
+        Raises InvalidNameError, InvalidPipelineError if this is not the direct output of a keyed vertex.
+        """
+        name = table_name(name)
+        vertex = self._unkept_keyed_vertex()
+        if vertex is None:
+            raise InvalidPipelineError(
+                f"table {name}: only the direct output of a keyed vertex that writes no table yet can be upserted; "
+                "key the stream and aggregate or process it first"
+            )
+        own = vertex.inputs[0].keys
+        by = tuple(keys) or own
+        require_keys(f"table {name}", self.schema, by)
+        lacking = [key for key in own if key not in by]
+        if lacking:
+            raise InvalidPipelineError(
+                f"table {name}: the keys {list(by)} lack {lacking[0]!r}, a key of vertex {vertex.id}; "
+                "rows of one table key must meet in one subtask"
+            )
+        self.declarations.amend(replace(vertex, table=OutputTable(name, TableMode.UPSERT, by)))
+        return self
+
+    # -------------------------------------------------------------- quality
+
+    def check_rows(self, *expectations: Expectation, quarantine: str, id: str | None = None) -> "Stream":  # noqa: A002 - its name
+        """Split each micro-batch (J3): failing rows go to `quarantine`, naming what they failed; go on with the good.
+
+        Directly after `table(..., id=...)` the vertex that writes the table does it, and the table holds
+        all rows. Elsewhere a vertex of its own does, under `id`. Raises InvalidNameError, and
+        InvalidPipelineError for an expectation that says nothing of single rows or names no column.
+        """
+        place = id or self.origin
+        check = RowCheck(row_rules(f"vertex {place}", self.schema, expectations), table_name(quarantine))
+        require_unique(f"vertex {place}", [*self.schema.names, FAILED])
+        if id is not None:
+            return self._staged(id, None, check).transform(good_rows(check.rules))
+        vertex = self._vertex()
+        if not isinstance(vertex, StagedVertex) or self.steps or vertex.check is not None:
+            raise InvalidPipelineError(
+                f"quarantine {quarantine}: rows are checked right after table(..., id=...), once; "
+                "elsewhere by a vertex of its own, as in check_rows(..., id=...)"
+            )
+        self.declarations.amend(replace(vertex, check=check))
+        return self.transform(good_rows(check.rules))
+
+    def expect(self, *expectations: Expectation, suite: str | None = None) -> "Stream":
+        """Judge, at each barrier, all rows appended to the table since the last checkpoint (J3).
+
+        Failing, nothing of the epoch becomes visible and the tick ends. Must follow `table`. `suite` names
+        the expectations together; the table's own name does if it is None. Raises InvalidPipelineError.
+        """
+        vertex = self._vertex()
+        if isinstance(vertex, SourceVertex) or vertex.table is None or self.steps:
+            raise InvalidPipelineError(
+                f"expect on {self.origin}: a suite judges a table; write it right after table(...)"
+            )
+        table = vertex.table
+        if table.mode is not TableMode.APPEND:
+            raise InvalidPipelineError(
+                f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
+                "judge the stream that feeds it"
+            )
+        if table.suite is not None:
+            raise InvalidPipelineError(f"table {table.name}: it has a suite already; put all expectations into one")
+        named = suite_of(suite or table.name.replace("/", "_"), table.name, self.schema, expectations)
+        self.declarations.amend(replace(vertex, table=replace(table, suite=named)))
+        return self
+
+    # -------------------------------------------------------------- keys
+
+    def key_by(self, *keys: str) -> "KeyedStream":
+        """Key the rows by these columns; raise InvalidPipelineError unless each is there, once."""
+        require_keys(f"key_by on {self.origin}", self.schema, keys)
+        return KeyedStream(self, keys)
+
+    # -------------------------------------------------------------- leaves
+
+    def as_input(self, keys: tuple[str, ...] = ()) -> Input:
+        """Return the stream as what a vertex reads."""
+        return Input(self.origin, self.steps, self.schema, keys)
+
+    def _vertex(self) -> Declared:
+        return self.declarations.vertex(self.origin)
+
+    def _unkept_keyed_vertex(self) -> AggregateVertex | EnrichVertex | ProcessVertex | None:
+        """Return the keyed vertex whose direct output this is, unless it writes a table already."""
+        vertex = self._vertex()
+        if isinstance(vertex, SourceVertex | StagedVertex) or self.steps or vertex.table is not None:
+            return None
+        return vertex
+
+    def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None) -> "Stream":  # noqa: A002 - its name
+        name = vertex_id(id)
+        self.declarations.add(StagedVertex(name, (self.as_input(),), self.schema, table, check))
+        return Stream(self.declarations, name, (), self.schema)
+
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    """A stream and the columns that its rows are keyed by."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+
+    def aggregate(self, id: str, /, **columns: AggregateColumn) -> Stream:  # noqa: A002 - its name
+        """Keep aggregates by key: `aggregate("per_user", orders=count(), spent=sum_of("amount"))`.
+
+        The stream after it has the new row of each key that a micro-batch touched. Raises InvalidNameError,
+        InvalidPipelineError for a missing column or one that cannot be added up.
+        """
+        name, where, rows = vertex_id(id), f"vertex {id}", self.stream.schema
+        aggregates = named_aggregates(where, self.keys, rows, columns)
+        try:
+            schema = aggregate_schema(self.keys, aggregates, rows)
+        except ValueError as error:
+            raise InvalidPipelineError(f"{where}: {error}") from error
+        vertex = AggregateVertex(name, (self.stream.as_input(self.keys),), schema, aggregates)
+        return _declared(self.stream.declarations, vertex)
+
+    def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
+        """Run a keyed function; `state` has its own columns (the keys come before them)."""
+        return _processed((self,), id, function, state, output)
+
+    def connect(self, other: "KeyedStream") -> "ConnectedStreams":
+        """Let rows of equal keys of two streams meet; raise InvalidPipelineError unless the keys' types are equal."""
+        where = f"connect of {self.stream.origin} and {other.stream.origin}"
+        if self.stream.declarations is not other.stream.declarations:
+            raise InvalidPipelineError(f"{where}: the streams belong to two pipelines")
+        own, its = self.key_types(), other.key_types()
+        if own != its:
+            raise InvalidPipelineError(
+                f"{where}: the keys are {_listed(self.keys, own)} and {_listed(other.keys, its)}; "
+                "cast them to the same types, in the same order"
+            )
+        return ConnectedStreams(self, other)
+
+    def key_types(self) -> list[DataType]:
+        """Return the types of the key columns, in order."""
+        return [self.stream.schema[key].dataType for key in self.keys]
+
+    def as_input(self) -> Input:
+        """Return the keyed stream as what a vertex reads."""
+        return self.stream.as_input(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedStreams:
+    """Two streams keyed alike, each an input of its own: their barriers are aligned."""
+
+    left: KeyedStream
+    right: KeyedStream
+
+    def enrich(self, id: str, *columns: str) -> Stream:  # noqa: A002 - its name
+        """Give each left row these columns of the right row of its key, once that is known, whichever came first.
+
+        A left row without one waits in keyed state. Raises InvalidNameError, InvalidPipelineError for a column that
+        the right rows lack or the left rows have.
+        """
+        name, where = vertex_id(id), f"vertex {id}"
+        left, right = self.left.stream.schema, self.right.stream.schema
+        require_keys(where, right, columns)
+        require_unique(where, [*self.left.keys, RIGHT, WAITING])
+        require_free(where, self.left.keys)
+        try:
+            schema = enrich_schema(left, right, columns)
+        except ValueError as error:
+            raise InvalidPipelineError(f"{where}: {error}") from error
+        inputs = (self.left.as_input(), self.right.as_input())
+        return _declared(self.left.stream.declarations, EnrichVertex(name, inputs, schema, columns))
+
+    def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
+        """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them)."""
+        return _processed((self.left, self.right), id, function, state, output)
+
+
+def _processed(
+    streams: tuple[KeyedStream, ...], id: str, function: KeyedFunction, state: StructType, output: StructType  # noqa: A002 - its name
+) -> Stream:
+    name, where, first = vertex_id(id), f"vertex {id}", streams[0]
+    require_unique(f"{where}, state", [*first.keys, *state.names])
+    require_free(where, [*first.keys, *state.names])
+    require_unique(f"{where}, output", output.names)
+    keyed = StructType([*[first.stream.schema[key] for key in first.keys], *state.fields])
+    inputs = tuple(each.as_input() for each in streams)
+    return _declared(first.stream.declarations, ProcessVertex(name, inputs, output, function, keyed))
+
+
+def _declared(declarations: Declarations, vertex: AggregateVertex | EnrichVertex | ProcessVertex) -> Stream:
+    declarations.add(vertex)
+    return Stream(declarations, vertex.id, (), vertex.rows)
+
+
+def _listed(keys: Sequence[str], types: Sequence[DataType]) -> str:
+    return ", ".join(f"{key} {kind.simpleString()}" for key, kind in zip(keys, types, strict=True))

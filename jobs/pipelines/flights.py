@@ -1,0 +1,68 @@
+"""The demo: New York's flights of 2013 meet the weather, from bronze through silver to gold.
+
+Cancelled and diverted flights have no `arr_delay`: bronze keeps them, silver does not get them. A
+flight goes to silver once the weather of its airport and hour is known; 1,527 wait for ever.
+"""
+
+from pathlib import Path
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType
+
+from checkpointing.config import CheckpointConfig
+from jobs.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
+from jobs.pipeline import Pipeline, count, max_of, sum_of
+from jobs.quality.expectation import Expectation
+from jobs.sources.files import FileSource
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+
+CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_max=4_000, retained=3)
+"""A checkpoint every 12,000 flights: 29 of them cover the year."""
+
+WEATHER_ROWS_PER_EPOCH = 1_000
+"""The weather has a thirteenth of the flights' rows: so capped, it keeps pace with them."""
+
+FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA)
+WEATHER = from_arrow_schema(WEATHER_SCHEMA)
+
+
+def build(data: Path) -> Pipeline:
+    """Return the pipeline over the input that `jobs.flights_data` laid out under `data`."""
+    pipeline = Pipeline("flights", config=CONFIG, parallelism=2)
+    flights = (
+        pipeline.source("flights", FileSource(data / "flights", FLIGHTS))
+        .table("bronze/flights", id="bronze_flights")
+        .check_rows(
+            Expectation("expect_column_values_to_not_be_null", {"column": "arr_delay"}), quarantine="quarantine/flights"
+        )
+    )
+    weather = pipeline.source(
+        "weather", FileSource(data / "weather", WEATHER), rows_per_epoch=WEATHER_ROWS_PER_EPOCH
+    ).table("bronze/weather", id="bronze_weather")
+    silver = (
+        flights.drop(SPLIT_COLUMN, POSITION_COLUMN)
+        .key_by("origin", "time_hour")
+        .connect(weather.key_by("origin", "time_hour"))
+        .enrich("silver_flights", "temp", "wind_speed", "precip", "visib")
+        .table("silver/flights")
+        .expect(
+            Expectation("expect_column_values_to_be_between", {"column": "distance", "min_value": 0}),
+            Expectation("expect_column_values_to_not_be_null", {"column": "arr_delay"}),
+            Expectation("expect_column_values_to_be_in_set", {"column": "origin", "value_set": ["EWR", "JFK", "LGA"]}),
+            suite="silver_flights",
+        )
+    )
+    (
+        silver.key_by("carrier", "dest")
+        .aggregate(
+            "delays_by_route", flights=count(), arr_delay_sum=sum_of("arr_delay"), arr_delay_max=max_of("arr_delay")
+        )
+        .upsert("gold/delays_by_route")
+    )
+    (
+        silver.with_column("wind_band", "floor(wind_speed / 5) * 5", LongType())
+        .key_by("wind_band")
+        .aggregate("delays_by_wind", flights=count(), arr_delay_sum=sum_of("arr_delay"))
+        .upsert("gold/delays_by_wind")
+    )
+    return pipeline

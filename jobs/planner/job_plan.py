@@ -1,0 +1,71 @@
+"""A planned job: all that a tick needs to know of a pipeline, and which splits its sources have."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.graph import JobGraph, TableMode, Vertex
+from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, split_id
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.operators.spec import VertexPlan
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.quality.expectation import Suite
+from jobs.sources.port import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A pipeline as it runs.
+
+    `graph` knows every table: outputs, quarantines, operator states. `table_schemas` and `modes` hold
+    the same tables by name. Sources have no subtasks until their splits are known.
+    """
+
+    job: JobName
+    graph: JobGraph
+    config: CheckpointConfig
+    vertices: Mapping[VertexId, VertexPlan]
+    sources: Mapping[VertexId, Source]
+    table_schemas: Mapping[TableName, pa.Schema]
+    suites: Mapping[TableName, Suite]
+    rows_per_epoch: Mapping[VertexId, int]
+
+    @property
+    def modes(self) -> dict[TableName, TableMode]:
+        """How each table follows its stream."""
+        return {table.name: table.mode for table in self.graph.tables()}
+
+    def with_discovered_splits(self, restored: CheckpointRecord | None = None) -> "JobPlan":
+        """Return the plan with the splits of the restored cut, in its order, then those found since.
+
+        A subtask keeps its index, and so its position, for as long as the source keeps its id. A split that
+        is gone is kept too: what to make of that is the source's business. Raises SourceError if splits
+        cannot be listed, InvalidPipelineError for a source that has none.
+        """
+        known = {} if restored is None else {record.vertex: record.splits for record in restored.vertices}
+        return self.with_splits(
+            {
+                name: _in_order([split_id(text) for text in known.get(name, ())], source.splits())
+                for name, source in self.sources.items()
+            }
+        )
+
+    def with_splits(self, splits: Mapping[VertexId, Sequence[SplitId]]) -> "JobPlan":
+        """Return the plan with these splits, in this order; raise InvalidPipelineError for a source without any."""
+        for name in self.sources:
+            if not splits.get(name):
+                raise InvalidPipelineError(
+                    f"source {name}: it has no split to read; lay its input out first, or correct where it looks"
+                )
+        vertices = tuple(_with_splits(vertex, splits.get(vertex.id)) for vertex in self.graph.vertices)
+        return replace(self, graph=JobGraph(vertices, self.graph.edges))
+
+
+def _in_order(restored: Sequence[SplitId], found: Sequence[SplitId]) -> tuple[SplitId, ...]:
+    return tuple(dict.fromkeys([*restored, *found]))
+
+
+def _with_splits(vertex: Vertex, splits: Sequence[SplitId] | None) -> Vertex:
+    return vertex if splits is None else replace(vertex, parallelism=len(splits), splits=tuple(splits))

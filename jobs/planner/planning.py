@@ -1,0 +1,114 @@
+"""The planner: what a pipeline declares becomes vertices, edges and tables, and what nothing uses is refused."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
+from checkpointing.metadata.paths import table_of_state
+from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
+from jobs.pipeline.declarations import Declared, SourceVertex, inputs_of
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.pipeline import Pipeline
+from jobs.planner.job_plan import JobPlan
+from jobs.planner.staging import stage_shared_sources
+from jobs.planner.vertices import Around, vertex_plan
+from jobs.quality.expectation import Suite
+from jobs.state.backend import state_file_schema
+
+
+def plan(
+    pipeline: Pipeline, *, parallelism: int | None = None, config: CheckpointConfig | None = None
+) -> JobPlan:
+    """Return how the pipeline runs; None: as the pipeline itself says.
+
+    Raises InvalidPipelineError for a source that nothing reads, a pipeline without vertices and a
+    configuration that names no source of it; InvalidSpecError for a vertex that no job can run.
+    """
+    used = config or pipeline.config
+    vertices = stage_shared_sources(pipeline.vertices())
+    _require_all_read(pipeline.name, vertices)
+    _require_counted_sources(vertices, used)
+    around = Around(
+        vertices={vertex.id: vertex for vertex in vertices},
+        read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex)),
+        parallelism=pipeline.parallelism if parallelism is None else parallelism,
+        max_parallelism=used.max_parallelism,
+    )
+    plans = {vertex.id: vertex_plan(vertex, around) for vertex in vertices if not isinstance(vertex, SourceVertex)}
+    sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
+    suites = _suites(vertices)
+    return JobPlan(
+        job=pipeline.name,
+        graph=JobGraph(
+            tuple(_graph_vertex(pipeline.name, vertex, plans, suites) for vertex in vertices),
+            tuple(edge for vertex in vertices for edge in _edges_into(vertex)),
+        ),
+        config=used,
+        vertices=plans,
+        sources={source.id: source.source for source in sources},
+        table_schemas=dict(_schemas(pipeline.name, plans)),
+        suites=suites,
+        rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
+    )
+
+
+def _require_all_read(job: JobName, vertices: Sequence[Declared]) -> None:
+    read = {reads.origin for vertex in vertices for reads in inputs_of(vertex)}
+    idle = [vertex.id for vertex in vertices if isinstance(vertex, SourceVertex) and vertex.id not in read]
+    if idle:
+        raise InvalidPipelineError(
+            f"pipeline {job}: nothing reads source {idle[0]}; keep it in a table, key it, or leave it out"
+        )
+    if not vertices:
+        raise InvalidPipelineError(f"pipeline {job}: it has no source")
+
+
+def _require_counted_sources(vertices: Sequence[Declared], config: CheckpointConfig) -> None:
+    sources = [vertex.id for vertex in vertices if isinstance(vertex, SourceVertex)]
+    unknown = [name for name in config.rows_of if name not in sources]
+    if unknown:
+        raise InvalidPipelineError(f"rows_of: there is no source {unknown[0]!r}, only {', '.join(sources)}")
+
+
+def _graph_vertex(
+    job: JobName, vertex: Declared, plans: Mapping[VertexId, VertexPlan], suites: Mapping[TableName, Suite]
+) -> Vertex:
+    if isinstance(vertex, SourceVertex):
+        return Vertex(vertex.id, VertexKind.SOURCE, 0)
+    spec = plans[vertex.id].spec
+    written = _output_tables(plans[vertex.id])
+    outputs = tuple(Table(table.name, table.mode, table.keys, judged=table.name in suites) for table in written)
+    if isinstance(spec, KeyedSpec):
+        state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys)
+        return Vertex(vertex.id, VertexKind.KEYED, spec.parallelism, (*outputs, state))
+    return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs)
+
+
+def _edges_into(vertex: Declared) -> Iterator[EdgeId]:
+    for ordinal, reads in enumerate(inputs_of(vertex)):
+        yield EdgeId(reads.origin, vertex.id, ordinal)
+
+
+def _output_tables(planned: VertexPlan) -> Iterator[StagedTable]:
+    spec = planned.spec
+    if spec.table is not None:
+        yield spec.table
+    if not isinstance(spec, KeyedSpec) and spec.quarantine is not None:
+        yield spec.quarantine
+
+
+def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tuple[TableName, pa.Schema]]:
+    for name, planned in plans.items():
+        for table in _output_tables(planned):
+            yield table.name, arrow_schema(table.schema)
+        if isinstance(planned.spec, KeyedSpec):
+            yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state))
+
+
+def _suites(vertices: Sequence[Declared]) -> dict[TableName, Suite]:
+    tables = (vertex.table for vertex in vertices if not isinstance(vertex, SourceVertex))
+    return {table.name: table.suite for table in tables if table is not None and table.suite is not None}

@@ -1,0 +1,131 @@
+"""One declared vertex as the operators run it: its specification and its inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from pyspark.sql.types import StructType
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import VertexId
+from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
+from jobs.operators.spec import (
+    InputPlan,
+    KeyedInput,
+    KeyedSpec,
+    Spec,
+    StagedTable,
+    StatelessSpec,
+    VertexPlan,
+    quarantine_schema,
+)
+from jobs.pipeline.declarations import (
+    AggregateVertex,
+    Declared,
+    EnrichVertex,
+    Input,
+    KeyedVertex,
+    OutputTable,
+    ProcessVertex,
+    SourceVertex,
+    StagedVertex,
+    inputs_of,
+)
+from jobs.pipeline.steps import in_turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a vertex's plan depends on beside itself: the others by id, who is read, how wide keyed vertices are."""
+
+    vertices: Mapping[VertexId, Declared]
+    read: frozenset[VertexId]
+    parallelism: int
+    max_parallelism: int
+
+
+def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
+    """Return the vertex's plan; raise InvalidSpecError, naming it, if no job can run it."""
+    return VertexPlan(_spec(vertex, around), tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
+
+
+def _input_plan(reads: Input, around: Around) -> InputPlan:
+    origin = around.vertices[reads.origin]
+    reader = origin.source if isinstance(origin, SourceVertex) else None
+    return InputPlan(origin.rows, reader, in_turn([step.chain for step in reads.steps]))
+
+
+def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
+    match vertex:
+        case StagedVertex():
+            return _stateless_spec(vertex, around)
+        case AggregateVertex():
+            return _aggregate_spec(vertex, around)
+        case EnrichVertex():
+            return _enrich_spec(vertex, around)
+        case ProcessVertex():
+            return _process_spec(vertex, around)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _stateless_spec(vertex: StagedVertex, around: Around) -> StatelessSpec:
+    check = vertex.check
+    return StatelessSpec(
+        vertex=vertex.id,
+        schema=vertex.rows,
+        table=_staged_table(vertex.table, vertex.rows),
+        rules=() if check is None else check.rules,
+        quarantine=None
+        if check is None
+        else StagedTable(check.quarantine, TableMode.APPEND, quarantine_schema(vertex.rows)),
+        emits=vertex.id in around.read,
+    )
+
+
+def _aggregate_spec(vertex: AggregateVertex, around: Around) -> KeyedSpec:
+    (reads,) = vertex.inputs
+    return aggregate_spec(
+        vertex=vertex.id,
+        rows=reads.schema,
+        keys=reads.keys,
+        aggregates=vertex.aggregates,
+        parallelism=around.parallelism,
+        max_parallelism=around.max_parallelism,
+        table=_staged_table(vertex.table, vertex.rows),
+        emits=vertex.id in around.read,
+    )
+
+
+def _enrich_spec(vertex: EnrichVertex, around: Around) -> KeyedSpec:
+    left, right = vertex.inputs
+    return enrich_spec(
+        vertex=vertex.id,
+        left=left.schema,
+        right=right.schema,
+        keys=left.keys,
+        right_keys=right.keys,
+        columns=vertex.columns,
+        parallelism=around.parallelism,
+        max_parallelism=around.max_parallelism,
+        table=_staged_table(vertex.table, vertex.rows),
+        emits=vertex.id in around.read,
+    )
+
+
+def _process_spec(vertex: ProcessVertex, around: Around) -> KeyedSpec:
+    return KeyedSpec(
+        vertex=vertex.id,
+        inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),
+        parallelism=around.parallelism,
+        max_parallelism=around.max_parallelism,
+        function=vertex.function,
+        state=vertex.state,
+        output=vertex.rows,
+        table=_staged_table(vertex.table, vertex.rows),
+        emits=vertex.id in around.read,
+    )
+
+
+def _staged_table(table: OutputTable | None, rows: StructType) -> StagedTable | None:
+    return None if table is None else StagedTable(table.name, table.mode, rows, table.keys)

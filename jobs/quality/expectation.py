@@ -1,0 +1,94 @@
+"""An expectation as a user writes it: Great Expectations' type and keyword arguments, checked when written."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from math import isfinite
+from types import MappingProxyType
+from typing import Final
+
+Scalar = str | bool | int | float | Decimal | date | datetime
+"""What an argument may hold, beside None; it must mean the same in pandas, in SQL and in a report."""
+
+Argument = Scalar | tuple[Scalar, ...] | None
+
+_EXACT: Final = 2**53
+_TYPE: Final = re.compile(r"expect_[a-z0-9_]+")
+
+
+class InvalidExpectationError(ValueError):
+    """An expectation that cannot be what its author meant: names the expectation, the argument and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """An expectation: `type` is Great Expectations' name of it, `kwargs` its arguments.
+
+    Raises InvalidExpectationError for a type that is no expectation's name and for arguments that are
+    not plain finite values or sequences of them.
+    """
+
+    type: str
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the type's form and make the arguments immutable."""
+        if not _TYPE.fullmatch(self.type):
+            raise InvalidExpectationError(f"expectation type {self.type!r} must look like expect_column_values_to_...")
+        plain = {name: self._plain(name, value) for name, value in self.kwargs.items()}
+        object.__setattr__(self, "kwargs", MappingProxyType(plain))
+
+    def __hash__(self) -> int:
+        """Hash by type and arguments."""
+        return hash((self.type, tuple(sorted(self.kwargs.items(), key=lambda pair: pair[0]))))
+
+    def __str__(self) -> str:
+        """Return the expectation as it would be written: `type(name=value, ...)`."""
+        return f"{self.type}({', '.join(f'{name}={value!r}' for name, value in self.kwargs.items())})"
+
+    def _plain(self, name: str, value: object) -> Argument:
+        if isinstance(value, list | tuple | set | frozenset):
+            ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+            return tuple(self._scalar(name, each) for each in ordered)
+        return None if value is None else self._scalar(name, value)
+
+    def _scalar(self, name: str, value: object) -> Scalar:
+        if not isinstance(value, Scalar):
+            kind = type(value).__name__
+            raise InvalidExpectationError(
+                f"{self.type}: argument {name} holds a {kind}; only plain values can be judged"
+            )
+        if isinstance(value, float | Decimal) and not isfinite(value):
+            raise InvalidExpectationError(f"{self.type}: argument {name} is {value}; only finite numbers can be judged")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Expectations that judge, at the barrier, all rows staged for one table since the last checkpoint."""
+
+    name: str
+    table: str
+    expectations: tuple[Expectation, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a suite that could reject nothing, and one that says the same twice."""
+        if not self.expectations:
+            raise InvalidExpectationError(f"suite {self.name} of table {self.table} has no expectation")
+        twice = [each for each in self.expectations if self.expectations.count(each) > 1]
+        if twice:
+            raise InvalidExpectationError(f"suite {self.name} of table {self.table} holds {twice[0]} twice")
+        for expectation in self.expectations:
+            _refuse_inexact_bounds(expectation)
+
+
+def _refuse_inexact_bounds(expectation: Expectation) -> None:
+    """Great Expectations turns whole-number bounds into floating point: beyond 2**53 it would judge others."""
+    for name in ("min_value", "max_value"):
+        bound = expectation.kwargs.get(name)
+        if isinstance(bound, int) and abs(bound) > _EXACT:
+            raise InvalidExpectationError(
+                f"{expectation.type}: {name} {bound} is beyond 2**53, where a suite is not exact; use a row rule"
+            )

@@ -1,0 +1,216 @@
+"""Row rules: an expectation on single rows as Spark SQL that is true for a good row, and never null.
+
+The verdict is Great Expectations' own on pandas data: null passes every expectation but the one that
+forbids it, and of a pair of columns only rows in which both are null are ignored. Two differences are
+inherent and harmless: regular expressions are Java's here and Python's there, which agree on what both
+know; and NaN, which pandas takes for null, is a number to Spark, so sources write null (design 8).
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from jobs.quality.expectation import Expectation, InvalidExpectationError
+
+_IGNORED: Final = frozenset({"severity", "meta", "notes", "description"})
+
+
+def compile_row_rule(expectation: Expectation) -> str:
+    """Return Spark SQL that says whether a row is good.
+
+    Raises InvalidExpectationError for an expectation that says nothing about single rows, or an argument
+    that has no meaning there, naming those that have.
+    """
+    if expectation.type not in _RULES:
+        raise InvalidExpectationError(
+            f"{expectation.type} cannot split rows; row rules are: {', '.join(sorted(_RULES))}. "
+            "Put it into a suite instead"
+        )
+    required, optional, rule = _RULES[expectation.type]
+    arguments = {name: value for name, value in expectation.kwargs.items() if name not in _IGNORED}
+    _check_arguments(expectation, arguments, required, optional)
+    return rule(_Arguments(expectation, arguments))
+
+
+def supported_row_rules() -> tuple[str, ...]:
+    """Return the types of the expectations that can split rows."""
+    return tuple(sorted(_RULES))
+
+
+def _check_arguments(
+    expectation: Expectation, arguments: dict[str, Any], required: frozenset[str], optional: frozenset[str]
+) -> None:
+    missing = sorted(name for name in required if arguments.get(name) is None)
+    if missing:
+        raise InvalidExpectationError(f"{expectation.type}: argument {missing[0]} is missing")
+    if arguments.pop("mostly", 1) != 1:
+        raise InvalidExpectationError(f"{expectation.type}: 'mostly' says nothing about a single row; use a suite")
+    unknown = sorted(set(arguments) - required - optional)
+    if unknown:
+        known = ", ".join(sorted(required | optional))
+        raise InvalidExpectationError(f"{expectation.type}: a row rule has no argument {unknown[0]}; it has {known}")
+
+
+class _Arguments:
+    """The arguments of one expectation, as SQL."""
+
+    def __init__(self, expectation: Expectation, values: Mapping[str, Any]) -> None:
+        self._expectation = expectation
+        self._values = values
+
+    def column(self, name: str = "column") -> str:
+        value = self._values[name]
+        if not isinstance(value, str) or not value:
+            raise self.wrong(f"argument {name} must name a column")
+        return "`" + value.replace("`", "``") + "`"
+
+    def get(self, name: str) -> Any:  # noqa: ANN401 - an argument's type is its own
+        return self._values.get(name)
+
+    def literal(self, name: str) -> str:
+        return literal(self._values[name])
+
+    def literals(self, name: str) -> tuple[str, ...]:
+        value = self._values[name]
+        if not isinstance(value, tuple):
+            raise self.wrong(f"argument {name} must be a list")
+        return tuple(literal(each) for each in value)
+
+    def wrong(self, rule: str) -> InvalidExpectationError:
+        return InvalidExpectationError(f"{self._expectation.type}: {rule}")
+
+
+def literal(value: object) -> str:  # noqa: PLR0911 - a table of types
+    """Return a value as a Spark SQL literal of the same type and exactly the same value."""
+    match value:
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(value)
+        case float():
+            return f"{value!r}D"
+        case Decimal():
+            return f"{value:f}BD"
+        case str():
+            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        case datetime():
+            kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+            return f"{kind}'{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE'{value.isoformat()}'"
+        case _:
+            raise InvalidExpectationError(f"{value!r} has no literal in SQL")
+
+
+def _nullable(column: str, good: str) -> str:
+    return f"({column} IS NULL OR {good})"
+
+
+def _not_null(arguments: _Arguments) -> str:
+    return f"({arguments.column()} IS NOT NULL)"
+
+
+def _null(arguments: _Arguments) -> str:
+    return f"({arguments.column()} IS NULL)"
+
+
+def _between(arguments: _Arguments) -> str:
+    return _nullable(arguments.column(), _within(arguments, arguments.column()))
+
+
+def _length_between(arguments: _Arguments) -> str:
+    return _nullable(arguments.column(), _within(arguments, f"length({arguments.column()})"))
+
+
+def _within(arguments: _Arguments, what: str) -> str:
+    low, high = arguments.get("min_value"), arguments.get("max_value")
+    if low is None and high is None:
+        raise arguments.wrong("min_value or max_value must be given")
+    if low is not None and high is not None and _above(arguments, low, high):
+        raise arguments.wrong(f"min_value {low} is above max_value {high}")
+    bounds = []
+    if low is not None:
+        bounds.append(f"{what} {'>' if arguments.get('strict_min') else '>='} {literal(low)}")
+    if high is not None:
+        bounds.append(f"{what} {'<' if arguments.get('strict_max') else '<='} {literal(high)}")
+    return f"({' AND '.join(bounds)})"
+
+
+def _above(arguments: _Arguments, low: Any, high: Any) -> bool:  # noqa: ANN401 - bounds of any one type
+    try:
+        return bool(low > high)
+    except TypeError as error:
+        raise arguments.wrong(f"min_value {low!r} and max_value {high!r} cannot be compared") from error
+
+
+def _in_set(arguments: _Arguments) -> str:
+    values = arguments.literals("value_set")
+    return _nullable(arguments.column(), _member(arguments.column(), values))
+
+
+def _not_in_set(arguments: _Arguments) -> str:
+    values = arguments.literals("value_set")
+    return _nullable(arguments.column(), f"NOT {_member(arguments.column(), values)}")
+
+
+def _member(column: str, values: tuple[str, ...]) -> str:
+    return f"({column} IN ({', '.join(values)}))" if values else "FALSE"
+
+
+def _regex(arguments: _Arguments) -> str:
+    return _nullable(arguments.column(), _matches(arguments))
+
+
+def _not_regex(arguments: _Arguments) -> str:
+    return _nullable(arguments.column(), f"NOT {_matches(arguments)}")
+
+
+def _matches(arguments: _Arguments) -> str:
+    if not isinstance(arguments.get("regex"), str):
+        raise arguments.wrong("argument regex must be a text")
+    return f"(CAST({arguments.column()} AS STRING) RLIKE {arguments.literal('regex')})"
+
+
+def _greater(arguments: _Arguments) -> str:
+    return _pair(arguments, ">=" if arguments.get("or_equal") else ">")
+
+
+def _equal(arguments: _Arguments) -> str:
+    return _pair(arguments, "=")
+
+
+def _pair(arguments: _Arguments, operator: str) -> str:
+    left, right = arguments.column("column_A"), arguments.column("column_B")
+    good = f"COALESCE({left} {operator} {right}, FALSE)"
+    match arguments.get("ignore_row_if"):
+        case None | "both_values_are_missing":
+            return f"(({left} IS NULL AND {right} IS NULL) OR {good})"
+        case "either_value_is_missing":
+            return f"({left} IS NULL OR {right} IS NULL OR {good})"
+        case "neither":
+            return f"({good})"
+        case other:
+            raise arguments.wrong(
+                f"ignore_row_if {other!r} is none of both_values_are_missing, either_value_is_missing, neither"
+            )
+
+
+_Rule = tuple[frozenset[str], frozenset[str], Callable[[_Arguments], str]]
+_COLUMN: Final = frozenset({"column"})
+_BOUNDS: Final = frozenset({"min_value", "max_value", "strict_min", "strict_max"})
+_PAIR: Final = frozenset({"column_A", "column_B"})
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    "expect_column_values_to_not_be_null": (_COLUMN, frozenset(), _not_null),
+    "expect_column_values_to_be_null": (_COLUMN, frozenset(), _null),
+    "expect_column_values_to_be_between": (_COLUMN, _BOUNDS, _between),
+    "expect_column_value_lengths_to_be_between": (_COLUMN, _BOUNDS, _length_between),
+    "expect_column_values_to_be_in_set": (_COLUMN | {"value_set"}, frozenset(), _in_set),
+    "expect_column_values_to_not_be_in_set": (_COLUMN | {"value_set"}, frozenset(), _not_in_set),
+    "expect_column_values_to_match_regex": (_COLUMN | {"regex"}, frozenset(), _regex),
+    "expect_column_values_to_not_match_regex": (_COLUMN | {"regex"}, frozenset(), _not_regex),
+    "expect_column_pair_values_a_to_be_greater_than_b": (_PAIR, frozenset({"or_equal", "ignore_row_if"}), _greater),
+    "expect_column_pair_values_to_be_equal": (_PAIR, frozenset({"ignore_row_if"}), _equal),
+}
+"""Type -> (required arguments, optional ones, rule)."""

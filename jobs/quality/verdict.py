@@ -1,0 +1,74 @@
+"""What a judge found, as it is kept with the checkpoint and shown to people: pydantic, JSON, no pickle."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ExpectationVerdict(_Kept):
+    """One expectation's verdict. Values are as a reader would write them; `files` hold the unexpected rows."""
+
+    type: str
+    kwargs: dict[str, str | int | float | bool | list[str | int | float | bool] | None]
+    success: bool
+    observed: str | None = None
+    unexpected_count: int = 0
+    unexpected_percent: float = 0.0
+    """Of the rows that the expectation looks at, in percent."""
+    sample: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    error: str | None = None
+    """Why it could not be judged, which counts as failed."""
+
+    def __str__(self) -> str:
+        """Return the verdict as a line of the report."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
+        return f"{self.type}({arguments}): {self._found()}"
+
+    def _found(self) -> str:
+        if self.success:
+            return "met"
+        if self.error is not None:
+            return f"could not be judged: {self.error}"
+        if self.sample:
+            values = ", ".join(self.sample)
+            share = f"{self.unexpected_count} rows ({self.unexpected_percent:.3g} %)"
+            return f"{share} are not as expected, among them {values}"
+        return f"observed {self.observed}"
+
+
+class Verdict(_Kept):
+    """A suite's verdict on the rows staged for one table since the last completed checkpoint."""
+
+    format: Literal[1] = 1
+    suite: str
+    table: str
+    passed: bool
+    rows: int
+    expectations: tuple[ExpectationVerdict, ...]
+
+    def report(self) -> str:
+        """Return the verdict as a user reads it: what failed, on which values and files, and what can be done."""
+        if self.passed:
+            return f"suite {self.suite} of table {self.table}: met by {self.rows} rows"
+        failed = [each for each in self.expectations if not each.success]
+        count = f"{len(failed)} of {len(self.expectations)} expectations are not met"
+        lines = [f"suite {self.suite} rejects {self.rows} rows staged for table {self.table}: {count}"]
+        for each in failed:
+            lines.append(f"  {each}")
+            lines.extend(f"    in {path}" for path in each.files[:_FILES_SHOWN])
+            if len(each.files) > _FILES_SHOWN:
+                lines.append(f"    and {len(each.files) - _FILES_SHOWN} more files")
+        lines.append(_WAYS_OUT)
+        return "\n".join(lines)
+
+
+_FILES_SHOWN = 5
+_WAYS_OUT = (
+    "Nothing of this epoch is visible, and the next tick meets the same rows. What can be done: correct the data at "
+    "its source; turn the expectation into a row rule, so that such rows go to quarantine; or change the suite"
+)

@@ -1,0 +1,145 @@
+"""The boundaries of a tick's effects: where a test may strike, and the variable by which it kills the process.
+
+Before and after everything that a tick does to the outside, a boundary is crossed by name:
+`before:RunMicroBatch`, `after:PublishTable:silver/flights`. A real run crosses them for nothing.
+"""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from checkpointing.graph import JobGraph
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    DiscardFiles,
+    JudgeSuites,
+    NotifyAborted,
+    NotifyComplete,
+    PollSource,
+    PublishTable,
+    RecordCut,
+    RunMicroBatch,
+)
+from jobs.stores.delta_log import CommitMoment, FaultHook
+
+KILL_VARIABLE: Final = "TIDEMARK_KILL_AT"
+
+Boundary = Callable[[str], None]
+"""Called with a boundary's name when it is crossed, from any thread."""
+
+CarriedOut = (
+    PollSource
+    | RunMicroBatch
+    | JudgeSuites
+    | CheckTables
+    | AppendRow
+    | PublishTable
+    | RecordCut
+    | DiscardFiles
+    | NotifyComplete
+    | NotifyAborted
+)
+"""The effects that reach the outside."""
+
+CLAIM: Final = "Claim"
+LEASE: Final = "Lease"
+ENSURE_TABLES: Final = "EnsureTables"
+ROLL_FORWARD: Final = "RollForward"
+ROLL_FORWARD_CUT: Final = "RollForwardCut"
+DISCARD_LEFTOVERS: Final = "DiscardLeftovers"
+RELEASE: Final = "Release"
+LOG_COMMIT: Final = "LogCommit"
+
+_SPEC: Final = re.compile(r"(?P<name>(?:before|after):[^#]+)(?:#(?P<occurrence>[1-9][0-9]*))?")
+
+
+class InvalidBoundaryError(ValueError):
+    """A kill at something that is no boundary: says how to write one."""
+
+
+def cross_freely(name: str) -> None:
+    """Cross a boundary for nothing, as every real run does."""
+    del name
+
+
+def boundary_of(effect: CarriedOut) -> str:
+    """Return an effect's name at its boundaries: its kind, and of a publication its table."""
+    kind = type(effect).__name__
+    return f"{kind}:{effect.publication.table}" if isinstance(effect, PublishTable) else kind
+
+
+def boundary_names(graph: JobGraph) -> tuple[str, ...]:
+    """Return every boundary that a tick of this job can cross, in the order of a tick that recovers."""
+    tables = [str(table.name) for table in graph.tables()]
+    steps = [
+        CLAIM,
+        LEASE,
+        ENSURE_TABLES,
+        *(f"{ROLL_FORWARD}:{table}" for table in tables),
+        ROLL_FORWARD_CUT,
+        DISCARD_LEFTOVERS,
+        *(kind.__name__ for kind in (PollSource, RunMicroBatch, DiscardFiles)),
+        *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),
+        *(kind.__name__ for kind in (CheckTables, AppendRow)),
+        *(f"{PublishTable.__name__}:{table}" for table in tables),
+        *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted)),
+        *(f"{LOG_COMMIT}:{log}" for log in ("checkpoints", "cuts", "tables")),
+        RELEASE,
+    ]
+    return tuple(f"{side}:{step}" for step in steps for side in ("before", "after"))
+
+
+@contextmanager
+def around(boundary: Boundary, step: str) -> Iterator[None]:
+    """Cross the boundaries before and after a step; the one after only if the step succeeds."""
+    boundary(f"before:{step}")
+    yield
+    boundary(f"after:{step}")
+
+
+def log_hook(boundary: Boundary, log: str) -> FaultHook:
+    """Return the hook that makes every commit to a Delta log a boundary."""
+
+    def cross(moment: CommitMoment) -> None:
+        boundary(f"{moment.value}:{LOG_COMMIT}:{log}")
+
+    return cross
+
+
+@dataclass(slots=True)
+class KillAt:
+    """Kills this process, as the machine would, the n-th time that a boundary is crossed.
+
+    A name without its table, `before:PublishTable`, means that of any table.
+    """
+
+    name: str
+    occurrence: int = 1
+    _crossed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, name: str) -> None:
+        """Cross a boundary, perhaps for the last time."""
+        if name != self.name and not name.startswith(f"{self.name}:"):
+            return
+        with self._lock:
+            self._crossed += 1
+            if self._crossed == self.occurrence:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def boundary_from_environment() -> Boundary:
+    """Return what TIDEMARK_KILL_AT (`after:AppendRow#2`) asks for; raise InvalidBoundaryError if it is written wrong."""
+    text = os.environ.get(KILL_VARIABLE)
+    if not text:
+        return cross_freely
+    found = _SPEC.fullmatch(text)
+    if found is None:
+        raise InvalidBoundaryError(f"{KILL_VARIABLE}={text!r}: write before:<step> or after:<step>, then #<n> if wanted")
+    return KillAt(found["name"], int(found["occurrence"] or 1))

@@ -1,0 +1,70 @@
+"""Claiming a job: observe, decide, append the claim as a compare-and-swap; look again whenever it was not the first."""
+
+from dataclasses import dataclass
+from typing import Final, assert_never
+from uuid import uuid4
+
+from checkpointing.commit.fencing import Refused, newest_claim
+from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery
+from checkpointing.identifiers import Generation, JobName
+from checkpointing.metadata.record import Claim, Holder
+from jobs.runtime.boundaries import CLAIM, Boundary, around
+from jobs.runtime.failures import ClaimUnsettledError, JobHeldError
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.checkpoints import Appended, AppendResult, Unknown
+from jobs.stores.checkpoints import Refused as AppendRefused
+
+TRIES: Final = 5
+"""Claims tried against others who take the version first; asked again while the outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The job is ours: `seen` is what was observed just before, `at_version` where the claim lies."""
+
+    claim: Claim
+    at_version: int
+    plan: RecoveryPlan
+    seen: Observed
+
+
+def decide(seen: Observed, job: JobName, *, take_over: bool) -> RecoveryPlan:
+    """Return what recovery will do; raise JobHeldError naming who holds the job."""
+    decision = decide_recovery(seen, take_over=take_over)
+    if isinstance(decision, Refused):
+        raise JobHeldError(job, decision.holder, decision.generation, decision.why)
+    return decision
+
+
+def append_claim(
+    stores: JobStores, seen: Observed, plan: RecoveryPlan, holder: Holder, boundary: Boundary
+) -> Claimed | None:
+    """Append the claim; None: somebody's row came first, look again. Raises ClaimUnsettledError."""
+    claim = plan.claim.claim(holder, stores.warehouse.now_ms(), uuid4().hex)
+    with around(boundary, CLAIM):
+        result = _settled(stores, claim, seen.version)
+    match result:
+        case Appended():
+            return Claimed(claim, result.version, plan, seen)
+        case AppendRefused():
+            return None
+        case Unknown():
+            raise ClaimUnsettledError(stores.warehouse.paths.job, result.error)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def newest_generation(seen: Observed) -> Generation:
+    """Return the generation of the newest claim, 0 if there is none."""
+    newest = newest_claim(seen.rows)
+    return newest.generation if newest is not None else Generation(0)
+
+
+def _settled(stores: JobStores, claim: Claim, at_version: int) -> AppendResult:
+    """Append until the outcome is known: asking again finds a nonce that is in."""
+    result = stores.append(claim, at_version)
+    for _ in range(TRIES - 1):
+        if not isinstance(result, Unknown):
+            return result
+        result = stores.append(claim, at_version)
+    return result

@@ -1,0 +1,71 @@
+"""The threads that carry out slow effects: some for Spark jobs, some for files, so that neither waits for the other.
+
+A micro-batch takes seconds; the commit path, which takes milliseconds, never queues behind it.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from checkpointing.messages import Fact, RunMicroBatch
+from jobs.runtime.boundaries import CarriedOut, boundary_of
+
+SPARK_THREADS: Final = 4
+"""Micro-batches at a time: Spark shares its cores among them."""
+
+FILE_THREADS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EffectBroke:
+    """An effect raised that has no failure fact, or an error of the handlers themselves."""
+
+    effect: str
+    error: BaseException
+
+
+Answer = Fact | EffectBroke
+
+
+class Handlers(Protocol):
+    """Whoever can carry out an effect."""
+
+    def carry_out(self, effect: CarriedOut) -> Fact | None:
+        """Return the answering fact, if the effect has one."""
+        ...
+
+
+class Crew:
+    """Carries out effects beside the driver; every answer is handed to `answer`, from the effect's thread."""
+
+    def __init__(self, handlers: Handlers, answer: Callable[[Answer], None]) -> None:
+        """Nothing runs yet."""
+        self._handlers = handlers
+        self._answer = answer
+        self._spark = ThreadPoolExecutor(SPARK_THREADS, thread_name_prefix="micro-batch")
+        self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="effect")
+        self._running: dict[Future[None], str] = {}
+
+    def start(self, effect: CarriedOut) -> None:
+        """Begin to carry out an effect. Only the driver's thread may call this."""
+        pool = self._spark if isinstance(effect, RunMicroBatch) else self._files
+        future = pool.submit(self._carry_out, effect)
+        self._running[future] = boundary_of(effect)
+        self._running = {each: name for each, name in self._running.items() if not each.done()}
+
+    def dismiss(self, timeout_ms: int) -> tuple[str, ...]:
+        """Start no waiting micro-batch any more, wait for all else; return what still runs after the timeout."""
+        self._spark.shutdown(wait=False, cancel_futures=True)
+        self._files.shutdown(wait=False)
+        _, late = wait(self._running, timeout=timeout_ms / 1000)
+        return tuple(sorted(self._running[each] for each in late))
+
+    def _carry_out(self, effect: CarriedOut) -> None:
+        try:
+            fact = self._handlers.carry_out(effect)
+        except BaseException as error:  # noqa: BLE001 - nothing may die in silence in a thread
+            self._answer(EffectBroke(boundary_of(effect), error))
+            return
+        if fact is not None:
+            self._answer(fact)

@@ -1,0 +1,201 @@
+"""The driver: one loop, one thread, no decisions. It queues facts, steps the door, and carries its effects out.
+
+The door decides everything; the driver alone reads the clock, and tells the time before every fact. The
+loop ends when the door says so, or loudly where the door or an effect raises what nobody foresaw.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Protocol, assert_never
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    DiscardFiles,
+    Effect,
+    EndTick,
+    Fact,
+    JudgeSuites,
+    NotifyAborted,
+    NotifyComplete,
+    PollSource,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RunMicroBatch,
+    TickOutcome,
+    TimeAdvanced,
+    WakeAt,
+)
+from jobs.runtime.crew import Answer, Crew, EffectBroke, Handlers
+from jobs.runtime.listener import Narrator
+from jobs.runtime.trace import TickBroken, TickStarted, Traced, TraceWriter
+
+IDLE_WAIT_MS = 1_000
+"""Longest sleep: time is told at least this often."""
+
+
+class Door(Protocol):
+    """What the driver drives: the job door, or whatever behaves like it."""
+
+    def start(self, now_ms: int) -> tuple[Effect, ...]:
+        """Begin."""
+        ...
+
+    def step(self, fact: Fact) -> tuple[Effect, ...]:
+        """Take one fact; return what is to be done."""
+        ...
+
+
+class DoorFailedError(RuntimeError):
+    """The door raised: a bug of Tidemark. Names the trace, on which it can be replayed."""
+
+    def __init__(self, error: Exception, trace: Path) -> None:
+        super().__init__(
+            f"the protocol broke ({type(error).__name__}: {error}). Nothing that was committed is lost, and the next "
+            f"tick recovers. This is a bug of Tidemark: please report it with the trace {trace}"
+        )
+        self.trace = trace
+
+
+class Inbox:
+    """Where facts come in, from any thread and from signal handlers; the driver takes them out one by one."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._queue: SimpleQueue[Answer] = SimpleQueue()
+
+    def put(self, answer: Answer) -> None:
+        """Hand in a fact."""
+        self._queue.put(answer)
+
+    def get(self, timeout_ms: int) -> Answer | None:
+        """Return the oldest fact, or None if none comes in time."""
+        try:
+            return self._queue.get(timeout=max(timeout_ms, 0) / 1000)
+        except Empty:
+            return None
+
+
+@dataclass(slots=True)
+class Clock:
+    """Milliseconds since the epoch that never go back, whatever the machine's clock does."""
+
+    source: Callable[[], int]
+    _last_ms: int = field(default=0)
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        self._last_ms = max(self._last_ms, self.source())
+        return self._last_ms
+
+
+class Driver:
+    """Drives one door to its end."""
+
+    def __init__(
+        self, door: Door, handlers: Handlers, inbox: Inbox, trace: TraceWriter, narrator: Narrator, clock: Clock
+    ) -> None:
+        """Nothing runs yet."""
+        self._door = door
+        self._inbox = inbox
+        self._trace = trace
+        self._narrator = narrator
+        self._clock = clock
+        self._crew = Crew(handlers, inbox.put)
+        self._wake_ms: int | None = None
+        self._end: EndTick | None = None
+        self.at_version: int | None = None
+        """The newest version of `checkpoints` that this tick knows to be its own."""
+
+    def run(self, setup: JobSetup, drain_ms: int) -> tuple[EndTick, tuple[str, ...]]:
+        """Drive the door of that set-up until it ends; return how, and which effects still run `drain_ms` later.
+
+        Raises DoorFailedError if the door raises; the effects are waited for then too.
+        """
+        try:
+            end = self._loop(setup)
+        finally:
+            late = self._crew.dismiss(drain_ms)
+            self._trace.flush()
+        return end, late
+
+    def _loop(self, setup: JobSetup) -> EndTick:
+        now_ms = self._clock.now_ms()
+        self._note(TickStarted(setup, now_ms))
+        self._step(lambda: self._door.start(now_ms))
+        while self._end is None:
+            self._turn(self._inbox.get(self._patience_ms()))
+        return self._end
+
+    def _turn(self, answer: Answer | None) -> None:
+        now_ms = self._clock.now_ms()
+        if self._wake_ms is not None and self._wake_ms <= now_ms:
+            self._wake_ms = None
+        self._tell(TimeAdvanced(now_ms))
+        match answer:
+            case None:
+                return
+            case EffectBroke():
+                self._broke(answer)
+            case _ as fact:
+                if self._end is None:
+                    self._tell(fact)
+
+    def _tell(self, fact: Fact) -> None:
+        self._note(fact)
+        self._narrator.saw_fact(fact)
+        if isinstance(fact, RowAppended):
+            self.at_version = fact.version
+            self._trace.flush()
+        self._step(lambda: self._door.step(fact))
+
+    def _step(self, step: Callable[[], tuple[Effect, ...]]) -> None:
+        try:
+            effects = step()
+        except Exception as error:
+            self._note(TickBroken(f"{type(error).__name__}: {error}"))
+            raise DoorFailedError(error, self._trace.path) from error
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._note(effect)
+            self._narrator.saw_effect(effect)
+            match effect:
+                case WakeAt():
+                    self._wake_ms = effect.at_ms
+                case EndTick():
+                    self._end = effect
+                case (
+                    PollSource()
+                    | RunMicroBatch()
+                    | JudgeSuites()
+                    | CheckTables()
+                    | AppendRow()
+                    | PublishTable()
+                    | RecordCut()
+                    | DiscardFiles()
+                    | NotifyComplete()
+                    | NotifyAborted()
+                ):
+                    self._crew.start(effect)
+                case _ as unreachable:
+                    assert_never(unreachable)
+
+    def _broke(self, broke: EffectBroke) -> None:
+        text = f"{broke.effect}: {type(broke.error).__name__}: {broke.error}"
+        self._note(TickBroken(text))
+        self._end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, text)
+
+    def _note(self, body: Traced) -> None:
+        self._trace.write(self._clock.now_ms(), (body,))
+
+    def _patience_ms(self) -> int:
+        if self._wake_ms is None:
+            return IDLE_WAIT_MS
+        return min(IDLE_WAIT_MS, max(0, self._wake_ms - self._clock.now_ms()))

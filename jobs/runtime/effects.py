@@ -1,0 +1,166 @@
+"""Carrying out the slow effects: each becomes one call of a store, a source, an operator or the judge, and one fact.
+
+Nothing is decided here. What goes wrong is the effect's own failure fact; an effect that has none raises.
+"""
+
+from pathlib import Path
+from typing import Final, assert_never
+
+import structlog
+
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    DiscardFiles,
+    Fact,
+    JudgeSuites,
+    MicroBatchFailed,
+    NotifyAborted,
+    NotifyComplete,
+    PollFailed,
+    PollSource,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RowRefused,
+    RowUnknown,
+    RunMicroBatch,
+    SliceOffered,
+    SourceIdle,
+    TablesChecked,
+)
+from jobs.operators.execute import run_micro_batch
+from jobs.operators.failures import MicroBatchError
+from jobs.planner import JobPlan
+from jobs.quality.judge import Judge
+from jobs.runtime.boundaries import Boundary, CarriedOut, around, boundary_of
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.spark_on_demand import SparkOnDemand
+from jobs.runtime.suite_verdicts import judge_suites, not_judged
+from jobs.sources.port import SourceError
+from jobs.stores.checkpoints import Appended, AppendResult, Refused, Unknown
+
+_log = structlog.get_logger(__name__)
+
+MAINTAIN_EVERY: Final = 25
+"""Completed checkpoints between two looks at the length of the logs."""
+
+
+class EffectHandlers:
+    """Carries out one tick's effects, from any thread."""
+
+    def __init__(self, plan: JobPlan, stores: JobStores, spark: SparkOnDemand, boundary: Boundary) -> None:
+        """Everything that the effects reach, and where a test may strike."""
+        self._plan = plan
+        self._stores = stores
+        self._spark = spark
+        self._boundary = boundary
+        self._root: Path = stores.warehouse.root
+        self._judge = Judge(self._root)
+        if plan.suites:
+            self._judge.warm_up()
+
+    def carry_out(self, effect: CarriedOut) -> Fact | None:
+        """Return the fact that answers the effect, or None for one that has no answer.
+
+        Raises CutsNotRecordedError, for which there is no fact.
+        """
+        with around(self._boundary, boundary_of(effect)):
+            return self._answer(effect)
+
+    def _answer(self, effect: CarriedOut) -> Fact | None:
+        match effect:
+            case PollSource():
+                return self._poll(effect)
+            case RunMicroBatch():
+                return self._run(effect)
+            case JudgeSuites():
+                return self._judged(effect)
+            case CheckTables():
+                return self._check(effect)
+            case AppendRow():
+                return self._append(effect)
+            case PublishTable():
+                return self._stores.publish(effect.publication, effect.checkpoint)
+            case RecordCut():
+                self._stores.record_cut(effect.checkpoint, effect.versions)
+                return CutRecorded(effect.checkpoint)
+            case DiscardFiles():
+                return self._discard(effect)
+            case NotifyComplete():
+                return self._completed(effect)
+            case NotifyAborted():
+                return None
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _poll(self, effect: PollSource) -> Fact:
+        try:
+            found = self._plan.sources[effect.source].poll(effect)
+        except SourceError as error:
+            return PollFailed(effect.source, effect.split, f"source {effect.source}: {error}")
+        except Exception as error:  # noqa: BLE001 - a source is a user's code
+            text = f"source {effect.source}, split {effect.split}: {type(error).__name__}: {error}"
+            return PollFailed(effect.source, effect.split, text)
+        return SourceIdle(effect.source, effect.split) if found is None else SliceOffered(found)
+
+    def _run(self, effect: RunMicroBatch) -> Fact:
+        vertex, number = effect.vertex, effect.micro_batch
+        try:
+            plan = self._plan.vertices[vertex]
+            return run_micro_batch(self._spark.session(), plan, effect, self._root, self._plan.job)
+        except MicroBatchError as error:
+            return MicroBatchFailed(vertex, number, str(error))
+        except Exception as error:  # noqa: BLE001 - user functions, files that went away, a Spark that did not start
+            text = f"micro-batch {number} of vertex {vertex} failed: {type(error).__name__}: {error}"
+            return MicroBatchFailed(vertex, number, text)
+
+    def _judged(self, effect: JudgeSuites) -> Fact:
+        try:
+            return judge_suites(self._judge, self._plan.suites, effect)
+        except Exception as error:  # noqa: BLE001 - an unreadable file, or Great Expectations itself
+            return not_judged(effect, error)
+
+    def _check(self, effect: CheckTables) -> Fact:
+        try:
+            return TablesChecked(effect.checkpoint, self._stores.check(effect.tables))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it forbids publishing
+            text = f"the output tables could not be checked ({type(error).__name__}: {error}); start again"
+            return TablesChecked(effect.checkpoint, (text,))
+
+    def _append(self, effect: AppendRow) -> Fact:
+        nonce = effect.row.nonce
+        try:
+            return _appended(nonce, self._stores.append(effect.row, effect.at_version, effect.subsumed))
+        except Exception as error:  # noqa: BLE001 - the outcome is open, whatever it was
+            return RowUnknown(nonce, f"{type(error).__name__}: {error}")
+
+    def _discard(self, effect: DiscardFiles) -> None:
+        """A file that can't be deleted is an orphan, which costs its space and nothing else."""
+        for path in effect.paths:
+            try:
+                self._stores.warehouse.path(path).unlink(missing_ok=True)
+            except OSError:
+                continue
+
+    def _completed(self, effect: NotifyComplete) -> None:
+        """Completed and published: a good moment to look after the logs; failing changes nothing of the cut."""
+        if effect.checkpoint % MAINTAIN_EVERY:
+            return
+        try:
+            self._stores.maintain(table.name for table in self._plan.graph.tables())
+        except Exception:
+            _log.exception("maintenance failed", checkpoint=effect.checkpoint)
+
+
+def _appended(nonce: str, result: AppendResult) -> Fact:
+    match result:
+        case Appended():
+            return RowAppended(nonce, result.version)
+        case Refused():
+            return RowRefused(nonce, result.holder)
+        case Unknown():
+            return RowUnknown(nonce, result.error)
+        case _ as unreachable:
+            assert_never(unreachable)

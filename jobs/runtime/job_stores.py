@@ -1,0 +1,100 @@
+"""A job's Delta tables as one tick holds them: each opened once, each used by one thread at a time."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from checkpointing.commit.recovery import Observed
+from checkpointing.graph import Table
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import Publication, PublishFailed, TablePublished
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.runtime.boundaries import Boundary, log_hook
+from jobs.stores.checkpoints import AppendResult, CheckpointStore
+from jobs.stores.cuts import Cut, CutStore
+from jobs.stores.observe import observe
+from jobs.stores.output_tables import OutputTables
+from jobs.stores.publisher import Publisher
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(slots=True)
+class _TableLocks:
+    """A lock per output table; they are few and known, so none is ever dropped."""
+
+    _locks: dict[TableName, threading.Lock] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, table: TableName) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(table, threading.Lock())
+
+
+class JobStores:
+    """The stores of one job, to be called from any thread."""
+
+    def __init__(self, warehouse: Warehouse, boundary: Boundary) -> None:
+        """Open `checkpoints` and `cuts`, creating them on the job's first tick."""
+        self.warehouse = warehouse
+        self._rows = threading.Lock()
+        self._recorded = threading.Lock()
+        self._locks = _TableLocks()
+        self._checkpoints = CheckpointStore(warehouse, hook=log_hook(boundary, "checkpoints"))
+        self._cuts = CutStore(warehouse, hook=log_hook(boundary, "cuts"))
+        self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
+        self._outputs = OutputTables(warehouse, self._logs)
+        self._publisher = Publisher(warehouse, self._logs)
+
+    def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
+        """Return what a starting tick must know. Call it before any other thread uses the stores."""
+        return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
+
+    def append(self, row: Row, at_version: int, subsumed: Iterable[CheckpointId] = ()) -> AppendResult:
+        """Append a row; see `CheckpointStore.append`."""
+        with self._rows:
+            return self._checkpoints.append(row, at_version, frozenset(subsumed))
+
+    def ensure(self, tables: Iterable[Table], schemas: Mapping[TableName, pa.Schema]) -> None:
+        """Create or complete the output tables; raises TableMismatchError."""
+        for table in tables:
+            with self._locks.of(table.name):
+                self._outputs.ensure(table.name, schemas[table.name], table.mode)
+
+    def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
+        """Return what forbids publishing into these tables now."""
+        problems: list[str] = []
+        for table in tables:
+            with self._locks.of(table):
+                problems.extend(self._outputs.check([table]))
+        return tuple(problems)
+
+    def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
+        """Publish a table; see `Publisher.publish`."""
+        with self._locks.of(publication.table):
+            return self._publisher.publish(publication, checkpoint)
+
+    def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
+        """Record a cut and drop those of checkpoints whose rows are gone; raises CutsNotRecordedError."""
+        with self._rows:
+            _, rows = self._checkpoints.observe()
+        retained = {row.checkpoint for row in rows if isinstance(row, CheckpointRecord)}
+        with self._recorded:
+            self._cuts.record(checkpoint, versions, retained)
+
+    def read_cut(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
+        with self._recorded:
+            return self._cuts.read(checkpoint)
+
+    def maintain(self, tables: Iterable[TableName]) -> None:
+        """Keep all logs short. Only for whoever holds the job, away from the commit path."""
+        with self._rows:
+            self._checkpoints.maintain()
+        with self._recorded:
+            self._cuts.maintain()
+        for table in tables:
+            with self._locks.of(table):
+                self._publisher.maintain(table)

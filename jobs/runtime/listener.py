@@ -1,0 +1,223 @@
+"""Who is told how a tick goes: the command line's progress display, Dagster's metadata, a test.
+
+Listeners are told from one thread, in order, behind the tick's back: a slow one delays nobody, a
+failing one fails nothing. What they are told is past and certain.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
+from checkpointing.messages import (
+    AppendRow,
+    Effect,
+    Fact,
+    MicroBatchFinished,
+    NotifyAborted,
+    NotifyComplete,
+    RecordCut,
+    SliceOffered,
+    SubtaskOutput,
+    TablePublished,
+)
+from checkpointing.metadata.record import CheckpointRecord, Claim
+
+_log = structlog.get_logger(__name__)
+
+COMPLETED_KEPT: Final = 1_000
+"""Completed records that a tick remembers for its report; a tick of days completes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a tick found and did before it began: where it stands, what it published, what it deleted."""
+
+    restored: CheckpointId | None
+    rolled_forward: CheckpointId | None
+    leftovers: int
+    """Files of older generations that nothing referenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStarting:
+    """The first micro-batch is due, so Spark is being started."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStarted:
+    """Spark is there."""
+
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """A source has handed on rows of a split."""
+
+    source: VertexId
+    split: SplitId
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchRan:
+    """A vertex has finished a micro-batch; `rows` are those that it wrote."""
+
+    vertex: VertexId
+    micro_batch: int
+    rows: int
+    duration_ms: int
+
+
+Progress = SparkStarting | SparkStarted | RowsRead | MicroBatchRan
+
+
+class TickListener(Protocol):
+    """Whoever wants to know; see `SilentListener` for one that does not."""
+
+    def claimed(self, claim: Claim, why: str) -> None:
+        """Take note that the job is this tick's; `why` says whose place it takes."""
+        ...
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Take note of where the tick begins."""
+        ...
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Take note of a completed, published checkpoint: what was met, and each table's Delta version."""
+        ...
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Take note of a checkpoint that failed; its rows belong to the next one."""
+        ...
+
+    def progress(self, progress: Progress) -> None:
+        """Take note of work done; nothing of it is committed yet."""
+        ...
+
+
+class SilentListener:
+    """A listener to whom it is all the same."""
+
+    def claimed(self, claim: Claim, why: str) -> None:
+        """Do nothing."""
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Do nothing."""
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Do nothing."""
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Do nothing."""
+
+    def progress(self, progress: Progress) -> None:
+        """Do nothing."""
+
+
+class OrderedListener:
+    """Tells another listener from a thread of its own, in order; close it to be sure that all is told."""
+
+    def __init__(self, listener: TickListener) -> None:
+        """Tell this one."""
+        self._listener = listener
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick-listener")
+
+    def claimed(self, claim: Claim, why: str) -> None:
+        """Pass it on."""
+        self._tell(lambda: self._listener.claimed(claim, why))
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Pass it on."""
+        self._tell(lambda: self._listener.recovered(recovery))
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Pass it on."""
+        self._tell(lambda: self._listener.completed(record, notes, versions))
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Pass it on."""
+        self._tell(lambda: self._listener.failed(checkpoint, reason, message))
+
+    def progress(self, progress: Progress) -> None:
+        """Pass it on."""
+        self._tell(lambda: self._listener.progress(progress))
+
+    def close(self) -> None:
+        """Return when everything is told."""
+        self._thread.shutdown(wait=True)
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        self._thread.submit(self._guarded, call)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            _log.exception("listener failed", listener=type(self._listener).__name__)
+
+
+class Narrator:
+    """Makes a listener's news of facts and effects, and remembers what completed. It sees, it never steers."""
+
+    def __init__(self, listener: TickListener) -> None:
+        """Tell this listener."""
+        self._listener = listener
+        self._record: CheckpointRecord | None = None
+        self._notes: tuple[str, ...] = ()
+        self._versions: dict[TableName, int] = {}
+        self._completed: deque[CheckpointRecord] = deque(maxlen=COMPLETED_KEPT)
+
+    @property
+    def completed(self) -> tuple[CheckpointRecord, ...]:
+        """The newest completed records of this tick, oldest first."""
+        return tuple(self._completed)
+
+    def rolled_forward(
+        self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]
+    ) -> None:
+        """Take note of a checkpoint of an older generation that this tick has published."""
+        self._completed.append(record)
+        self._listener.completed(record, notes, versions)
+
+    def saw_fact(self, fact: Fact) -> None:
+        """Take note of a fact before the door does."""
+        match fact:
+            case SliceOffered(slice=SourceSlice() as read):
+                self._listener.progress(RowsRead(read.source, read.split, read.rows))
+            case MicroBatchFinished():
+                rows = sum(_rows_written(output) for output in fact.outputs)
+                self._listener.progress(MicroBatchRan(fact.vertex, fact.micro_batch, rows, fact.duration_ms))
+            case TablePublished() if fact.note:
+                self._notes = (*self._notes, f"{fact.table}: {fact.note}")
+            case _:
+                return
+
+    def saw_effect(self, effect: Effect) -> None:
+        """Take note of an effect before it is carried out."""
+        match effect:
+            case AppendRow(row=CheckpointRecord() as record):
+                self._record, self._notes, self._versions = record, (), {}
+            case RecordCut():
+                self._versions = dict(effect.versions)
+            case NotifyComplete() if self._record is not None and self._record.checkpoint == effect.checkpoint:
+                self._completed.append(self._record)
+                self._listener.completed(self._record, self._notes, self._versions)
+            case NotifyAborted():
+                self._listener.failed(effect.checkpoint, effect.reason, effect.message)
+            case _:
+                return
+
+
+def _rows_written(output: SubtaskOutput) -> int:
+    """Rows of a subtask's new files; a file that is emitted and staged counts once."""
+    files = {file.path: file for file in output.emitted} | {file.path: file for _, file in output.staged}
+    files |= {keyed.file.path: keyed.file for entry in output.ranges for keyed in entry.files}
+    return sum(file.rows for file in files.values())

@@ -1,0 +1,246 @@
+"""One tick: observe, decide, claim, recover, drive the job until it ends, release.
+
+The same steps in the same order whatever happened before, so that every start is a recovery and every
+tick tests it. Refusals come before the claim and change nothing; after it the job is released in order
+whatever happens, unless the process dies, and then the next tick finds the holder dead.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import structlog
+from pyspark.sql import SparkSession
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import Generation
+from checkpointing.job.door import JobDoor
+from checkpointing.job.restoring import check_fits
+from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Holder
+from jobs.planner import JobPlan
+from jobs.runtime import claiming
+from jobs.runtime.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boundary_from_environment
+from jobs.runtime.claiming import Claimed
+from jobs.runtime.driver import Clock, Driver, Inbox
+from jobs.runtime.effects import EffectHandlers
+from jobs.runtime.failures import ClaimUnsettledError, RollForwardError
+from jobs.runtime.holding import Hold
+from jobs.runtime.interrupts import stopping_on_interrupt
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.lease_keeper import LeaseKeeper
+from jobs.runtime.listener import Narrator, OrderedListener, Recovery, SilentListener, TickListener
+from jobs.runtime.recovering import discard_leftovers, roll_forward
+from jobs.runtime.session import SparkConfig
+from jobs.runtime.spark_on_demand import SparkOnDemand
+from jobs.runtime.trace import TraceWriter, drop_old_traces
+from jobs.stores.cuts import CutsNotRecordedError
+from jobs.stores.holders import this_process
+from jobs.stores.lease import LeaseStore
+from jobs.stores.output_tables import TableMismatchError
+from jobs.stores.warehouse import Warehouse, system_clock_ms
+
+_log = structlog.get_logger(__name__)
+
+LEASE_MS: Final = 30_000
+
+DRAIN_MS: Final = 10_000
+"""How long a tick's end waits for effects whose answers nobody needs any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """How a tick runs, whatever the pipeline. `warehouse` must be reachable by all processes of the job.
+
+    `dagster_run` names the Dagster run that this tick is; `run_ended` says of another tick's whether it
+    has ended (None: unknown). `clock` gives ms since the epoch.
+    """
+
+    warehouse: Path
+    limits: TickLimits = TickLimits()
+    take_over: bool = False
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    dagster_run: str | None = None
+    run_ended: Callable[[str], bool | None] | None = None
+    lease_ms: int = LEASE_MS
+    drain_ms: int = DRAIN_MS
+    clock: Callable[[], int] = system_clock_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickReport:
+    """How a tick went. `reason` and `message` say why it failed, with the way out.
+
+    `completed` are the newest of the checkpoints completed in this tick, one that was rolled forward
+    among them, oldest first.
+    """
+
+    outcome: TickOutcome
+    generation: Generation
+    completed: tuple[CheckpointRecord, ...]
+    message: str
+    reason: CheckpointFailureReason | None
+    seconds: float
+    trace: Path
+
+
+def run_tick(
+    plan: JobPlan,
+    settings: RuntimeSettings,
+    listener: TickListener | None = None,
+    *,
+    spark: SparkSession | None = None,
+    inbox: Inbox | None = None,
+    boundary: Boundary | None = None,
+) -> TickReport:
+    """Run one tick of the job, from the main thread if Ctrl-C and SIGTERM are to end it in order.
+
+    `spark` is a session to use instead of one of its own; `inbox` takes a StopRequested from elsewhere.
+
+    Raises, having changed nothing: JobHeldError and ClaimUnsettledError; CutDoesNotFitError for a pipeline that
+    the newest checkpoint cannot be restored into; SourceError and InvalidPipelineError if splits cannot be
+    listed; what the codec raises for rows of another version. Raises DoorFailedError for a bug of the protocol.
+    """
+    inbox = inbox or Inbox()
+    with ExitStack() as stack:
+        stack.enter_context(stopping_on_interrupt(lambda: inbox.put(StopRequested(StopKind.NOW))))
+        ordered = OrderedListener(listener or SilentListener())
+        stack.callback(ordered.close)
+        tick = _Tick(plan, settings, ordered, inbox, boundary or boundary_from_environment())
+        return tick.run(spark)
+
+
+class _Tick:
+    """The steps of one tick, in order."""
+
+    def __init__(
+        self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener, inbox: Inbox, boundary: Boundary
+    ) -> None:
+        self._started = time.monotonic()
+        self._plan = plan
+        self._settings = settings
+        self._listener = listener
+        self._inbox = inbox
+        self._boundary = boundary
+        paths = ProtocolPaths(plan.job)
+        self._warehouse = Warehouse(settings.warehouse.absolute(), paths, now_ms=settings.clock)
+        self._stores = JobStores(self._warehouse, boundary)
+        self._narrator = Narrator(listener)
+
+    def run(self, spark: SparkSession | None) -> TickReport:
+        claimed = self._claim(this_process(self._settings.dagster_run))
+        hold = Hold(self._stores, claimed.claim, claimed.at_version, self._boundary)
+        self._listener.claimed(claimed.claim, claimed.plan.claim.why)
+        with ExitStack() as stack:
+            with around(self._boundary, LEASE):
+                leases = LeaseStore(self._warehouse)
+                stack.enter_context(LeaseKeeper(leases, claimed.claim, self._settings.lease_ms))
+            stack.callback(hold.release)
+            return self._report(claimed, self._hold(claimed, hold, spark))
+
+    # -------------------------------------------------------------- the claim
+
+    def _claim(self, holder: Holder) -> Claimed:
+        """Claim the job. Whoever loses the race to another claim meets its holder, and takes nothing over from it."""
+        take_over, generation = self._settings.take_over, None
+        for _ in range(claiming.TRIES):
+            seen = self._stores.observe(self._settings.run_ended)
+            newest = claiming.newest_generation(seen)
+            take_over = take_over and generation in (None, newest)
+            generation = newest
+            decision = claiming.decide(seen, self._plan.job, take_over=take_over)
+            self._plan = self._fitting(decision.restore)
+            claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
+            if claimed is not None:
+                return claimed
+        raise ClaimUnsettledError(self._plan.job, f"others wrote first {claiming.TRIES} times")
+
+    def _fitting(self, restored: CheckpointRecord | None) -> JobPlan:
+        """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
+        plan = self._plan.with_discovered_splits(restored)
+        if restored is not None:
+            check_fits(plan.graph, restored, plan.config.max_parallelism)
+        return plan
+
+    # -------------------------------------------------------------- holding the job
+
+    def _hold(self, claimed: Claimed, hold: Hold, spark: SparkSession | None) -> EndTick:
+        """Recover, then drive. What goes wrong with tables is an end like any other; the rest is raised."""
+        try:
+            self._recover(claimed)
+        except (TableMismatchError, RollForwardError) as error:
+            return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error))
+        except (CutsNotRecordedError, OSError) as error:
+            return EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error))
+        return self._drive(claimed, hold, spark)
+
+    def _recover(self, claimed: Claimed) -> None:
+        graph, newest = self._plan.graph, claimed.plan.restore
+        with around(self._boundary, ENSURE_TABLES):
+            self._stores.ensure(graph.tables(), self._plan.table_schemas)
+        pending = claimed.plan.roll_forward
+        if pending is not None:
+            done = roll_forward(self._stores, graph, pending, self._boundary)
+            self._narrator.rolled_forward(done.record, done.notes, done.versions)
+        leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, newest, self._boundary)
+        self._stores.maintain(table.name for table in graph.tables())
+        self._listener.recovered(
+            Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers)
+        )
+
+    def _drive(self, claimed: Claimed, hold: Hold, given: SparkSession | None) -> EndTick:
+        setup = self._setup(claimed)
+        door = JobDoor(setup)
+        spark = SparkOnDemand(self._settings.spark, self._listener, given)
+        handlers = EffectHandlers(self._plan, self._stores, spark, self._boundary)
+        with TraceWriter(self._trace(claimed)) as trace:
+            driver = Driver(door, handlers, self._inbox, trace, self._narrator, Clock(self._settings.clock))
+            try:
+                end, late = driver.run(setup, self._settings.drain_ms)
+            finally:
+                hold.next_id = door.next_id
+                hold.at_version = driver.at_version or hold.at_version
+                spark.close()
+        if late:
+            _log.warning("effects still run after the end of the tick", effects=late)
+        return end
+
+    def _setup(self, claimed: Claimed) -> JobSetup:
+        restored = claimed.plan.restore
+        records = (row for row in claimed.seen.rows if isinstance(row, CheckpointRecord))
+        return JobSetup(
+            graph=self._plan.graph,
+            config=self._plan.config,
+            job=self._plan.job,
+            claim=claimed.claim,
+            at_version=claimed.at_version,
+            restored=restored,
+            retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
+            versions=(self._stores.read_cut(restored.checkpoint) or {}) if restored else {},
+            rows_per_epoch=dict(self._plan.rows_per_epoch),
+            limits=self._settings.limits,
+            seed=crc32(claimed.claim.nonce.encode()),
+        )
+
+    def _trace(self, claimed: Claimed) -> Path:
+        paths, generation = self._warehouse.paths, claimed.claim.generation
+        drop_old_traces(self._warehouse.path(paths.traces), paths, generation)
+        return self._warehouse.path(paths.trace(generation))
+
+    def _report(self, claimed: Claimed, end: EndTick) -> TickReport:
+        generation = claimed.claim.generation
+        return TickReport(
+            outcome=end.outcome,
+            generation=generation,
+            completed=self._narrator.completed,
+            message=end.message,
+            reason=end.reason,
+            seconds=time.monotonic() - self._started,
+            trace=self._warehouse.path(self._warehouse.paths.trace(generation)),
+        )

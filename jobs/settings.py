@@ -1,0 +1,220 @@
+"""The one configuration of a tick: defaults, the pipeline's own, the environment, flags or launchpad, in that order.
+
+Each later layer replaces single fields of the earlier ones; the whole is validated once, so that rules
+over several fields hold whoever set them. An error names the field, the rule and where the value came
+from. Command line and launchpad fill the same model; they differ only in the name of the last layer.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from checkpointing.config import CheckpointConfig, Count, Milliseconds
+from checkpointing.job.setup import TickLimits
+from jobs.runtime.jars import JARS_VARIABLE
+
+PREFIX: Final = "TIDEMARK_"
+"""Every field can be set by this prefix and its name in capitals."""
+
+_NOT_FIELDS: Final = frozenset({JARS_VARIABLE})
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]")
+
+
+def duration_ms(text: str) -> int:
+    """Return a duration like `500ms`, `30s`, `5m` or `2h` in milliseconds; raise ValueError saying how to write it."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"write a duration like 30s, 5m or 2h, not {text!r}")
+    return round(float(found[1]) * _UNITS_MS[found[2]])
+
+
+def _from_duration(value: object) -> object:
+    """Turn text with a unit into milliseconds; plain numbers are milliseconds already."""
+    if isinstance(value, str) and not value.strip().lstrip("-").isdigit():
+        return duration_ms(value)
+    return value
+
+
+def _from_commas(value: object) -> object:
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
+def _spark_memory(value: object) -> object:
+    if isinstance(value, str) and not _MEMORY.fullmatch(value):
+        raise ValueError(f"write it as Spark does, like 512m or 2g, not {value!r}")
+    return value
+
+
+Duration = Annotated[Milliseconds, BeforeValidator(_from_duration)]
+"""Milliseconds, or text with a unit: `30s`."""
+
+
+class TickSettings(CheckpointConfig, BaseSettings):
+    """How one tick runs. Build it by `resolve`, which knows the layers; raises ValidationError like any model."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=False)
+
+    interval_ms: Duration | None = Field(default=None, ge=10)
+    """Time between periodic triggers, in ms or like `10s`; None: no periodic trigger (A2)."""
+    timeout_ms: Duration = Field(default=600_000, ge=10)
+    """Time until a checkpoint that has not completed expires, in ms or like `10m`."""
+    rows_of: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
+    """The sources whose rows `every_rows` counts, separated by commas; empty: all."""
+
+    warehouse: Path = Path("warehouse")
+    """The folder of the tables; all processes of the job must reach it."""
+    data: Path = Path("data")
+    """The folder of the pipeline's input."""
+    parallelism: Count | None = Field(default=None, ge=1)
+    """Subtasks of each keyed vertex; None: what the pipeline says."""
+
+    spark_master: str | None = Field(default=None, min_length=1)
+    """A Spark master, `local[2]` or `spark://host:port`; None: in this process, with `spark_cores`."""
+    spark_cores: Count | None = Field(default=None, ge=1)
+    """Cores of a local Spark; None: all that this process may use."""
+    spark_memory: Annotated[str, BeforeValidator(_spark_memory)] = "2g"
+    """Heap of a JVM that the tick starts, as Spark writes it."""
+    spark_connect_url: str | None = Field(default=None, pattern=r"^sc://.+")
+    """A running Connect server, `sc://host:port`, instead of a Spark of our own."""
+
+    until_caught_up: bool = True
+    """End when all that is there has been read and committed; False: wait for more."""
+    checkpoints: Count | None = Field(default=None, ge=1)
+    """End after this many completed checkpoints."""
+    duration_ms: Duration | None = Field(default=None, ge=1)
+    """End after this time, in ms or like `5m`, with a last checkpoint."""
+    take_over: bool = False
+    """Take the job from whoever holds it, alive or not (G5)."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings' signature
+        init_settings: PydanticBaseSettingsSource,
+        *_unused: PydanticBaseSettingsSource,
+        **_unused_too: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read nothing by itself: `resolve` gives all layers, so that it can name where a value came from."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _one_spark(self) -> Self:
+        if self.spark_connect_url is not None and self.spark_master is not None:
+            raise ValueError("spark_master: can't go with spark_connect_url; name one place where Spark runs")
+        return self
+
+    def checkpoint_config(self) -> CheckpointConfig:
+        """Return the part that the protocol needs."""
+        return CheckpointConfig(**{name: getattr(self, name) for name in CheckpointConfig.model_fields})
+
+    def limits(self) -> TickLimits:
+        """Return when the tick ends by itself."""
+        return TickLimits(
+            until_caught_up=self.until_caught_up, checkpoints=self.checkpoints, duration_ms=self.duration_ms
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One refused value: the field, the rule it breaks, and where it came from."""
+
+    field: str
+    rule: str
+    origin: str
+
+    def __str__(self) -> str:
+        """Return the problem as a user reads it."""
+        return f"{self.field} ({self.origin}): {self.rule}" if self.origin else f"{self.field}: {self.rule}"
+
+
+class InvalidSettingsError(ValueError):
+    """A configuration that is refused; `problems` holds each refused field."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Fields that one place sets. `origin` says how a value of that place is named, `{}` being the field."""
+
+    origin: str
+    values: Mapping[str, object]
+
+    def names(self, field: str) -> str:
+        """Return where a field's value came from, as a user would look for it."""
+        shown = field.upper() if self.origin.startswith(PREFIX) else field
+        return self.origin.replace("{}", shown)
+
+
+def environment_layer() -> Layer:
+    """Return what TIDEMARK_* variables set; raise InvalidSettingsError for one that names no field."""
+    known = {f"{PREFIX}{name}".upper() for name in TickSettings.model_fields} | _NOT_FIELDS
+    for variable in sorted(os.environ):
+        if variable.startswith(PREFIX) and variable not in known:
+            near = get_close_matches(variable, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(sorted(known))}"
+            raise InvalidSettingsError((Problem(variable, f"there is no such setting; {hint}", ""),))
+    found = EnvSettingsSource(TickSettings, case_sensitive=False, env_ignore_empty=True)()
+    return Layer(f"{PREFIX}{{}}", found)
+
+
+def flags_layer(values: Mapping[str, object]) -> Layer:
+    """Return what the command line's flags set; None means that the flag was not given."""
+    return Layer("given on the command line", {name: value for name, value in values.items() if value is not None})
+
+
+def launchpad_layer(values: Mapping[str, object]) -> Layer:
+    """Return what a Dagster run's configuration sets; None means that the field was left alone."""
+    return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
+
+
+def resolve(own: Mapping[str, object], given: Layer, *, pipeline: str = "the pipeline") -> TickSettings:
+    """Return the settings of one tick: defaults < `own` (the pipeline's) < environment < `given`.
+
+    Raises InvalidSettingsError naming every refused field, its rule and where its value came from.
+    """
+    layers = (Layer(f"set by {pipeline}", own), environment_layer(), given)
+    values = {name: value for layer in layers for name, value in layer.values.items()}
+    try:
+        return TickSettings(**values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise InvalidSettingsError(_problems(error, layers)) from None
+
+
+def _problems(error: ValidationError, layers: tuple[Layer, ...]) -> tuple[Problem, ...]:
+    return tuple(_problem(each["loc"], each["msg"], each["type"], layers) for each in error.errors())
+
+
+def _problem(loc: tuple[int | str, ...], message: str, kind: str, layers: tuple[Layer, ...]) -> Problem:
+    rule = message.removeprefix("Value error, ")
+    field = str(loc[0]) if loc else rule.partition(":")[0]
+    if not loc:
+        rule = rule.partition(": ")[2]
+    if kind == "extra_forbidden":
+        near = get_close_matches(field, TickSettings.model_fields, n=1)
+        rule = f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
+    return Problem(field, rule[:1].lower() + rule[1:], _origin(field, layers))
+
+
+def _origin(field: str, layers: tuple[Layer, ...]) -> str:
+    for layer in reversed(layers):
+        if field in layer.values:
+            return layer.names(field)
+    return "default"

@@ -1,0 +1,85 @@
+"""Ranges of files as one DataFrame: one scan, however many slices a micro-batch has.
+
+Row numbers come from the Parquet reader itself (`_metadata.row_index`), so ordinals are exact
+however Spark cuts the files. A range that ends within a file reads that file and drops the rest.
+Expressions are SQL text: one call each to Spark, however many files there are.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StructType
+
+from checkpointing.identifiers import SplitId
+from jobs.sources.file_position import FileRange
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+
+_UNQUOTED = "/-_.!~*'(),;:$&+=@"
+"""What java.net.URI leaves as it is in a path, beside letters, digits and all that is not ASCII."""
+
+_ASCII_MAX = 0x7F
+
+_PLACE = "substring_index(_metadata.file_path, '/', -2)"
+
+Ranges = Sequence[tuple[SplitId, FileRange]]
+
+
+def read_ranges(spark: SparkSession, root: Path, schema: StructType, ranges: Ranges) -> DataFrame:
+    """Return the rows of `ranges`, at least one, with split and ordinal; ranges do not overlap."""
+    ranges = joined(ranges)
+    paths = dict.fromkeys(str(root / split / part.file.name) for split, part in ranges)
+    # Paths are meant literally, and a folder named `a=b` is a split, no column.
+    reader = spark.read.schema(schema).option("recursiveFileLookup", "true").option("__globPaths__", "false")
+    files = reader.parquet(*paths)
+    condition = _within(ranges)
+    wanted = files if condition is None else files.filter(F.expr(condition))
+    return wanted.select(
+        "*",
+        F.expr(f"substring_index({_PLACE}, '/', 1)").alias(SPLIT_COLUMN),
+        F.expr(_ordinal(ranges)).alias(POSITION_COLUMN),
+    )
+
+
+def joined(ranges: Ranges) -> Ranges:
+    """Return the ranges sorted, those of a file that follow on each other as one: consecutive slices do."""
+    result: list[tuple[SplitId, FileRange]] = []
+    for split, part in sorted(ranges, key=lambda entry: (entry[0], entry[1].before, entry[1].file.name, entry[1].first)):
+        if result and result[-1][0] == split and _follows(result[-1][1], part):
+            result[-1] = (split, result[-1][1].model_copy(update={"end": part.end}))
+        else:
+            result.append((split, part))
+    return result
+
+
+def _follows(earlier: FileRange, later: FileRange) -> bool:
+    return earlier.file == later.file and earlier.end == later.first
+
+
+def _ordinal(ranges: Ranges) -> str:
+    """Return the expression of a row's ordinal: the rows before its file, looked up, and its own number there."""
+    before = {_place(split, part): part.before for split, part in ranges}
+    entries = ", ".join(f"{place}, {rows}L" for place, rows in before.items())
+    unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {_PLACE}))"
+    return f"_metadata.row_index + coalesce(element_at(map({entries}), {_PLACE}), cast({unknown} AS bigint))"
+
+
+def _within(ranges: Ranges) -> str | None:
+    """Return the condition that drops the rows of partial files outside their ranges; None if all are whole."""
+    partial = [(_place(split, part), part) for split, part in ranges if part.rows < part.file.rows]
+    if not partial:
+        return None
+    whole = f"{_PLACE} NOT IN ({', '.join(dict.fromkeys(place for place, _ in partial))})"
+    inside = [
+        f"({_PLACE} = {place} AND _metadata.row_index >= {part.first} AND _metadata.row_index < {part.end})"
+        for place, part in partial
+    ]
+    return " OR ".join([whole, *inside])
+
+
+def _place(split: SplitId, part: FileRange) -> str:
+    """Return `split/file` as an SQL literal: the end of the file's URI, which is how Spark names it to a query."""
+    place = "".join(c if ord(c) > _ASCII_MAX else quote(c, safe=_UNQUOTED) for c in f"{split}/{part.file.name}")
+    return "'" + place.replace("'", "\\'") + "'"  # a backslash cannot be in it: it is quoted

@@ -1,0 +1,123 @@
+"""A source of numbers: rows by formula, the same for ever, with nothing on disk.
+
+For tests and worked examples. A split may be open-ended, and may be slow to answer a poll, which is
+where real skew between the channels of a job comes from.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SplitId, split_id
+from checkpointing.messages import PollSource
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+
+ROW_BYTES = 32
+"""What a row counts for in bytes: an estimate, as every slice's is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSplit:
+    """One split: how many rows it has (None: no end), and how long it takes to answer a poll."""
+
+    rows: int | None
+    poll_delay_ms: int = 0
+
+
+class SequenceSource:
+    """Rows (`split`, `n`, `key`, `value`) of each split, n = 0, 1, 2, ... (see `port.Source`).
+
+    `key` is n modulo `keys` and `value` is `n * step + offset`, both bigint.
+    """
+
+    def __init__(
+        self, splits: Mapping[str, int | None | SequenceSplit], *, keys: int = 1, step: int = 1, offset: int = 0
+    ) -> None:
+        """Raise InvalidNameError for a name that no split may have, ValueError if `keys` is not positive."""
+        if keys < 1:
+            raise ValueError(f"keys is {keys}: a sequence needs at least one key")
+        self._splits = {split_id(name): _as_split(split) for name, split in splits.items()}
+        self._keys, self._step, self._offset = keys, step, offset
+
+    def schema(self) -> StructType:
+        """Return split, n, key and value."""
+        columns = StructType().add("split", StringType(), nullable=False)
+        for name in ("n", "key", "value"):
+            columns = columns.add(name, LongType(), nullable=False)
+        return columns
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the names of the splits; see `port.Source.splits`."""
+        return tuple(sorted(self._splits))
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next numbers of a split, after its delay; see `port.Source.poll`.
+
+        The position is the next n, as JSON.
+        """
+        split = self._splits.get(request.split)
+        if split is None:
+            raise SourceError(f"there is no split {request.split!r}, only {', '.join(self.splits())}")
+        time.sleep(split.poll_delay_ms / 1000)
+        start = _parsed(request.position)
+        end = start + request.max_rows if split.rows is None else min(start + request.max_rows, split.rows)
+        if end <= start:
+            return None
+        rows = end - start
+        return SourceSlice(
+            request.source, request.split, str(start), str(end), json.dumps([start, end]), rows, rows * ROW_BYTES
+        )
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the numbers of the slices; see `port.Source.read`."""
+        parts = [self._numbers(spark, split, *bounds) for split, bounds in _joined(slices)]
+        return reduce(DataFrame.unionAll, parts)
+
+    def _numbers(self, spark: SparkSession, split: SplitId, start: int, end: int) -> DataFrame:
+        n = F.col("id")
+        columns: dict[str, Column] = {
+            "split": F.lit(split),
+            "n": n,
+            "key": n % F.lit(self._keys),
+            "value": n * F.lit(self._step) + F.lit(self._offset),
+            SPLIT_COLUMN: F.lit(split),
+            POSITION_COLUMN: n,
+        }
+        numbers = spark.range(start, end, 1, 1)
+        return numbers.select(*[column.cast(_TYPES.get(name, "bigint")).alias(name) for name, column in columns.items()])
+
+
+_TYPES = {"split": "string", SPLIT_COLUMN: "string"}
+
+
+def _as_split(split: int | None | SequenceSplit) -> SequenceSplit:
+    return split if isinstance(split, SequenceSplit) else SequenceSplit(split)
+
+
+def _parsed(position: str | None) -> int:
+    if position is None:
+        return 0
+    if not position.isdecimal():
+        raise SourceError(f"{position!r} is not a position of a sequence: give the new source an id of its own")
+    return int(position)
+
+
+def _joined(slices: Sequence[SourceSlice]) -> list[tuple[SplitId, tuple[int, int]]]:
+    """Return the slices' ranges, those of a split that follow on each other as one."""
+    joined: list[tuple[SplitId, tuple[int, int]]] = []
+    for piece in slices:
+        start, end = json.loads(piece.detail)
+        for place, (split, bounds) in enumerate(joined):
+            if split == piece.split and bounds[1] == start:
+                joined[place] = (split, (bounds[0], end))
+                break
+        else:
+            joined.append((piece.split, (start, end)))
+    return joined

@@ -1,0 +1,266 @@
+"""Runs the rescale cases: computes what a case gives, with the core's functions, and compares every key of `expect`.
+
+The case that states a property is run as a seeded random test of as many draws as it wants.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from checkpointing.key_groups import (
+    default_max_parallelism,
+    key_group_of_hash,
+    key_group_ranges,
+    redistribute_keyed,
+    subtask_of,
+)
+from checkpointing.rescale.channel_state import (
+    ChannelMapper,
+    Gate,
+    ambiguous,
+    map_subtasks,
+    redistribute_inputs,
+    redistribute_outputs,
+)
+from checkpointing.rescale.operator_state import (
+    DistributionMode,
+    OperatorStatePart,
+    redistribute_operator_state,
+)
+
+Value = Any
+Given = Mapping[str, Value]
+Parts = tuple[OperatorStatePart, ...]
+
+SEED = 128
+_SETS = frozenset({"ambiguous_old_inputs", "unchanged"})
+_SETS_PER_SUBTASK = frozenset({"input_state_of_new", "output_state_of_new", "old_subtasks_of_new"})
+_BROADCAST_OFFSETS = 4
+
+
+def claims(legend: Mapping[str, Any]) -> bool:
+    """Return whether the legend is that of the rescale cases."""
+    return {"key_groups", "keyed_state", "operator_state", "channel_state"} <= set(legend.get("kinds", ()))
+
+
+def run_case(_legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
+    """Run one case; return what does not match."""
+    if case["kind"] == "operator_state_property":
+        return list(_check_property(case["given"], case["expect"]))
+    try:
+        got = _KINDS[case["kind"]](case["given"])
+    except ValueError:
+        got = {"error": "IllegalArgument"}
+    except RuntimeError:
+        got = {"error": "IllegalState"}
+    return [
+        f"step 0 {name}: expected {expected}, got {got.get(name)}"
+        for name, expected in case["expect"].items()
+        if name not in got or not _holds(name, expected, got[name])
+    ]
+
+
+def _holds(name: str, expected: Value, got: Value) -> bool:
+    if name in _SETS:
+        return set(expected) == set(got)
+    if name in _SETS_PER_SUBTASK:
+        return [set(olds) for olds in expected] == [set(olds) for olds in got]
+    if name == "operator_index_of_key_group":
+        return all(got[int(group)] == subtask for group, subtask in expected.items())
+    return bool(expected == _listed(got))
+
+
+def _listed(value: Value) -> Value:
+    """Return the value with lists for tuples, as JSON has it."""
+    if isinstance(value, dict):
+        return {key: _listed(inner) for key, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+# ---------------------------------------------------------------------- key groups
+
+
+def _key_groups(given: Given) -> dict[str, Value]:
+    most, parallelism = given["max_parallelism"], given["parallelism"]
+    ranges = key_group_ranges(most, parallelism)
+    return {
+        "ranges": [[owned.first, owned.last] for owned in ranges],
+        "sizes": [len(owned) for owned in ranges],
+        "operator_index_of_key_group": {group: subtask_of(group, most, parallelism) for group in range(most)},
+    }
+
+
+def _default_max_parallelism(given: Given) -> dict[str, Value]:
+    return {"max_parallelisms": [default_max_parallelism(parallelism) for parallelism in given["parallelisms"]]}
+
+
+def _key_hash(given: Given) -> dict[str, Value]:
+    return {"key_groups": [key_group_of_hash(hash_, given["max_parallelism"]) for hash_ in given["key_hashes"]]}
+
+
+def _keyed_state(given: Given) -> dict[str, Value]:
+    new = redistribute_keyed(
+        given["max_parallelism"],
+        given["old_parallelism"],
+        given["new_parallelism"],
+        configured_max_parallelism=given.get("new_max_parallelism"),
+    )
+    return {
+        "new_subtask_gets": [
+            [[part.old_subtask, [part.key_groups.first, part.key_groups.last]] for part in parts] for parts in new
+        ]
+    }
+
+
+# ---------------------------------------------------------------------- operator state
+
+
+def _operator_state(given: Given) -> dict[str, Value]:
+    parts = tuple(_parts(given["states"]))
+    old = given["old_parallelism"]
+    results = {new: redistribute_operator_state(parts, old, new) for new in given["new_parallelisms"]}
+    names = [state["name"] for state in given["states"]]
+    broadcast = [state["name"] for state in given["states"] if state["mode"] == "BROADCAST"]
+    return {
+        "handle_count": _per_state(results, names, lambda held: sum(len(parts) for parts in held)),
+        "offsets_per_holder": _per_state(results, names, _offsets_per_holder),
+        "unchanged": [new for new, result in results.items() if _is_unchanged(parts, old, result)],
+        "broadcast_source": {str(new): _sources(result, broadcast) for new, result in results.items()},
+        "new_subtasks": _per_state(
+            results, names, lambda held: [[[part.old_subtask, part.offsets] for part in parts] for parts in held]
+        ),
+        "loads": {str(new): [_load(got) for got in result] for new, result in results.items()},
+    }
+
+
+def _parts(states: Iterable[Given]) -> Iterator[OperatorStatePart]:
+    for state in states:
+        for old_subtask, offsets in sorted(state["offsets"].items(), key=lambda item: int(item[0])):
+            yield OperatorStatePart(state["name"], DistributionMode(state["mode"]), int(old_subtask), tuple(offsets))
+
+
+def _per_state(
+    results: Mapping[int, tuple[Parts, ...]], names: Iterable[str], measure: Callable[[list[Parts]], Value]
+) -> dict[str, Value]:
+    return {
+        str(new): {name: measure([tuple(p for p in got if p.name == name) for got in result]) for name in names}
+        for new, result in results.items()
+    }
+
+
+def _offsets_per_holder(held: list[Parts]) -> Value:
+    """Return the number of offsets of the holders, which must all have the same; else the list of numbers."""
+    numbers = {_load(parts) for parts in held if parts}
+    return numbers.pop() if len(numbers) == 1 else sorted(numbers)
+
+
+def _is_unchanged(parts: Parts, old: int, result: tuple[Parts, ...]) -> bool:
+    before = [frozenset(p for p in parts if p.old_subtask == subtask) for subtask in range(old)]
+    return before == [frozenset(got) for got in result]
+
+
+def _sources(result: tuple[Parts, ...], broadcast: list[str]) -> Value:
+    """Return the old subtask whose copy each new one got, if it is the same for every BROADCAST state."""
+    sources = [{part.old_subtask for part in got if part.name in broadcast} for got in result]
+    return [source.pop() if len(source) == 1 else sorted(source) for source in sources]
+
+
+def _load(parts: Parts) -> int:
+    return sum(len(part.offsets) for part in parts)
+
+
+# ---------------------------------------------------------------------- the property
+
+
+def _check_property(given: Given, expect: Given) -> Iterator[str]:
+    draw = random.Random(SEED)  # noqa: S311 - a test's draw
+    for run in range(given["runs"]):
+        old, new = draw.randint(*given["old_parallelism"]), draw.randint(*given["new_parallelism"])
+        parts = tuple(_drawn_parts(given, draw, old))
+        result = redistribute_operator_state(parts, old, new)
+        problems = [*_check_copies(parts, result, expect["copies"], old), *_check_loads(result, expect, old)]
+        if problems:
+            yield f"step {run} {old} -> {new}: {problems[0]}"
+            return
+
+
+def _drawn_parts(given: Given, draw: random.Random, old: int) -> Iterator[OperatorStatePart]:
+    named = draw.randint(*given["named_states"])
+    for subtask in range(old):
+        for number in range(named):
+            union = draw.random() < given["union_share"]
+            count = draw.randint(*given["offsets_per_state_and_old_subtask"])
+            mode = DistributionMode.UNION if union else DistributionMode.SPLIT
+            yield OperatorStatePart(f"state-{number}", mode, subtask, tuple(range(count)))
+        if named % 2 == 1:
+            yield OperatorStatePart("broadcast", DistributionMode.BROADCAST, subtask, tuple(range(_BROADCAST_OFFSETS)))
+
+
+def _check_copies(parts: Parts, result: tuple[Parts, ...], copies: Given, old: int) -> Iterator[str]:
+    found = Counter(
+        (p.mode.value, p.name, p.old_subtask, offset) for got in result for p in got for offset in p.offsets
+    )
+    wanted = {
+        (p.mode.value, p.name, p.old_subtask, offset): count
+        for p in parts
+        if (count := _copies_of(copies[p.mode.value], old, len(result), p.old_subtask)) > 0
+        for offset in p.offsets
+    }
+    if wanted != found:
+        yield f"copies: expected {wanted}, got {found}"
+
+
+@cache
+def _copies_of(rule: str, old: int, new: int, subtask: int) -> int:
+    names = {"old": old, "new": new, "i": subtask, "__builtins__": {}}
+    return int(eval(rule, names))  # noqa: S307 - the legend says that the rule is a Python expression
+
+
+def _check_loads(result: tuple[Parts, ...], expect: Given, old: int) -> Iterator[str]:
+    bound = expect["load_difference_max"]["equal" if old == len(result) else "rescaled"]
+    loads = [_load(got) for got in result]
+    if bound is not None and max(loads) - min(loads) > bound:
+        yield f"load_difference_max: expected {bound}, got {loads}"
+
+
+# ---------------------------------------------------------------------- channel state
+
+
+def _channel_state(given: Given) -> dict[str, Value]:
+    old, new = given["old"], given["new"]
+    (inputs,) = redistribute_inputs(old, new, [Gate(ChannelMapper(given["input_mapper"]), new)])
+    outputs = redistribute_outputs(old, new, ChannelMapper(given["output_mapper"]))
+    return {
+        "input_state_of_new": inputs,
+        "output_state_of_new": outputs,
+        "ambiguous_old_inputs": ambiguous(inputs),
+    }
+
+
+def _channel_state_gates(given: Given) -> dict[str, Value]:
+    gates = [Gate(ChannelMapper(gate["mapper"]), gate["upstream_new"]) for gate in given["gates"]]
+    handles = [gate["handles_per_old_subtask"] for gate in given["gates"]]
+    mappings = redistribute_inputs(given["old"], given["new"], gates)
+    counts = [
+        sum(len(mapping[subtask]) * held for mapping, held in zip(mappings, handles, strict=True))
+        for subtask in range(given["new"])
+    ]
+    return {"input_handle_count_of_new": counts}
+
+
+def _channel_mapper(given: Given) -> dict[str, Value]:
+    return {"old_subtasks_of_new": map_subtasks(ChannelMapper(given["mapper"]), given["old"], given["new"])}
+
+
+_KINDS: dict[str, Callable[[Given], dict[str, Value]]] = {
+    "key_groups": _key_groups,
+    "default_max_parallelism": _default_max_parallelism,
+    "key_hash": _key_hash,
+    "keyed_state": _keyed_state,
+    "operator_state": _operator_state,
+    "channel_state": _channel_state,
+    "channel_state_gates": _channel_state_gates,
+    "channel_mapper": _channel_mapper,
+}

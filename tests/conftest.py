@@ -1,0 +1,74 @@
+"""What all tests share: Hypothesis profiles, the share of kill tests to run, and the one Spark session."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+THIRDS = 3
+SECONDS_PER_DAY = 86_400
+
+# Found counter-examples are kept and tried first; a slow, shared machine is no failure.
+_COMMON = settings(
+    database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("dev", _COMMON, max_examples=50, stateful_step_count=30)
+settings.register_profile("ci", _COMMON, max_examples=200, stateful_step_count=50)
+settings.register_profile("nightly", _COMMON, max_examples=2_000, stateful_step_count=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare how many of the kill tests run, and which third."""
+    parser.addoption("--kill-share", choices=["all", "third"], default="all", help="run all kill tests, or one third")
+    parser.addoption(
+        "--kill-third",
+        type=int,
+        default=int(time.time()) // SECONDS_PER_DAY % THIRDS,
+        help="which third (0, 1, 2): by default another one each day; give the printed number to repeat a run",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what it takes to repeat this run."""
+    header = [f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"]
+    if config.getoption("--kill-share") == "third":
+        header.append(f"kill tests: every third, --kill-third {config.getoption('--kill-third')}")
+    return header
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep every third kill test; the order in the files decides, before any shuffling."""
+    if config.getoption("--kill-share") == "all":
+        return
+    kills = [item for item in items if item.get_closest_marker("kill")]
+    kept = set(kills[config.getoption("--kill-third") % THIRDS :: THIRDS])
+    left_out = [item for item in kills if item not in kept]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """Return the one Spark session of a test run, with Delta."""
+    # Imported late: the pure tests must not pay for Spark.
+    from jobs.runtime.jars import delta_jars
+    from jobs.runtime.session import SparkConfig, open_session
+
+    session = open_session(SparkConfig(jars=delta_jars()))
+    yield session
+    session.stop()

@@ -1,0 +1,89 @@
+"""One Spark session for the operators' scenarios, and a vertex that is run without a coordinator."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointing.channel_items import StagedSegment
+from checkpointing.handles import FileHandle, KeyedFile
+from checkpointing.identifiers import JobName, VertexId, job_name
+from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
+from checkpointing.snapshots import RangeFiles
+from jobs.operators.execute import run_micro_batch
+from jobs.operators.spec import KeyedSpec, VertexPlan
+from jobs.runtime.session import SparkConfig, open_session
+from jobs.state.compaction import live_files
+
+JOB: JobName = job_name("demo")
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """Return a local session."""
+    return open_session(SparkConfig(cores=2))
+
+
+@dataclass
+class Bench:
+    """Runs micro-batches of one vertex, one after another, and keeps what a coordinator would."""
+
+    spark: object
+    warehouse: Path
+    plan: VertexPlan
+    state: list[tuple[KeyedFile, ...]] = field(default_factory=list)
+    ranges: list[tuple[RangeFiles, ...]] = field(default_factory=list)
+    micro_batch: int = 0
+
+    def __post_init__(self):
+        """Begin with nothing."""
+        self.state = self.state or [()] * self.parallelism
+        self.ranges = self.ranges or [()] * self.parallelism
+
+    @property
+    def parallelism(self):
+        """Subtasks of the vertex."""
+        return self.plan.spec.parallelism if isinstance(self.plan.spec, KeyedSpec) else 1
+
+    def stage(self, rows: pa.Table) -> StagedSegment:
+        """Put rows into a file as an upstream vertex would."""
+        path = f"upstream/_data/1/{len(list(self.warehouse.glob('upstream/_data/1/*')))}.parquet"
+        (self.warehouse / path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, self.warehouse / path)
+        return StagedSegment((FileHandle(path, rows.num_rows, 1, 0),))
+
+    def run(self, *inputs: pa.Table | None) -> MicroBatchFinished:
+        """Run one micro-batch of these rows, by input; None: no segments."""
+        self.micro_batch += 1
+        segments = tuple(
+            InputSegments(number, VertexId("upstream"), () if rows is None else (self.stage(rows),))
+            for number, rows in enumerate(inputs)
+        )
+        effect = RunMicroBatch(
+            self.plan.spec.vertex, self.micro_batch, 1, segments, tuple(self.state), tuple(self.ranges)
+        )
+        done = run_micro_batch(self.spark, self.plan, effect, self.warehouse, JOB)
+        for subtask, output in enumerate(done.outputs):
+            self.state[subtask] = live_files([*self.state[subtask], *output.state])
+            self.ranges[subtask] = output.ranges or self.ranges[subtask]
+        return done
+
+    def read(self, files) -> pl.DataFrame:
+        """Return the rows of these handles."""
+        return pl.concat([pl.read_parquet(self.warehouse / file.path) for file in files])
+
+    def upserted(self) -> pl.DataFrame:
+        """Return the rows of the upsert table as its active files would show them."""
+        handles = [file.file for ranges in self.ranges for entry in ranges for file in entry.files]
+        return self.read(dict.fromkeys(handles))
+
+
+@pytest.fixture
+def bench(spark, tmp_path):
+    """Return a way to run a vertex in a warehouse of its own, whose name no glob may read."""
+    warehouse = tmp_path / "ware[house] {1}"
+    warehouse.mkdir()
+    return lambda plan, **kept: Bench(spark, warehouse, plan, **kept)

@@ -1,0 +1,207 @@
+"""Keyed micro-batches on real Spark: aggregates into an upsert table, enriching, rescaling, damage."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import table_name, vertex_id
+from checkpointing.messages import SubtaskOutput
+from checkpointing.snapshots import RangeFiles
+from jobs.operators.aggregate import Aggregate, Kind, aggregate_schema
+from jobs.operators.enrich import enrich_schema
+from jobs.operators.failures import MicroBatchError
+from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
+from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
+from jobs.state.key_groups import range_of
+
+pytestmark = pytest.mark.spark
+
+FLIGHTS = StructType(
+    [StructField("carrier", StringType()), StructField("hour", TimestampType()), StructField("delay", IntegerType())]
+)
+AGGREGATES = (Aggregate(Kind.COUNT, None, "n"), Aggregate(Kind.SUM, "delay", "total"), Aggregate(Kind.MAX, "delay", "most"))
+TOTALS = StagedTable(table_name("gold/totals"), TableMode.UPSERT, aggregate_schema(["carrier"], AGGREGATES, FLIGHTS), ("carrier",))
+START = datetime(2013, 1, 1, 5, tzinfo=UTC)
+
+
+def flights(count, seed, carriers=12):
+    """Return made-up flights, some without carrier or delay."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, carriers, count)
+    return pa.table(
+        {
+            "carrier": pa.array([None if code == 0 else f"C{code}" for code in codes], pa.string()),
+            "hour": pa.array([START + timedelta(hours=int(h)) for h in rng.integers(0, 6, count)], pa.timestamp("us", "UTC")),
+            "delay": pa.array(rng.integers(-50, 400, count), pa.int32(), mask=rng.random(count) < 0.1),
+        }
+    )
+
+
+def totals(parallelism=2, *, combined=False):
+    """Return the plan of totals by carrier."""
+    spec = aggregate_spec(
+        vertex=vertex_id("totals"),
+        rows=FLIGHTS,
+        keys=("carrier",),
+        aggregates=AGGREGATES,
+        parallelism=parallelism,
+        max_parallelism=128,
+        table=TOTALS,
+        combined=combined,
+    )
+    return VertexPlan(spec, (InputPlan(FLIGHTS),))
+
+
+def by_carrier(*batches):
+    """Compute the totals of all rows at once."""
+    rows = pl.concat([pl.from_arrow(batch) for batch in batches])
+    total = pl.when(pl.col("delay").count() > 0).then(pl.col("delay").cast(pl.Int64).sum())
+    return sorted(
+        rows.group_by("carrier").agg(pl.len().alias("n"), total.alias("total"), pl.col("delay").max().alias("most")).rows(), key=str
+    )
+
+
+def shown(vertex):
+    """Return what the upsert table shows."""
+    return sorted(vertex.upserted().select("carrier", "n", "total", "most").rows(), key=str)
+
+
+@pytest.mark.parametrize("combined", [False, True])
+def test_totals_over_micro_batches_are_those_of_all_rows(bench, combined):
+    """An upsert table's ranges show, after each micro-batch, every row so far exactly once."""
+    vertex, batches = bench(totals(combined=combined)), []
+    for seed in range(4):
+        batches.append(flights(200, seed))
+        vertex.run(batches[-1])
+        assert by_carrier(*batches) == shown(vertex)
+
+
+def test_an_untouched_subtask_writes_nothing(bench):
+    """Only the ranges that rows reached are rewritten; the other subtask's output is empty."""
+    vertex = bench(totals(parallelism=2))
+    vertex.run(flights(300, 1))
+    before = list(vertex.ranges)
+    one = flights(300, 1).filter(pa.compute.equal(flights(300, 1)["carrier"], "C1"))
+    outputs = vertex.run(one).outputs
+    (touched,) = [index for index, output in enumerate(outputs) if output != SubtaskOutput()]
+    assert before[1 - touched] == vertex.ranges[1 - touched]
+    assert before[touched] != vertex.ranges[touched]
+
+
+def test_a_micro_batch_of_nothing_changes_nothing(bench):
+    """No segment and no row: an output per subtask, all empty."""
+    vertex = bench(totals())
+    assert (SubtaskOutput(), SubtaskOutput()) == vertex.run(None).outputs
+    assert (SubtaskOutput(), SubtaskOutput()) == vertex.run(flights(0, 1)).outputs
+
+
+def restored(vertex, parallelism):
+    """Return state and ranges handed to each subtask of another parallelism: all that overlap its range."""
+    ranges = [range_of(index, parallelism, 128) for index in range(parallelism)]
+
+    def overlap(files):
+        every = list(dict.fromkeys(file for own in files for file in own))
+        return [
+            tuple(file for file in every if file.first_key_group <= own.last and own.first <= file.last_key_group)
+            for own in ranges
+        ]
+
+    upserts = overlap([[file for entry in own for file in entry.files] for own in vertex.ranges])
+    return {
+        "state": overlap(vertex.state),
+        "ranges": [(RangeFiles(TOTALS.name, files),) for files in upserts],
+        "micro_batch": vertex.micro_batch,
+    }
+
+
+def test_rescaling_from_two_to_three_to_one_keeps_every_row_once(bench):
+    """State of other ranges is filtered; the table's files that fit no range are rewritten in the first micro-batch."""
+    vertex, batches = bench(totals(2)), [flights(200, 1), flights(200, 2)]
+    for batch in batches:
+        vertex.run(batch)
+    for parallelism in (3, 1):
+        vertex = bench(totals(parallelism), **restored(vertex, parallelism))
+        batches.append(flights(20, parallelism, carriers=3))
+        vertex.run(batches[-1])
+        assert by_carrier(*batches) == shown(vertex)
+        fitting = [(own.first, own.last) for own in (range_of(i, parallelism, 128) for i in range(parallelism))]
+        for own, ranges in zip(fitting, vertex.ranges, strict=True):
+            assert {own} >= {(f.first_key_group, f.last_key_group) for entry in ranges for f in entry.files}
+
+
+def test_a_missing_state_file_fails_the_micro_batch_by_name(bench):
+    """A fresh worker that needs the file says which operator's it is and what to do."""
+    vertex = bench(totals(1))
+    vertex.run(flights(50, 1))
+    (file,) = vertex.state[0]
+    renamed = replace(file, file=replace(file.file, path=file.file.path.replace("totals-1-", "totals-9-")))
+    vertex.state[0] = (renamed,)
+    with pytest.raises(MicroBatchError, match=r"StateFileError: operator totals: file .*totals-9-.* is missing"):
+        vertex.run(flights(50, 2))
+
+
+def test_two_vertices_may_run_at_once(bench):
+    """The driver's pool runs micro-batches of several vertices on one session; each gets its own rows."""
+    vertices = [bench(totals(parallelism)) for parallelism in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda vertex: [vertex.run(flights(100, seed)) for seed in range(2)], vertices))
+    assert [by_carrier(flights(100, 0), flights(100, 1))] * 2 == [shown(vertex) for vertex in vertices]
+
+
+WEATHER = StructType(
+    [StructField("airline", StringType()), StructField("time_hour", TimestampType()), StructField("temp", DoubleType())]
+)
+ENRICHED = StagedTable(table_name("silver/flights"), TableMode.APPEND, enrich_schema(FLIGHTS, WEATHER, ["temp"]))
+
+
+def enriched():
+    """Return the plan that gives flights their weather."""
+    spec = enrich_spec(
+        vertex=vertex_id("silver"),
+        left=FLIGHTS,
+        right=WEATHER,
+        keys=("carrier", "hour"),
+        right_keys=("airline", "time_hour"),
+        columns=("temp",),
+        parallelism=2,
+        max_parallelism=128,
+        table=ENRICHED,
+    )
+    return VertexPlan(spec, (InputPlan(FLIGHTS), InputPlan(WEATHER)))
+
+
+def weather(hours):
+    """Return the weather of these hours for every carrier; hour 3 has no temperature."""
+    rows = [(f"C{code}", hour) for code in range(1, 12) for hour in hours]
+    return pa.table(
+        {
+            "airline": pa.array([code for code, _ in rows], pa.string()),
+            "time_hour": pa.array([START + timedelta(hours=hour) for _, hour in rows], pa.timestamp("us", "UTC")),
+            "temp": pa.array([None if hour == 3 else float(hour) for _, hour in rows], pa.float64()),
+        }
+    )
+
+
+def test_a_flight_goes_on_once_its_weather_is_known_in_whichever_order_they_come(bench):
+    """Early flights wait in state, later ones go at once, those without carrier wait for ever; handed on = staged."""
+    vertex, sent, out = bench(enriched()), [], []
+    for number, (rows, hours) in enumerate([(200, [0, 1]), (200, None), (None, [2, 3]), (100, [4])]):
+        left = None if rows is None else flights(rows, number)
+        sent += [] if left is None else [left]
+        done = vertex.run(left, None if hours is None else weather(hours))
+        for output in done.outputs:
+            assert output.emitted == tuple(file for _, file in output.staged)
+            out += output.emitted
+    every = pl.concat([pl.from_arrow(batch) for batch in sent])
+    known = every.filter(pl.col("carrier").is_not_null() & (pl.col("hour") < START + timedelta(hours=5)))
+    elapsed = (pl.col("hour") - START).dt.total_hours()
+    expected = known.with_columns(pl.when(elapsed != 3).then(elapsed.cast(pl.Float64)).alias("temp"))
+    assert sorted(expected.rows(), key=str) == sorted(vertex.read(out).rows(), key=str)
+    assert {table for output in done.outputs for table, _ in output.staged} == {ENRICHED.name}

@@ -1,0 +1,100 @@
+"""A stateless micro-batch on real Spark."""
+
+from datetime import UTC, datetime
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import table_name, vertex_id
+from checkpointing.messages import SubtaskOutput
+from jobs.operators.failures import MicroBatchError
+from jobs.operators.spec import InputPlan, RowRule, StagedTable, StatelessSpec, VertexPlan, quarantine_schema
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = StructType(
+    [StructField("origin", StringType()), StructField("hour", TimestampType()), StructField("delay", IntegerType())]
+    + [StructField("temp", DoubleType())]
+)
+HOUR = datetime(2013, 3, 10, 7, 0, 0, 123456, tzinfo=UTC)
+ROWS = pa.table(
+    {
+        "origin": ["EWR", "JFK", None],
+        "hour": pa.array([HOUR, None, HOUR], pa.timestamp("us", "UTC")),
+        "delay": pa.array([5, None, -3], pa.int32()),
+        "temp": [float("nan"), 1.0, None],
+    }
+)
+BRONZE = StagedTable(table_name("bronze/flights"), TableMode.APPEND, SCHEMA)
+QUARANTINE = StagedTable(table_name("quarantine/flights"), TableMode.APPEND, quarantine_schema(SCHEMA))
+RULES = (RowRule("has a delay", "delay is not null"), RowRule("is late", lambda: F.col("delay") > 0))
+
+
+def bronze(**changes):
+    """Return the plan of a bronze vertex, changed."""
+    fields = {"vertex": vertex_id("bronze"), "schema": SCHEMA, "table": BRONZE, "rules": RULES, "quarantine": QUARANTINE}
+    return VertexPlan(StatelessSpec(**fields | changes), (InputPlan(SCHEMA),))
+
+
+def test_all_rows_go_to_the_table_and_the_failing_ones_to_quarantine_too(bench):
+    """What is handed on are the table's own files; `_failed` names each failed rule; a null verdict is good."""
+    vertex = bench(bronze())
+    (output,) = vertex.run(ROWS).outputs
+    assert output.emitted == tuple(file for table, file in output.staged if table == BRONZE.name)
+    assert ROWS.to_pylist()[1:] == vertex.read(output.emitted).to_arrow().to_pylist()[1:]
+    (rejected,) = (file for table, file in output.staged if table == QUARANTINE.name)
+    expected = [(None, "has a delay"), (-3, "is late")]
+    assert expected == vertex.read([rejected]).select("delay", "_failed").sort("delay", nulls_last=False).rows()
+
+
+def test_moments_keep_their_microsecond_and_nan_is_not_null(bench):
+    """From Parquet through Spark and Arrow and back to Parquet nothing shifts."""
+    vertex = bench(bronze())
+    (output,) = vertex.run(ROWS).outputs
+    rows = vertex.read(output.emitted)
+    assert [HOUR, None, HOUR] == rows["hour"].to_list()
+    assert pl.Datetime("us", "UTC") == rows.schema["hour"]
+    assert "[nan, 1.0, None]" == str(rows["temp"].to_list())
+
+
+def test_rows_that_all_pass_leave_no_quarantine_file(bench):
+    """A file without rows would be a file to publish for nothing."""
+    (output,) = bench(bronze()).run(ROWS.slice(0, 1)).outputs
+    assert [BRONZE.name] == [table for table, _ in output.staged]
+
+
+@pytest.mark.parametrize("rows", [pytest.param(None, id="no segment"), pytest.param(ROWS.slice(0, 0), id="no row")])
+def test_a_micro_batch_of_nothing_writes_nothing(bench, rows):
+    """The answer is there all the same."""
+    assert (SubtaskOutput(),) == bench(bronze()).run(rows).outputs
+
+
+def test_chain_then_transform_then_files(bench):
+    """The edge's chain and the vertex's transform are folded into the one job; without a table a channel takes the rows."""
+    shape = StructType([StructField("origin", StringType()), StructField("double", IntegerType())])
+    spec = StatelessSpec(
+        vertex=vertex_id("shape"), schema=shape, transform=lambda rows: rows.withColumn("double", F.col("delay") * 2)
+    )
+    vertex = bench(VertexPlan(spec, (InputPlan(SCHEMA, chain=lambda rows: rows.where("delay > 0")),)))
+    (output,) = vertex.run(ROWS).outputs
+    assert () == output.staged
+    assert output.emitted[0].path.startswith("_tidemark/demo/channels/shape/_data/1/shape-1-")
+    assert [("EWR", 10)] == vertex.read(output.emitted).rows()
+
+
+def test_what_a_task_cannot_write_is_named(bench):
+    """The micro-batch fails with the file's name and the way out, not with a stack."""
+    vertex = bench(bronze())
+    (vertex.warehouse / "bronze").write_text("in the way")
+    with pytest.raises(MicroBatchError, match=r"micro-batch 1 of vertex bronze failed: StagedFileError: .*bronze/flights"):
+        vertex.run(ROWS)
+
+
+def test_a_transform_that_loses_a_column_is_named(bench):
+    """Spark's own sentence names the column."""
+    with pytest.raises(MicroBatchError, match="delay"):
+        bench(bronze(transform=lambda rows: rows.drop("delay"))).run(ROWS)

@@ -1,0 +1,118 @@
+"""What the tests of the stores share: a warehouse, rows, staged files, and other processes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name, table_name
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics
+from jobs.stores.output_tables import OutputTables
+from jobs.stores.publisher import Publisher
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+SCHEMA = pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int64())])
+PROGRAM = Path(__file__).with_name("racer.py")
+
+
+class Rows:
+    """Rows as a coordinator would append them."""
+
+    @staticmethod
+    def claim(generation: int, host: str = "alpha") -> Claim:
+        return Claim(
+            generation=Generation(generation),
+            holder=Holder(host=host, pid=1, started="s"),
+            first_id=CheckpointId(1),
+            last_id=CheckpointId(1000),
+            at_ms=1,
+            nonce=f"claim-{generation}-{host}",
+        )
+
+    @staticmethod
+    def checkpoint(number: int, generation: int = 1, kind: RowKind = RowKind.CHECKPOINT, **fields) -> CheckpointRecord:
+        plain = {"vertices": (), "tables": ()}
+        return CheckpointRecord(
+            job="flights",
+            kind=kind,
+            checkpoint=CheckpointId(number),
+            parent=CheckpointId(number - 1),
+            generation=Generation(generation),
+            nonce=f"{generation}/{number}",
+            max_parallelism=8,
+            statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
+            **(plain | fields),
+        )
+
+
+class Tables:
+    """One process's view of the output tables."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+        self.logs = TableLogs(warehouse)
+        self.output = OutputTables(warehouse, self.logs)
+        self.publisher = Publisher(warehouse, self.logs)
+        self._micro_batch = 0
+
+    def stage(self, table: TableName, rows: dict[str, int]) -> FileHandle:
+        """Write a staged file of these rows, as a micro-batch of generation 1 would."""
+        self._micro_batch += 1
+        name = StagedName(VertexId("join"), self._micro_batch, str(uuid4()))
+        path = self.warehouse.paths.staged_file(table, Generation(1), name)
+        real = self.warehouse.path(path)
+        real.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"k": list(rows), "v": list(rows.values())}, schema=SCHEMA), real)
+        stats = json.dumps({"numRecords": len(rows)})
+        return FileHandle(path, len(rows), real.stat().st_size, 0, stats)
+
+
+@pytest.fixture
+def rows() -> type[Rows]:
+    return Rows
+
+
+@pytest.fixture
+def schema() -> pa.Schema:
+    return SCHEMA
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path, ProtocolPaths(job_name("flights")), writer="tidemark 0.1.0")
+
+
+@pytest.fixture
+def tables(warehouse: Warehouse) -> Tables:
+    return Tables(warehouse)
+
+
+@pytest.fixture
+def another(warehouse: Warehouse) -> Callable[[], Tables]:
+    """Return a maker of further views, as other processes would have them."""
+    return lambda: Tables(warehouse)
+
+
+@pytest.fixture
+def silver() -> TableName:
+    return table_name("silver/flights")
+
+
+@pytest.fixture
+def start(warehouse: Warehouse) -> Callable[..., subprocess.Popen]:
+    """Return a starter of real processes (never forked: delta-rs panics there) that act on the warehouse."""
+    return lambda *arguments: subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(warehouse.root), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )

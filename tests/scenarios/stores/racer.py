@@ -1,0 +1,77 @@
+"""A process of its own that appends, publishes or dies on command: `racer.py ROOT VERB ...`.
+
+It answers `ready` once all is imported, waits for a line, acts, and answers one line of JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from conftest import Rows
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, TableName, job_name
+from checkpointing.messages import Publication
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.stores.checkpoints import Appended, CheckpointStore
+from jobs.stores.delta_log import CommitMoment
+from jobs.stores.publisher import Publisher
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+
+def _die_at(moment: CommitMoment | None):
+    def hook(now: CommitMoment) -> None:
+        if now is moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+def _append_many(warehouse: Warehouse, host: str, count: int) -> list[int]:
+    """Append `count` claims, each at the version seen last; answer the versions won."""
+    store = CheckpointStore(warehouse)
+    won: list[int] = []
+    for number in range(count):
+        version, _ = store.observe()
+        result = store.append(Rows.claim(1, f"{host}-{number}"), version)
+        won += [result.version] if isinstance(result, Appended) else []
+    return won
+
+
+def _append_once(warehouse: Warehouse, host: str, at_version: int) -> str:
+    return type(CheckpointStore(warehouse).append(Rows.claim(1, host), at_version)).__name__
+
+
+def _append_and_die(warehouse: Warehouse, moment: str, at_version: int) -> None:
+    CheckpointStore(warehouse, hook=_die_at(CommitMoment(moment))).append(Rows.claim(7, "zombie"), at_version)
+
+
+def _publish(warehouse: Warehouse, moment: str, checkpoint: int, mode: str, table: str, files: list) -> int:
+    handles = tuple(FileHandle(*file) for file in files)
+    publication = Publication(TableName(table), TableMode(mode), adds=handles, files=handles)
+    hook = _die_at(CommitMoment(moment) if moment != "never" else None)
+    return Publisher(warehouse, TableLogs(warehouse, hook=hook)).publish(publication, CheckpointId(checkpoint)).version
+
+
+VERBS = {
+    "append_many": _append_many,
+    "append_once": _append_once,
+    "append_and_die": _append_and_die,
+    "publish": _publish,
+}
+
+
+def main() -> None:
+    """Do what the arguments say when told to."""
+    root, verb, arguments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    warehouse = Warehouse(Path(root), ProtocolPaths(job_name("flights")))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(VERBS[verb](warehouse, *arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

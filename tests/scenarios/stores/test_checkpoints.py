@@ -1,0 +1,271 @@
+"""The `checkpoints` table: a true compare-and-swap, also between processes, whatever reply gets lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata.codec import UnknownFormatError
+from checkpointing.metadata.record import Release, RowKind
+from jobs.stores.checkpoints import SCHEMA, Appended, CheckpointStore, Refused, Unknown
+from jobs.stores.delta_log import CommitMoment
+from jobs.stores.maintenance import EVERY_VERSIONS
+
+
+class LostReplyError(Exception):
+    """The reply to a commit did not arrive."""
+
+
+def _raise_at(moment, times=1):
+    left = [times]
+
+    def hook(now):
+        if now is moment and left[0]:
+            left[0] -= 1
+            raise LostReplyError
+
+    return hook
+
+
+def _checkpoints(rows):
+    return [row.checkpoint for row in rows if hasattr(row, "checkpoint")]
+
+
+def _folder(warehouse) -> Path:
+    return warehouse.path(warehouse.paths.checkpoints)
+
+
+def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
+    """What one process appended another reads, the newest version first."""
+    store = CheckpointStore(warehouse)
+    assert (0, ()) == store.observe()
+    assert Appended(1) == store.append(rows.claim(1), 0)
+    assert Appended(2) == store.append(rows.checkpoint(1), 1)
+    expected = (2, (rows.checkpoint(1), rows.claim(1)))
+    assert expected == store.observe()
+    assert expected == CheckpointStore(warehouse).observe()
+
+
+def test_a_row_can_be_read_by_sql_users(warehouse, rows):
+    """The table has plain columns beside the payload."""
+    CheckpointStore(warehouse).append(rows.checkpoint(4), 0)
+    (row,) = DeltaTable(str(_folder(warehouse))).to_pyarrow_table().to_pylist()
+    assert ("checkpoint", 4, 1, "1/4", 1) == tuple(
+        row[name] for name in ("kind", "checkpoint", "generation", "nonce", "version")
+    )
+    assert "tidemark 0.1.0" == json.loads(row["payload"])["writer"]
+
+
+def test_an_append_at_a_version_that_is_gone_is_refused_and_names_the_holder(warehouse, rows):
+    """A zombie learns who took the job, and its row is not in and never will be."""
+    zombie, successor = CheckpointStore(warehouse), CheckpointStore(warehouse)
+    assert Appended(1) == zombie.append(rows.claim(1, "alpha"), 0)
+    assert Appended(2) == successor.append(rows.claim(2, "beta"), 1)
+    result = zombie.append(rows.checkpoint(1, generation=1), 1)
+    assert isinstance(result, Refused)
+    assert "process 1 on beta, generation 2" in result.holder
+    assert [] == _checkpoints(successor.observe()[1])
+
+
+def test_it_never_rebases_on_a_commit_that_came_in_between(warehouse, rows):
+    """Between this store's look and its commit somebody else commits: refused, although the rows do not conflict."""
+    rival = CheckpointStore(warehouse)
+    store = CheckpointStore(
+        warehouse,
+        hook=lambda moment: (moment is CommitMoment.BEFORE) and rival.append(rows.claim(2, "beta"), rival.observe()[0]),
+    )
+    result = store.append(rows.claim(1, "alpha"), 0)
+    assert isinstance(result, Refused)
+    assert "beta" in result.holder
+    assert (1, (rows.claim(2, "beta"),)) == rival.observe()
+
+
+def test_a_reply_lost_after_the_commit_is_found_by_its_nonce(warehouse, rows):
+    """The commit is in, the reply is not: reading back says Appended, once."""
+    store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.AFTER))
+    assert Appended(1) == store.append(rows.claim(1), 0)
+    assert (1, (rows.claim(1),)) == store.observe()
+
+
+def test_a_lost_reply_behind_which_others_committed_is_found_too(warehouse, rows):
+    """Our row is in at its version although the table has moved on since."""
+    rival = CheckpointStore(warehouse)
+
+    def hook(moment):
+        if moment is CommitMoment.AFTER:
+            assert Appended(2) == rival.append(rows.claim(2, "beta"), 1)
+            raise LostReplyError
+
+    assert Appended(1) == CheckpointStore(warehouse, hook=hook).append(rows.claim(1), 0)
+
+
+def test_a_commit_that_failed_with_the_version_free_is_unknown_and_may_be_asked_again(warehouse, rows):
+    """Nobody can tell whether a request is still on its way; asking again settles it."""
+    store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.BEFORE))
+    result = store.append(rows.claim(1), 0)
+    assert isinstance(result, Unknown)
+    assert "LostReplyError" in result.error
+    assert Appended(1) == store.append(rows.claim(1), 0)
+
+
+def test_asking_again_for_a_row_that_is_in_finds_it_and_adds_nothing(warehouse, rows):
+    """A caller that lost the answer itself may repeat the question."""
+    store = CheckpointStore(warehouse)
+    assert Appended(1) == store.append(rows.claim(1), 0)
+    assert Appended(1) == store.append(rows.claim(1), 0)
+    assert Appended(1) == CheckpointStore(warehouse).append(rows.claim(1), 0)
+    assert 1 == store.observe()[0]
+
+
+def test_reading_back_that_fails_is_unknown_never_refused(warehouse, rows):
+    """A warehouse that is gone leaves the outcome open."""
+    store = CheckpointStore(warehouse)
+    store.observe()
+    shutil.rmtree(warehouse.root)
+    result = store.append(rows.claim(1), 0)
+    assert isinstance(result, Unknown)
+    assert "reading back failed too" in result.error
+
+
+def test_a_foreign_commit_that_took_the_version_is_named(warehouse, rows):
+    """Somebody writes into `checkpoints` by hand: refused by name, and the rows stay readable."""
+    store = CheckpointStore(warehouse)
+    store.append(rows.claim(1), 0)
+    empty = pa.Table.from_pylist([], schema=SCHEMA)
+    write_deltalake(str(_folder(warehouse)), empty, mode="append")
+    moved = DeltaTable(str(_folder(warehouse))).version()
+    assert 2 == moved
+    result = store.append(rows.checkpoint(1), 1)
+    assert isinstance(result, Refused)
+    assert "a foreign commit to `checkpoints`, WRITE at version 2" in result.holder
+    assert Appended(3) == store.append(rows.checkpoint(1), moved)
+
+
+def test_subsumed_rows_go_in_the_same_commit_and_savepoints_stay(warehouse, rows):
+    """One version brings the new row and drops the old: no reader sees neither or both."""
+    store = CheckpointStore(warehouse)
+    store.append(rows.checkpoint(1), 0)
+    store.append(rows.checkpoint(2, kind=RowKind.SAVEPOINT), 1)
+    assert Appended(3) == store.append(rows.checkpoint(3), 2, [CheckpointId(1), CheckpointId(2)])
+    assert [3, 2] == _checkpoints(store.observe()[1])
+    table = DeltaTable(str(_folder(warehouse)), version=2)
+    assert 2 == table.to_pyarrow_table().num_rows
+
+
+def test_rows_survive_a_foreign_optimize_and_single_ones_can_still_go(warehouse, rows):
+    """Rows that somebody compacted into one file are taken apart again when one of them is subsumed."""
+    store = CheckpointStore(warehouse)
+    for number in range(1, 5):
+        store.append(rows.checkpoint(number), number - 1)
+    DeltaTable(str(_folder(warehouse))).optimize.compact()
+    version, seen = store.observe()
+    assert (5, [4, 3, 2, 1]) == (version, _checkpoints(seen))
+    assert Appended(6) == store.append(rows.checkpoint(5), 5, [CheckpointId(1), CheckpointId(3)])
+    assert [5, 4, 2] == _checkpoints(CheckpointStore(warehouse).observe()[1])
+
+
+def test_a_vacuum_of_everything_takes_no_row(warehouse, rows):
+    """A user's VACUUM without retention leaves every row, active or being written, where it is."""
+    store = CheckpointStore(warehouse)
+
+    def vacuum(moment):
+        if moment is CommitMoment.BEFORE:
+            table = DeltaTable(str(_folder(warehouse)))
+            table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+    store.append(rows.claim(1), 0)
+    CheckpointStore(warehouse, hook=vacuum).append(rows.checkpoint(1), 1)
+    version, seen = store.observe()
+    if not _checkpoints(seen):  # the VACUUM itself took a version
+        assert isinstance(store.append(rows.checkpoint(1), version), Appended)
+    assert [1] == _checkpoints(store.observe()[1])
+    assert 2 == DeltaTable(str(_folder(warehouse))).to_pyarrow_table().num_rows
+
+
+def test_claims_and_releases_of_long_ago_go_with_a_new_claim(warehouse, rows):
+    """A job that ticks every minute for years keeps a short table."""
+    store = CheckpointStore(warehouse)
+    version = 0
+    for generation in range(1, 31):
+        version = store.append(rows.claim(generation), version).version
+        release = Release(
+            generation=Generation(generation), next_id=CheckpointId(1), at_ms=1, nonce=f"release-{generation}"
+        )
+        version = store.append(release, version).version
+    kept = [row.generation for row in store.observe()[1]]
+    assert sorted({*range(11, 31)}) == sorted(set(kept))
+    assert 40 == len(kept)
+
+
+def test_a_row_of_a_newer_version_stops_the_observer_by_name(warehouse, rows):
+    """An old version never guesses at a new version's rows."""
+    store = CheckpointStore(warehouse)
+    store.append(rows.claim(1), 0)
+    payload = json.dumps({"kind": "claim", "format": 9, "writer": "tidemark 9.0", "row": {}})
+    row = {"version": 2, "kind": "claim", "generation": 2, "nonce": "x", "at_ms": 1, "payload": payload}
+    write_deltalake(str(_folder(warehouse)), pa.Table.from_pylist([row], schema=SCHEMA), mode="append")
+    with pytest.raises(UnknownFormatError, match="install tidemark 9.0 or newer"):
+        store.observe()
+
+
+def test_of_two_processes_that_append_at_one_version_exactly_one_wins(start, warehouse, rows):
+    """The race for the commit point, five times over, with real processes."""
+    for turn in range(5):
+        version = CheckpointStore(warehouse).observe()[0]
+        racers = [start("append_once", json.dumps([f"{name}-{turn}", version])) for name in ("alpha", "beta")]
+        assert ["Appended", "Refused"] == sorted(_race(racers))
+        assert version + 1 == CheckpointStore(warehouse).observe()[0]
+
+
+def test_two_processes_that_append_all_the_time_lose_and_double_no_row(start, warehouse):
+    """Every version has one winner, and each winner's row is there once."""
+    racers = [start("append_many", json.dumps([name, 60])) for name in ("alpha", "beta")]
+    won = _race(racers)
+    versions = sorted(version for each in won for version in each)
+    version, found = CheckpointStore(warehouse).observe()
+    assert list(range(1, version + 1)) == versions
+    assert version == len({row.nonce for row in found}) == len(found)
+    assert all(won), "both must have won something, or this was no race"
+
+
+@pytest.mark.parametrize(("moment", "expected"), [("before", 0), ("after", 1)])
+def test_a_process_killed_around_the_commit_leaves_all_of_its_row_or_nothing(start, warehouse, rows, moment, expected):
+    """SIGKILL on either side of the commit; the next one goes on from what is there."""
+    process = start("append_and_die", json.dumps([moment, 0]))
+    process.communicate("go\n")
+    assert -9 == process.returncode
+    store = CheckpointStore(warehouse)
+    version, found = store.observe()
+    assert (expected, expected) == (version, len(found))
+    assert Appended(expected + 1) == store.append(rows.claim(8), version)
+
+
+def _race(racers):
+    for racer in racers:
+        assert "ready\n" == racer.stdout.readline()
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    return [json.loads(racer.communicate()[0]) for racer in racers]
+
+
+def test_the_log_stays_short_while_readers_and_the_writer_go_on(warehouse, rows):
+    """Maintenance every few appends: the log is bounded, and stores opened before it still read and append."""
+    sleeper = CheckpointStore(warehouse)
+    sleeper.observe()
+    store = CheckpointStore(warehouse)
+    kept: list[int] = []
+    for number in range(1, 3 * EVERY_VERSIONS + 10):
+        assert Appended(number) == store.append(rows.checkpoint(number), number - 1, kept[:-2])
+        kept = [*kept[-2:], number]
+        if number % 10 == 0:
+            store.maintain()
+    log = [path for path in (_folder(warehouse) / "_delta_log").iterdir() if path.suffix == ".json"]
+    assert len(log) <= 2 * EVERY_VERSIONS + 12
+    assert kept[::-1] == _checkpoints(sleeper.observe()[1])
+    assert isinstance(sleeper.append(rows.checkpoint(999), number), Appended)
+    assert 3 == len(_checkpoints(store.observe()[1])) - 1

@@ -1,0 +1,300 @@
+"""How a pending checkpoint ends: each rule where implementers go wrong."""
+
+import pytest
+
+from checkpointing.coordinator.completion import ForcedCheckpointSubsumedError
+from checkpointing.coordinator.messages import (
+    AbortRequested,
+    AcknowledgeResult,
+    AnswerAcknowledge,
+    CheckpointTimeoutFired,
+    CommitCheckpoint,
+    CommitFailed,
+    CommitSucceeded,
+    CommitUnknown,
+    CoordinatorTimeAdvanced,
+    DiscardState,
+    FailJob,
+    NotifyAborted,
+    NotifyComplete,
+    RequestFailed,
+    RequestSucceeded,
+    ShutDown,
+    TaskAcknowledged,
+    TaskDeclined,
+    TaskFailed,
+)
+from checkpointing.coordinator.properties import savepoint, synchronous_savepoint
+from checkpointing.coordinator.shared_state import SharedStateConflictError
+from checkpointing.coordinator.task import AcknowledgedState
+from checkpointing.failures import CheckpointFailureReason
+
+PRIVATE = AcknowledgedState(private=("p",))
+
+
+def shared(*handles):
+    """Return a state that shares these handles, each under its own name."""
+    return AcknowledgedState(shared=tuple((handle, handle) for handle in handles))
+
+
+def results(driven, effects):
+    """Return the results of the acknowledgements among the effects."""
+    return [effect.result for effect in driven.of_type(effects, AnswerAcknowledge)]
+
+
+def test_all_acknowledged_commits_once_with_every_state(drive):
+    """The last acknowledgement sends one commit that carries what every task handed over (E2)."""
+    driven = drive(answers_commit=False)
+    driven.trigger()
+    effects = driven.acknowledge(1, state=shared("h"))
+    (commit,) = driven.of_type(effects, CommitCheckpoint)
+    assert {"source": shared("h"), "sink": shared("h")} == dict(commit.states)
+
+
+def test_shared_state_is_registered_before_the_commit(drive):
+    """When the commit is sent, the shared files are registered already (FLINK-6640)."""
+    driven = drive(answers_commit=False)
+    driven.trigger()
+    driven.acknowledge(1, state=shared("h"))
+    assert driven.door.pending[0].is_finalising
+    assert len(driven.door.store.registry) == 1
+
+
+def test_a_duplicate_acknowledgement_discards_nothing(drive):
+    """A task that acknowledges again is DUPLICATE; its state may be the very one that counted (E1)."""
+    driven = drive()
+    driven.trigger()
+    effects = [*driven.acknowledge(1, "source", state=PRIVATE), *driven.acknowledge(1, "source", state=PRIVATE)]
+    assert results(driven, effects) == [AcknowledgeResult.SUCCESS, AcknowledgeResult.DUPLICATE]
+    assert driven.of_type(effects, DiscardState) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "checkpoint", "result"),
+    [("stranger", 1, AcknowledgeResult.UNKNOWN), ("source", 9, AcknowledgeResult.DISCARDED)],
+)
+def test_state_of_unknown_task_or_checkpoint_is_discarded(drive, task, checkpoint, result):
+    """Private state that no checkpoint can use is discarded at once (E1)."""
+    driven = drive()
+    driven.trigger()
+    effects = driven.acknowledge(checkpoint, task, state=PRIVATE)
+    assert results(driven, effects) == [result]
+    assert driven.of_type(effects, DiscardState) == [DiscardState(checkpoint, ("p",))]
+
+
+def test_a_foreign_jobs_acknowledgement_is_not_touched(drive):
+    """Another job's message neither counts nor has its state deleted (E1)."""
+    driven = drive()
+    driven.trigger()
+    effects = driven.tell(TaskAcknowledged("another", "source", 1, PRIVATE))
+    assert results(driven, effects) == [AcknowledgeResult.FOREIGN]
+    assert driven.of_type(effects, DiscardState) == []
+    assert driven.door.pending[0].unacknowledged == {"source", "sink"}
+
+
+def test_abort_discards_private_state_and_keeps_shared(drive):
+    """An aborted checkpoint's shared files live on until a later one completes without them (FLINK-25395)."""
+    driven = drive()
+    driven.trigger("c1")
+    driven.acknowledge(1, "source", state=AcknowledgedState(("p",), (("k", "h"),)))
+    assert driven.of_type(driven.decline(1), DiscardState) == [DiscardState(1, ("p",))]
+    driven.trigger("c2")
+    assert driven.of_type(driven.acknowledge(2), DiscardState) == [DiscardState(2, ("h",))]
+
+
+def test_the_next_checkpoint_may_carry_an_aborted_ones_files(drive):
+    """A file of an aborted checkpoint that the next one carries is never deleted (design 3.4)."""
+    driven = drive()
+    driven.trigger("c1")
+    driven.acknowledge(1, "source", state=shared("h"))
+    driven.decline(1)
+    driven.trigger("c2")
+    assert driven.of_type(driven.acknowledge(2, state=shared("h")), DiscardState) == []
+
+
+def test_a_late_acknowledgement_registers_its_shared_state(drive):
+    """Shared state counts as used whatever became of the checkpoint, so that no task loses it (D4)."""
+    driven = drive()
+    driven.acknowledge(5, "source", state=shared("late"))
+    assert len(driven.door.store.registry) == 1
+
+
+def test_a_savepoint_registers_no_shared_state(drive):
+    """A savepoint's files are the user's: the registry never hears of them (D4)."""
+    driven = drive()
+    driven.trigger("sp", savepoint(unaligned=False))
+    driven.acknowledge(1, state=shared("h"))
+    assert len(driven.door.store.registry) == 0
+
+
+def test_an_aborted_savepoint_leaves_shared_files_alone(drive):
+    """What an aborted savepoint carries may be the running job's own files (issue 4, item 18)."""
+    driven = drive()
+    driven.trigger("sp", savepoint(unaligned=False))
+    driven.acknowledge(1, "source", state=shared("h"))
+    assert driven.of_type(driven.decline(1), DiscardState) == []
+
+
+def test_a_plain_savepoint_subsumes_stores_and_notifies_nothing(drive):
+    """A two-phase sink must not commit on a savepoint (FLINK-25191), and the older checkpoint goes on."""
+    driven = drive()
+    driven.trigger("c")
+    driven.trigger("sp", savepoint(unaligned=False))
+    effects = driven.acknowledge(2)
+    assert driven.of_type(effects, RequestSucceeded) == [RequestSucceeded("sp", 2)]
+    assert driven.of_type(effects, NotifyComplete) == []
+    assert ([1], []) == (driven.pending, driven.completed)
+
+
+def test_a_synchronous_savepoint_notifies_and_subsumes(drive):
+    """The job stops after it, so sinks commit on it; it is not stored (A9, F4)."""
+    driven = drive()
+    driven.trigger("c")
+    driven.trigger("stop", synchronous_savepoint(unaligned=False, terminate=True))
+    effects = driven.acknowledge(2)
+    assert [n.task for n in driven.of_type(effects, NotifyComplete)] == ["source", "sink"]
+    assert ([], []) == (driven.pending, driven.completed)
+
+
+def test_completion_aborts_older_checkpoints_but_not_savepoints(drive):
+    """A newer completed checkpoint subsumes older pending checkpoints only (E4)."""
+    driven = drive()
+    driven.trigger("sp", savepoint(unaligned=False))
+    driven.trigger("c2")
+    driven.trigger("c3")
+    effects = driven.acknowledge(3)
+    reason = CheckpointFailureReason.CHECKPOINT_SUBSUMED
+    assert driven.of_type(effects, RequestFailed) == [RequestFailed("c2", reason, reason.message, 2)]
+    assert driven.pending == [1]
+
+
+def test_a_newer_pending_checkpoint_survives_an_older_completion(drive):
+    """Completion reaches back, never forward."""
+    driven = drive()
+    driven.trigger("c1")
+    driven.trigger("c2")
+    driven.acknowledge(1)
+    assert driven.pending == [2]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        CheckpointTimeoutFired(1),
+        CoordinatorTimeAdvanced(10**9),
+        TaskDeclined("job", "sink", 1, CheckpointFailureReason.CHECKPOINT_DECLINED),
+        AbortRequested(CheckpointFailureReason.JOB_FAILOVER_REGION),
+        TaskFailed("sink"),
+        ShutDown(),
+    ],
+)
+def test_nothing_ends_a_finalising_checkpoint_but_its_commit(drive, fact):
+    """From the commit's sending to its outcome it can't expire, be declined or be aborted (issue 4, item 17)."""
+    driven = drive(answers_commit=False, timeout_ms=100)
+    driven.trigger()
+    driven.acknowledge(1)
+    assert driven.of_type(driven.tell(fact), RequestFailed, NotifyAborted) == []
+    assert driven.of_type(driven.tell(CommitSucceeded(1)), RequestSucceeded) == [RequestSucceeded("c", 1)]
+
+
+def test_a_finalising_checkpoint_is_not_subsumed(drive):
+    """Commits go one at a time in order of id: the newer one waits for the older's outcome."""
+    driven = drive(answers_commit=False)
+    driven.trigger("c1")
+    driven.trigger("c2")
+    driven.acknowledge(1)
+    assert driven.of_type(driven.acknowledge(2), CommitCheckpoint) == []
+    effects = driven.tell(CommitSucceeded(1))
+    assert [c.checkpoint for c in driven.of_type(effects, CommitCheckpoint)] == [2]
+
+
+def test_a_certain_commit_failure_discards_and_counts(drive):
+    """A store that refuses fails the checkpoint, its private state goes, and the failure counts (FLINK-32347)."""
+    driven = drive(answers_commit=False, tolerable_failures=0)
+    driven.trigger()
+    driven.acknowledge(1, "source", state=PRIVATE)
+    driven.acknowledge(1, "sink")
+    effects = driven.tell(CommitFailed(1))
+    assert driven.of_type(effects, DiscardState) == [DiscardState(1, ("p",))]
+    assert [f.reason.name for f in driven.of_type(effects, FailJob)] == ["FINALIZE_CHECKPOINT_FAILURE"]
+    assert [n.task for n in driven.of_type(effects, NotifyAborted)] == ["source", "sink"]
+
+
+def test_an_unknown_commit_outcome_deletes_nothing(drive):
+    """Perhaps it is stored: deleting its files could destroy the only copy (FLINK-22494)."""
+    driven = drive(answers_commit=False)
+    driven.trigger()
+    driven.acknowledge(1, state=PRIVATE)
+    effects = driven.tell(CommitUnknown(1))
+    assert driven.of_type(effects, DiscardState) == []
+    assert [f.request for f in driven.of_type(effects, RequestFailed)] == ["c"]
+
+
+def test_a_second_answer_to_a_commit_changes_nothing(drive):
+    """An answer that comes twice is taken once."""
+    driven = drive(answers_commit=False)
+    driven.trigger()
+    driven.acknowledge(1)
+    driven.tell(CommitSucceeded(1))
+    assert driven.tell(CommitSucceeded(1), CommitFailed(1)) == []
+    assert driven.completed == [1]
+
+
+def test_the_commit_names_what_leaves_the_store_with_it(drive):
+    """The new row and the removal of subsumed rows are one commit, so the effect names them."""
+    driven = drive(retained=2)
+    for checkpoint in (1, 2):
+        driven.trigger(f"c{checkpoint}")
+        driven.acknowledge(checkpoint)
+    driven.trigger("c3")
+    (commit,) = driven.of_type(driven.acknowledge(3), CommitCheckpoint)
+    assert (1,) == commit.subsumed
+    assert driven.completed == [2, 3]
+
+
+def test_an_abort_tells_the_latest_completed_id(drive):
+    """A task that missed a complete message can still commit (FLINK-21080)."""
+    driven = drive()
+    driven.trigger("c1")
+    driven.acknowledge(1)
+    driven.trigger("c2")
+    effects = driven.decline(2)
+    assert [(2, 1)] * 2 == [(n.checkpoint, n.latest_completed) for n in driven.of_type(effects, NotifyAborted)]
+
+
+def test_a_failed_task_fails_what_it_had_not_acknowledged(drive):
+    """A task's failure ends only the checkpoints that still wait for it."""
+    driven = drive()
+    driven.trigger("c1")
+    driven.trigger("c2")
+    driven.acknowledge(1, "sink")
+    driven.tell(TaskFailed("sink"))
+    assert driven.pending == [1]
+
+
+def test_a_forced_checkpoint_can_not_be_subsumed_and_nothing_changes(drive):
+    """Asked to abort a forced savepoint as subsumed, the door refuses and is as before."""
+    driven = drive()
+    driven.trigger("sp", savepoint(unaligned=False))
+    before = driven.door.snapshot()
+    with pytest.raises(ForcedCheckpointSubsumedError, match="checkpoint 1 is forced"):
+        driven.tell(AbortRequested(CheckpointFailureReason.CHECKPOINT_SUBSUMED))
+    assert before == driven.door.snapshot()
+
+
+def test_two_files_under_one_key_are_refused_by_name(drive):
+    """A shared key names one immutable file; another one under it is a defect of the caller."""
+    driven = drive()
+    driven.trigger()
+    driven.acknowledge(1, "source", state=AcknowledgedState(shared=(("k", "one"),)))
+    with pytest.raises(SharedStateConflictError, match="'k' is 'one', but 'two'"):
+        driven.acknowledge(1, "sink", state=AcknowledgedState(shared=(("k", "two"),)))
+
+
+def test_an_expired_checkpoint_is_remembered(drive):
+    """A late acknowledgement of a checkpoint that just expired is told apart from an unknown one."""
+    driven = drive(timeout_ms=100)
+    driven.trigger()
+    driven.tell(CoordinatorTimeAdvanced(100))
+    late, unknown = (driven.acknowledge(checkpoint, "source")[0] for checkpoint in (1, 99))
+    assert (True, False) == (late.accepted, unknown.accepted)

@@ -1,0 +1,207 @@
+"""The pure choices: which request runs, which failures count, which plan, which id, what statistics remember."""
+
+import pytest
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.completed import DISCARD_ALWAYS, DISCARD_UNLESS_STOPPED
+from checkpointing.coordinator.failure_policy import COUNTED, NEVER_TOLERATED, FailurePolicy
+from checkpointing.coordinator.id_counter import CheckpointIdCounter
+from checkpointing.coordinator.plan import (
+    EdgePattern,
+    PlannedEdge,
+    PlannedVertex,
+    PlanRefusedError,
+    Topology,
+    compute_plan,
+)
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
+from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, RequestDecider
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.statistics import CheckpointStatus, StatisticsTracker
+from checkpointing.coordinator.task import SnapshotMetrics, TaskState
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import EdgeId, JobGraph, Vertex, VertexKind
+
+IDLE = DeciderView(triggering=False, pending=0, deleting=0, pause_left_ms=0)
+BUSY = DeciderView(triggering=True, pending=0, deleting=0, pause_left_ms=0)
+FORCED = CheckpointProperties(kind=savepoint(unaligned=False).kind, forced=True)
+SAVEPOINT = savepoint(unaligned=True)
+STOP = synchronous_savepoint(unaligned=False, terminate=False)
+DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
+
+
+def request(name, properties=CHECKPOINT, *, periodic=False, sequence=0):
+    """Return a request."""
+    return CheckpointRequest(name, properties, periodic, sequence)
+
+
+def decider(*requests, max_concurrent=1, queue_max=None):
+    """Return a decider with these requests in its queue."""
+    made = RequestDecider(max_concurrent=max_concurrent, queue_max=queue_max)
+    for sequence, queued in enumerate(requests):
+        made.submit(CheckpointRequest(queued.name, queued.properties, queued.periodic, sequence), BUSY)
+    return made
+
+
+def test_requests_are_served_by_urgency():
+    """Savepoints before checkpoints, forced before not, users before periodic, older before newer (A3)."""
+    queue = decider(
+        request("periodic", periodic=True),
+        request("older"),
+        request("newer"),
+        request("savepoint", SAVEPOINT),
+        request("forced", FORCED),
+    )
+    assert ["forced", "savepoint", "older", "newer", "periodic"] == [r.name for r in queue.queued]
+
+
+@pytest.mark.parametrize(
+    ("view", "properties", "chosen"),
+    [
+        (IDLE, CHECKPOINT, "r"),
+        (BUSY, FORCED, None),
+        (DeciderView(False, 1, 0, 0), CHECKPOINT, None),
+        (DeciderView(False, 1, 0, 0), FORCED, "r"),
+        (DeciderView(False, 1, 0, 0), SAVEPOINT, None),
+        (DeciderView(False, 0, 1, 0), CHECKPOINT, "r"),
+        (DeciderView(False, 0, 2, 0), FORCED, None),
+        (DeciderView(False, 0, 0, 5), CHECKPOINT, "r"),
+    ],
+)
+def test_when_the_head_may_run(view, properties, chosen):
+    """One at a time; max concurrent, which forced ones ignore; more deletions than that hold back all (A3)."""
+    decision = decider(request("r", properties)).choose(view)
+    assert chosen == (decision.chosen and decision.chosen.name)
+
+
+def test_a_periodic_request_inside_the_pause_is_refused_and_put_off():
+    """It fails with its reason, and the decision says when the pause is over (A3)."""
+    decision = decider(request("r", periodic=True)).choose(DeciderView(False, 0, 0, 5))
+    reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+    assert (reason, 5, None) == (decision.refused[1], decision.retry_after_ms, decision.chosen)
+
+
+def test_a_full_queue_drops_periodic_requests_before_users():
+    """A full queue of user requests refuses the new one; a periodic one in it gives way (A3)."""
+    for queued, new, dropped in (("user", "periodic", "periodic"), ("periodic", "user", "periodic")):
+        queue = decider(request(queued, periodic=queued == "periodic"), queue_max=1)
+        refusal, *_ = queue.submit(request(new, periodic=new == "periodic", sequence=9), BUSY)
+        assert dropped == refusal.refused[0].name
+        assert refusal.refused[1] is CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+        assert len(queue) == 1
+
+
+@pytest.mark.parametrize("reason", CheckpointFailureReason)
+def test_which_reasons_fail_the_job(reason):
+    """Five reasons count, three are never tolerated, the rest is a job's normal life (E5)."""
+    fails = FailurePolicy(0).failed(CHECKPOINT, reason, 1)
+    assert (reason in COUNTED | NEVER_TOLERATED) == (fails is not None)
+
+
+def test_the_job_fails_above_the_tolerable_number_and_the_count_begins_anew():
+    """Consecutive failures count, each checkpoint once; failing the job resets (E5)."""
+    policy = FailurePolicy(1)
+    outcomes = [policy.failed(CHECKPOINT, DECLINED, checkpoint) is not None for checkpoint in (1, 1, 2, 3, 4)]
+    assert [False, False, True, False, True] == outcomes
+
+
+def test_a_success_resets_and_older_failures_no_longer_count():
+    """Ids up to the last success are ignored (E5)."""
+    policy = FailurePolicy(0)
+    policy.succeeded(5)
+    policy.succeeded(3)
+    assert policy.failed(CHECKPOINT, DECLINED, 5) is None
+    assert policy.failed(CHECKPOINT, DECLINED, 6) is not None
+
+
+@pytest.mark.parametrize(
+    ("properties", "by_task", "fails"),
+    [(SAVEPOINT, False, False), (SAVEPOINT, True, True), (STOP, False, False), (STOP, True, True)],
+)
+def test_savepoints_count_only_when_a_task_declined_them(properties, by_task, fails):
+    """What the coordinator sees of a failed savepoint is the user's affair (Flink: CheckpointFailureManager)."""
+    assert fails == (FailurePolicy(0).failed(properties, DECLINED, 1, by_task=by_task) is not None)
+
+
+def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
+    """Half of the job has stopped (FLINK-12858); unlimited tolerance does not help."""
+    assert FailurePolicy(None).failed(STOP, CheckpointFailureReason.TASK_FAILURE, 1, by_task=True) is not None
+
+
+def test_ids_rise_and_go_on_where_they_are_told():
+    """The counter begins at 1, never repeats, and refuses an id below the first (A6)."""
+    counter = CheckpointIdCounter()
+    assert [1, 2] == [counter.fetch(), counter.fetch()]
+    counter.go_on_at(10)
+    assert (10, 11) == (counter.fetch(), counter.next_id)
+    with pytest.raises(ValueError, match="ids begin at 1"):
+        counter.go_on_at(0)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "finished", "told"),
+    [(2, 4, {"a/0"}, {"b/0", "b/1"}), (4, 2, {"a/0", "a/1"}, {"b/0"}), (4, 2, {"a/0"}, set())],
+)
+def test_pointwise_edges_of_unequal_parallelism(upstream, downstream, finished, told):
+    """A subtask is triggered itself when all that feed it have finished, whatever the fan (A5)."""
+    tasks = {name: tuple(f"{name}/{i}" for i in range(count)) for name, count in (("a", upstream), ("b", downstream))}
+    topology = Topology(
+        tuple(PlannedVertex(name, of) for name, of in tasks.items()), (PlannedEdge("a", "b", EdgePattern.POINTWISE),)
+    )
+    states = {task: TaskState.FINISHED if task in finished else TaskState.RUNNING for task in topology.tasks()}
+    plan = compute_plan(topology, states, after_tasks_finish=True)
+    assert told == {task for task in plan.to_trigger if task.startswith("b")}
+
+
+def test_finished_tasks_refuse_the_plan_where_that_is_configured():
+    """Checkpoints after tasks finish can be switched off (B4)."""
+    topology = Topology((PlannedVertex("a", ("a",)),))
+    with pytest.raises(PlanRefusedError, match="task a is FINISHED"):
+        compute_plan(topology, {"a": TaskState.FINISHED}, after_tasks_finish=False)
+
+
+def test_the_topology_of_a_job_graph_has_its_subtasks():
+    """The job door's graph becomes the coordinator's topology: sources are what has no input."""
+    graph = JobGraph(
+        (Vertex("s", VertexKind.SOURCE, 2, splits=("x", "y")), Vertex("k", VertexKind.KEYED, 2)), (EdgeId("s", "k"),)
+    )
+    topology = Topology.of(graph, 16)
+    states = dict.fromkeys(topology.tasks(), TaskState.RUNNING)
+    assert tuple(graph.vertex("s").subtasks()) == compute_plan(topology, states, after_tasks_finish=True).to_trigger
+    assert [16, 16] == [vertex.max_parallelism for vertex in topology.vertices]
+
+
+def test_statistics_remember_the_last_and_count_all():
+    """The history is bounded, pending ones included; the counters are not (E6)."""
+    tracker = StatisticsTracker(2)
+    for checkpoint in (1, 2, 3):
+        tracker.began(checkpoint, CHECKPOINT, now_ms=checkpoint, finished=0)
+    tracker.completed(1, CHECKPOINT, 10)
+    tracker.failed(3, DECLINED, 11)
+    assert [(3, CheckpointStatus.FAILED), (2, CheckpointStatus.IN_PROGRESS)] == [
+        (known.id, known.status) for known in tracker.history()
+    ]
+    assert (3, 1, 1, 1) == (
+        tracker.counters.total,
+        tracker.counters.in_progress,
+        tracker.counters.completed,
+        tracker.counters.failed,
+    )
+
+
+def test_metrics_that_come_twice_count_once():
+    """A late message repeats what the acknowledgement said: the size is not doubled (E6)."""
+    tracker = StatisticsTracker(2)
+    tracker.began(1, CHECKPOINT, 0, finished=0)
+    tracker.acknowledged(1, "a", SnapshotMetrics(total_bytes=7), 5)
+    tracker.measured(1, "a", SnapshotMetrics(total_bytes=7))
+    assert (7, 1) == (tracker.of(1).state_size, tracker.of(1).acknowledged_subtasks)
+
+
+def test_settings_follow_the_configuration():
+    """The effective interval is never shorter than the pause; retention decides what may be discarded (H1)."""
+    config = CheckpointConfig(interval_ms=100, min_pause_ms=300, retain_on_cancellation=True)
+    settings = CoordinatorSettings.of("job", config)
+    assert (300, DISCARD_UNLESS_STOPPED) == (settings.interval_ms, settings.discard_on)
+    other = CoordinatorSettings.of("job", CheckpointConfig(retain_on_cancellation=False))
+    assert (None, DISCARD_ALWAYS) == (other.interval_ms, other.discard_on)

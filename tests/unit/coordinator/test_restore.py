@@ -1,0 +1,155 @@
+"""A restore hands each its own, and says what does not fit before anything has happened."""
+
+import pytest
+
+from checkpointing.coordinator.completed import (
+    DISCARD_NEVER,
+    CompletedCheckpoint,
+    CompletedCheckpointStore,
+    CompletedVertex,
+    FinishedState,
+)
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.messages import (
+    AssignState,
+    ResetHook,
+    ResetOperatorCoordinator,
+    RestoreFinished,
+    RestoreHook,
+    RestoreKind,
+    RestoreRequested,
+    SetNextCheckpointId,
+    ShutDown,
+)
+from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
+from checkpointing.coordinator.properties import CHECKPOINT, SnapshotKind
+from checkpointing.coordinator.restoring import RestoreRefusedError
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.shared_state import RestoreMode, SharedStateRegistry
+from checkpointing.coordinator.task import AcknowledgedState
+
+STATE = AcknowledgedState(private=("s",))
+
+
+def vertices(*names, finished=FinishedState.RUNNING, most=128):
+    """Return vertices of one task each, as a checkpoint saw them."""
+    return tuple(CompletedVertex(name, (name,), most, finished) for name in names)
+
+
+def coordinator(*checkpoints, **settings):
+    """Return a coordinator of the job a -> b with these checkpoints in its store."""
+    topology = Topology((PlannedVertex("a", ("a",)), PlannedVertex("b", ("b",))), (PlannedEdge("a", "b"),))
+    kept = CompletedCheckpointStore(5, SharedStateRegistry(), checkpoints)
+    return CheckpointCoordinator(CoordinatorSettings(job="job", **settings), topology, kept)
+
+
+def checkpoint(number=4, **fields):
+    """Return a completed checkpoint of the job a -> b."""
+    given = {"vertices": vertices("a", "b"), "states": {"a": STATE}, **fields}
+    return CompletedCheckpoint(id=number, properties=CHECKPOINT, **given)
+
+
+def test_everybody_gets_his_own_state():
+    """Tasks, hooks and operator coordinators are restored from one checkpoint; without state they get None (G1)."""
+    source = checkpoint(master_states={"h": "A"}, coordinator_states={"oc": "so"})
+    door = coordinator(source, hooks=("h", "i"), operator_coordinators=("oc",))
+    assert door.step(RestoreRequested(RestoreKind.LATEST)) == (
+        AssignState("a", 4, STATE),
+        AssignState("b", 4, None),
+        RestoreHook("h", 4, "A"),
+        RestoreHook("i", 4, None),
+        ResetOperatorCoordinator("oc", 4, "so"),
+        RestoreFinished(4, finished_checked=False),
+    )
+
+
+def test_a_region_leaves_the_operator_coordinators_alone():
+    """Part of the job restarts: coordinators go on, state without a taker is by design."""
+    door = coordinator(checkpoint(vertices=vertices("a", "gone")), operator_coordinators=("oc",))
+    effects = door.step(RestoreRequested(RestoreKind.REGION))
+    assert not any(isinstance(effect, ResetOperatorCoordinator) for effect in effects)
+
+
+@pytest.mark.parametrize("kind", [RestoreKind.LATEST, RestoreKind.INITIAL, RestoreKind.REGION])
+def test_without_a_checkpoint_hooks_are_reset(kind):
+    """The job starts from the beginning; only a global restart empties the operator coordinators."""
+    effects = coordinator(hooks=("h",), operator_coordinators=("oc",)).step(RestoreRequested(kind))
+    emptied = (ResetOperatorCoordinator("oc", None),) if kind is RestoreKind.LATEST else ()
+    assert (ResetHook("h"), *emptied, RestoreFinished(None, finished_checked=False)) == effects
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (checkpoint(vertices=vertices("a", "gone")), "operator 'gone', which the job no longer has"),
+        (checkpoint(vertices=vertices("a", most=64)), "max parallelism 128, but checkpoint 4 was taken with 64"),
+        (checkpoint(master_states={"x": "A"}), "master hook 'x', which is not registered"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(source, message):
+    """The restore says which operator and what to do, and the coordinator is as before (G2)."""
+    door = coordinator(source)
+    before = door.snapshot()
+    with pytest.raises(RestoreRefusedError, match=message):
+        door.step(RestoreRequested(RestoreKind.LATEST))
+    assert before == door.snapshot()
+
+
+def test_state_without_a_taker_may_be_given_up():
+    """With allow-non-restored the rest is restored (G2)."""
+    door = coordinator(checkpoint(vertices=vertices("a", "gone"), master_states={"x": "A"}))
+    effects = door.step(RestoreRequested(RestoreKind.LATEST, allow_non_restored=True))
+    assert RestoreFinished(4, finished_checked=False) == effects[-1]
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "fits"),
+    [
+        (FinishedState.FULLY_FINISHED, FinishedState.FULLY_FINISHED, True),
+        (FinishedState.FULLY_FINISHED, FinishedState.PARTIALLY_FINISHED, True),
+        (FinishedState.RUNNING, FinishedState.FULLY_FINISHED, False),
+        (FinishedState.PARTIALLY_FINISHED, FinishedState.PARTIALLY_FINISHED, False),
+    ],
+)
+def test_a_finished_operator_needs_finished_inputs(upstream, downstream, fits):
+    """Nothing running may come before what had finished (VertexFinishedStateChecker)."""
+    door = coordinator(checkpoint(vertices=(*vertices("a", finished=upstream), *vertices("b", finished=downstream))))
+    if fits:
+        assert RestoreFinished(4, finished_checked=True) == door.step(RestoreRequested(RestoreKind.INITIAL))[-1]
+    else:
+        with pytest.raises(RestoreRefusedError, match="operator 'b'"):
+            door.step(RestoreRequested(RestoreKind.INITIAL))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "owned", "full"),
+    [
+        (RestoreMode.CLAIM, SnapshotKind.CHECKPOINT, True, False),
+        (RestoreMode.NO_CLAIM, SnapshotKind.CHECKPOINT, False, True),
+        (RestoreMode.LEGACY, SnapshotKind.SAVEPOINT, False, False),
+    ],
+)
+def test_who_owns_a_restored_savepoint(mode, kind, owned, full):
+    """CLAIM makes it the job's own; unclaimed it is never deleted, and NO_CLAIM forces full checkpoints (G3)."""
+    door = coordinator()
+    effects = door.step(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(6), mode=mode))
+    assert SetNextCheckpointId(7) in effects
+    (kept,) = door.store.checkpoints
+    assert (kind, owned) == (kept.properties.kind, kept.discard_on != DISCARD_NEVER)
+    assert full == door.snapshot().force_full
+
+
+def test_a_refused_savepoint_does_not_enter_the_store():
+    """A savepoint that does not fit leaves nothing behind."""
+    door = coordinator()
+    with pytest.raises(RestoreRefusedError):
+        door.step(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(vertices=vertices("gone"))))
+    assert door.store.checkpoints == ()
+
+
+def test_a_shut_down_coordinator_restores_nothing():
+    """A new coordinator must do it."""
+    door = coordinator(checkpoint())
+    door.step(ShutDown())
+    with pytest.raises(RestoreRefusedError, match="shut down"):
+        door.step(RestoreRequested(RestoreKind.LATEST))

@@ -1,0 +1,68 @@
+"""Stop with savepoint: the savepoint's result first, then the tasks' ends."""
+
+import pytest
+
+from checkpointing.coordinator.stop import (
+    RestartJob,
+    RestartScheduler,
+    SavepointCompleted,
+    SavepointFailed,
+    StopFailed,
+    StopFailure,
+    StopHandler,
+    StopOrder,
+    StopSucceeded,
+    TasksEnded,
+    UnsupportedStopEventError,
+)
+from checkpointing.coordinator.task import TaskState
+
+DONE = TasksEnded((TaskState.FINISHED, TaskState.FINISHED))
+
+
+def test_a_good_savepoint_and_finished_tasks_stop_the_job():
+    """The answer is the savepoint's path."""
+    handler = StopHandler()
+    assert ((), (StopSucceeded("path"),)) == (handler.step(SavepointCompleted("path")), handler.step(DONE))
+
+
+def test_a_failed_savepoint_lets_the_job_go_on():
+    """Periodic checkpoints run again; how tasks end later is not this stop's affair."""
+    handler = StopHandler()
+    effects = handler.step(SavepointFailed("why"))
+    assert (RestartScheduler(), StopFailed(StopFailure.SAVEPOINT, "why")) == effects
+    assert handler.step(DONE) == ()
+
+
+def test_a_task_that_did_not_finish_restarts_the_job_and_keeps_the_savepoint():
+    """Some tasks have committed and finished: the whole job restarts, from the good savepoint."""
+    handler = StopHandler()
+    handler.step(SavepointCompleted("path"))
+    restart, failed = handler.step(TasksEnded((TaskState.FINISHED, TaskState.FAILED)))
+    assert isinstance(restart, RestartJob)
+    assert (StopFailure.STOPPING, "path") == (failed.failure, failed.savepoint)
+
+
+def test_an_event_out_of_order_is_refused_and_changes_nothing():
+    """Tasks' ends before the savepoint's result, or a second result, cannot be."""
+    handler = StopHandler()
+    with pytest.raises(UnsupportedStopEventError):
+        handler.step(DONE)
+    handler.step(SavepointCompleted("path"))
+    before = handler.snapshot()
+    with pytest.raises(UnsupportedStopEventError):
+        handler.step(SavepointFailed("again"))
+    assert before == handler.snapshot()
+    restored = StopHandler()
+    restored.restore(before)
+    assert (StopSucceeded("path"),) == restored.step(DONE)
+    with pytest.raises(UnsupportedStopEventError):
+        restored.step(SavepointCompleted("again"))
+
+
+def test_early_ends_wait_for_the_savepoints_result():
+    """Whichever comes first, the handler gets savepoint, then ends."""
+    savepoint = SavepointCompleted("path")
+    late, early = StopOrder(), StopOrder()
+    assert [(savepoint,), (DONE,)] == [late.step(savepoint), late.step(DONE)]
+    assert [(), (savepoint, DONE)] == [early.step(DONE), early.step(savepoint)]

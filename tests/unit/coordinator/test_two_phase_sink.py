@@ -1,0 +1,156 @@
+"""The two-phase sink commits what is complete, once, and nothing else."""
+
+import pytest
+
+from checkpointing.commit.two_phase_sink import (
+    Abort,
+    BeginTransaction,
+    Commit,
+    CommitRefused,
+    Committed,
+    CompletionNotified,
+    ElementArrived,
+    FailSink,
+    InputFinished,
+    NoOpenTransactionError,
+    PreCommit,
+    PreCommitFailed,
+    PreCommitted,
+    SinkClosed,
+    SinkOpened,
+    SinkSettings,
+    SinkState,
+    SnapshotRequested,
+    SnapshotUnderWayError,
+    StoreState,
+    Transaction,
+    TwoPhaseCommitSink,
+    WarnOfTimeout,
+)
+
+T0, T1, T2 = (Transaction(number, 0) for number in range(3))
+
+
+def opened(**settings):
+    """Return an open sink."""
+    sink = TwoPhaseCommitSink(SinkSettings(**settings))
+    sink.step(SinkOpened(0))
+    return sink
+
+
+def snapshot(sink, checkpoint, now_ms=0):
+    """Take a snapshot whose pre-commit succeeds; return the stored state."""
+    effects = sink.step(SnapshotRequested(checkpoint, now_ms))
+    if any(isinstance(effect, PreCommit) for effect in effects):
+        effects = sink.step(PreCommitted(now_ms))
+    (stored,) = [effect.state for effect in effects if isinstance(effect, StoreState)]
+    return stored
+
+
+def test_a_snapshot_stores_what_to_commit_and_what_to_abort():
+    """The pre-committed transaction and the next, current one are in the state (F3)."""
+    sink = opened()
+    assert SinkState(((1, T0),), T1) == snapshot(sink, 1)
+
+
+def test_a_notification_commits_every_id_up_to_its_own_once():
+    """notify(n) commits all <= n, in order; a second or late one finds nothing (issue 4, item 14)."""
+    sink = opened()
+    for checkpoint in (1, 2, 3):
+        snapshot(sink, checkpoint)
+    assert (Commit(T0), Commit(T1)) == sink.step(CompletionNotified(2, 0))
+    assert () == sink.step(CompletionNotified(1, 0))
+    assert () == sink.step(CompletionNotified(2, 0))
+
+
+def test_one_failing_commit_stops_no_other_and_fails_the_sink():
+    """All are tried, the first error is raised when all have answered (FLINK-23471)."""
+    sink = opened()
+    snapshot(sink, 1)
+    snapshot(sink, 2)
+    sink.step(CompletionNotified(2, 0))
+    assert () == sink.step(CommitRefused(T0, "first", 0))
+    assert (FailSink("first"),) == sink.step(CommitRefused(T1, "second", 0))
+    assert () == sink.step(CommitRefused(T1, "again", 0))
+
+
+def test_a_restore_commits_all_pending_and_aborts_the_current():
+    """What was pre-committed for the restored snapshot is complete; the rest never was (F3)."""
+    state = snapshot(opened(), 1)
+    sink = TwoPhaseCommitSink(SinkSettings(name="second life"))
+    begun = Transaction(0, 9, "second life")
+    assert (Commit(T0), BeginTransaction(begun), Abort(T1)) == sink.step(SinkOpened(9, state))
+
+
+@pytest.mark.parametrize(("age_ms", "fails"), [(1000, True), (1001, False)])
+def test_a_late_commit_error_in_a_restore_may_be_ignored(age_ms, fails):
+    """Beyond the timeout the external system has dropped the transaction; within it the error counts."""
+    state = snapshot(opened(), 1)
+    sink = TwoPhaseCommitSink(SinkSettings(transaction_timeout_ms=1000, ignore_late_commit_errors=True))
+    sink.step(SinkOpened(age_ms, state))
+    assert fails == (sink.step(CommitRefused(T0, "lost", age_ms)) == (FailSink("lost"),))
+
+
+def test_outside_a_restore_a_late_commit_error_always_counts():
+    """The promise was given: the transaction is lost, and the job must know."""
+    sink = opened(transaction_timeout_ms=10, ignore_late_commit_errors=True)
+    snapshot(sink, 1)
+    sink.step(CompletionNotified(1, 999))
+    assert (FailSink("lost"),) == sink.step(CommitRefused(T0, "lost", 999))
+
+
+def test_a_failed_pre_commit_keeps_the_transaction():
+    """The snapshot fails; its rows go with the next one."""
+    sink = opened()
+    sink.step(SnapshotRequested(1, 0))
+    assert (FailSink("full"),) == sink.step(PreCommitFailed("full"))
+    assert SinkState(((2, T0),), T1) == snapshot(sink, 2)
+
+
+def test_after_the_end_of_input_no_transaction_is_begun():
+    """The last snapshot takes the last transaction; a later one stores none (FLINK-23473, FLINK-24065)."""
+    sink = opened()
+    sink.step(InputFinished())
+    assert SinkState(((1, T0),), None) == snapshot(sink, 1)
+    assert SinkState(((1, T0),), None) == snapshot(sink, 2)
+    with pytest.raises(NoOpenTransactionError, match="'late'"):
+        sink.step(ElementArrived("late"))
+
+
+def test_nothing_slips_between_pre_commit_and_its_answer():
+    """A row or a second snapshot that comes before the answer is refused, and nothing changes."""
+    sink = opened()
+    sink.step(SnapshotRequested(1, 0))
+    before = sink.snapshot()
+    for fact in (ElementArrived("row"), SnapshotRequested(2, 0)):
+        with pytest.raises(SnapshotUnderWayError, match="checkpoint 1"):
+            sink.step(fact)
+    assert before == sink.snapshot()
+
+
+def test_old_transactions_warn_when_they_are_committed():
+    """Above the ratio of the timeout, not at it."""
+    for age_ms, warned in ((500, False), (501, True)):
+        sink = opened(transaction_timeout_ms=1000, warn_ratio=0.5)
+        snapshot(sink, 1)
+        assert warned == (WarnOfTimeout(age_ms, 1000) in sink.step(CompletionNotified(1, age_ms)))
+
+
+def test_closing_aborts_the_current_transaction_only():
+    """What is pre-committed is left to a restore."""
+    sink = opened()
+    snapshot(sink, 1)
+    assert (Abort(T1),) == sink.step(SinkClosed())
+    assert () == sink.step(SinkClosed())
+
+
+def test_a_sink_becomes_its_snapshot():
+    """A restored sink commits and fails as the original does."""
+    sink, restored = opened(), TwoPhaseCommitSink(SinkSettings())
+    snapshot(sink, 1)
+    snapshot(sink, 2)
+    sink.step(CompletionNotified(1, 0))
+    restored.restore(sink.snapshot())
+    assert sink.snapshot() == restored.snapshot()
+    for fact in (CommitRefused(T0, "x", 0), CompletionNotified(2, 0), Committed(T1)):
+        assert sink.step(fact) == restored.step(fact)

@@ -1,0 +1,38 @@
+"""Flink's own coordinator, registry and rescale scenarios hold for the real doors."""
+
+from pathlib import Path
+
+import pytest
+
+from spec import vectors, vectors_coordinator, vectors_registry, vectors_rescale
+
+FILES = Path(__file__).parents[2] / "vectors"
+RUNNERS = {"coordinator": vectors_coordinator, "registry": vectors_registry, "rescale": vectors_rescale}
+LOADED = {name: vectors.load(str(FILES / f"{name}.json")) for name in RUNNERS}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [pytest.param(name, case, id=case["name"]) for name, (_, cases) in LOADED.items() for case in cases],
+)
+def test_flinks_scenario_holds(name, case):
+    """What Flink's test asserts after each step holds after the same facts here."""
+    legend, _ = LOADED[name]
+    assert RUNNERS[name].run_case(legend, case) == []
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_each_file_has_one_runner(name):
+    """A file's legend is claimed by its own runner and by none of the others."""
+    legend, _ = LOADED[name]
+    assert [name] == [other for other, runner in RUNNERS.items() if runner.claims(legend)]
+
+
+def test_a_wrong_expectation_is_reported_with_its_step():
+    """The runner can fail: an expectation that does not hold is named with step, expected and got."""
+    legend, cases = LOADED["coordinator"]
+    case = {**cases[0], "expect": [{"after": 0, "pending": [7], "future": {"c": "ok"}}]}
+    assert vectors_coordinator.run_case(legend, case) == [
+        "step 0 trigger: pending: expected [7], got []",
+        "step 0 trigger: future: expected {'c': 'ok'}, got {'c': 'failed:NOT_ALL_REQUIRED_TASKS_RUNNING'}",
+    ]

@@ -1,0 +1,131 @@
+"""Aggregates against a naive model, over any split of the rows into micro-batches."""
+
+import math
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from jobs.operators.aggregate import Aggregate, AggregateFunction, Kind, aggregate_schema, needed_columns
+
+KEYS = ("k",)
+ALL = (
+    Aggregate(Kind.COUNT, None, "n"),
+    Aggregate(Kind.COUNT, "i", "n_i"),
+    Aggregate(Kind.SUM, "i", "sum_i"),
+    Aggregate(Kind.MIN, "i", "min_i"),
+    Aggregate(Kind.MAX, "i", "max_i"),
+    Aggregate(Kind.MIN, "f", "min_f"),
+    Aggregate(Kind.MAX, "f", "max_f"),
+    Aggregate(Kind.MAX, "s", "max_s"),
+)
+ROWS = {"k": pl.String, "i": pl.Int32, "f": pl.Float64, "s": pl.String}
+STATE = pl.Schema(
+    {"k": pl.String, "n": pl.Int64, "n_i": pl.Int64, "sum_i": pl.Int64, "min_i": pl.Int32, "max_i": pl.Int32}
+    | {"min_f": pl.Float64, "max_f": pl.Float64, "max_s": pl.String}
+)
+BIG = 2**31 - 1
+
+
+def model(rows):
+    """Compute every aggregate of ALL as SQL would, a NaN being greater than any number."""
+    result = {}
+    for key in {row[0] for row in rows}:
+        own = [row for row in rows if row[0] == key]
+        ints = [row[1] for row in own if row[1] is not None]
+        floats = sorted((row[2] for row in own if row[2] is not None), key=lambda f: (math.isnan(f), 0 if math.isnan(f) else f))
+        texts = [row[3] for row in own if row[3] is not None]
+        result[key] = (
+            len(own),
+            len(ints),
+            sum(ints) if ints else None,
+            min(ints, default=None),
+            max(ints, default=None),
+            str(floats[0]) if floats else None,
+            str(floats[-1]) if floats else None,
+            max(texts, default=None),
+        )
+    return result
+
+
+def shown(frame):
+    """Return a frame of aggregates as `model` writes them."""
+    return {
+        row[0]: (*row[1:6], *(None if value is None else str(value) for value in row[6:8]), row[8])
+        for row in frame.select(list(STATE)).rows()
+    }
+
+
+ROW = st.tuples(
+    st.sampled_from([None, "a", "b", "c"]),
+    st.none() | st.integers(-BIG, BIG),
+    st.none() | st.sampled_from([1.5, -2.0, math.nan, math.inf]),
+    st.none() | st.sampled_from(["x", "y"]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(ROW, min_size=1, max_size=12), min_size=1, max_size=5))
+def test_aggregates_over_micro_batches_are_those_of_all_rows(batches):
+    """Count, sum, min and max after any micro-batches equal the naive ones, nulls and NaN included."""
+    function, state, seen = AggregateFunction(KEYS, ALL), pl.DataFrame(schema=STATE), []
+    for batch in batches:
+        seen += batch
+        rows = pl.DataFrame(batch, schema=ROWS, orient="row")
+        touched = rows.select("k").unique()
+        before = state.join(touched, on="k", how="semi", nulls_equal=True)
+        done = function.process([rows], before)
+        state = pl.concat([state.join(touched, on="k", how="anti", nulls_equal=True), done.state.select(list(STATE))])
+        assert {row[0] for row in batch} == set(shown(done.output))
+    assert model(seen) == shown(state)
+
+
+def test_partial_aggregates_are_added_like_rows():
+    """With `combined` the rows are partial aggregates: their counts and sums add up."""
+    function = AggregateFunction(KEYS, ALL[:3], combined=True)
+    schema = {name: STATE[name] for name in ("k", "n", "n_i", "sum_i")}
+    partial = pl.DataFrame({"k": ["a", "a"], "n": [2, 3], "n_i": [0, 1], "sum_i": [None, 7]}, schema=schema)
+    state = pl.DataFrame({"k": ["a"], "n": [10], "n_i": [1], "sum_i": [1]}, schema=schema)
+    assert [("a", 15, 2, 8)] == function.process([partial], state).output.select("k", "n", "n_i", "sum_i").rows()
+
+
+SCHEMA = StructType(
+    [StructField("k", StringType()), StructField("i", IntegerType()), StructField("f", FloatType())]
+    + [StructField("d", DecimalType(10, 2)), StructField("s", StringType())]
+)
+
+
+def test_types_are_those_that_spark_gives():
+    """A sum has the room of Spark's: bigint, double, decimal(p + 10, s); min and max keep the type."""
+    aggregates = [Aggregate(Kind.SUM, name, f"sum_{name}") for name in "ifd"]
+    schema = aggregate_schema(["k"], [*aggregates, Aggregate(Kind.MAX, "i", "m"), Aggregate(Kind.COUNT, None, "n")], SCHEMA)
+    expected = [StringType(), LongType(), DoubleType(), DecimalType(20, 2), IntegerType(), LongType()]
+    assert expected == [field.dataType for field in schema.fields]
+
+
+def test_a_sum_of_texts_is_refused():
+    """The error names the aggregate and the column."""
+    with pytest.raises(ValueError, match="aggregate total: can't sum column s of type string"):
+        aggregate_schema(["k"], [Aggregate(Kind.SUM, "s", "total")], SCHEMA)
+
+
+def test_only_a_count_may_do_without_a_column():
+    """There is no sum of rows."""
+    with pytest.raises(ValueError, match="sum needs a column"):
+        Aggregate(Kind.SUM, None, "total")
+
+
+def test_only_needed_columns_are_exchanged():
+    """The exchange carries the keys and what the aggregates look at."""
+    assert ["k", "i"] == needed_columns(["k"], [Aggregate(Kind.SUM, "i", "a"), Aggregate(Kind.MAX, "i", "b")], SCHEMA).names

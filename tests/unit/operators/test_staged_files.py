@@ -1,0 +1,110 @@
+"""Staged files: whole or not at all, their handles and statistics true."""
+
+import json
+import zlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from jobs.sinks.staged_files import StagedFileError, StagedFiles
+from jobs.sinks.statistics import statistics_json
+
+TABLE = TableName("silver/flights")
+ROWS = pa.table({"a": pa.array([1, None, 3], pa.int32()), "f": [1.0, float("nan"), None]})
+
+
+def files(root):
+    """Return the writer of some micro-batch."""
+    return StagedFiles(str(root), job_name("j"), Generation(7), VertexId("silver"), 12)
+
+
+def test_a_handle_tells_the_truth_about_its_file(tmp_path):
+    """Path by generation, vertex and micro-batch; rows, bytes and checksum are those of the file."""
+    handle = files(tmp_path).write(TABLE, ROWS)
+    content = (tmp_path / handle.path).read_bytes()
+    assert handle.path.startswith("silver/flights/_data/7/silver-12-")
+    assert (3, len(content), zlib.crc32(content)) == (handle.rows, handle.bytes, handle.crc32)
+
+
+def test_null_stays_null_and_nan_stays_nan(tmp_path):
+    """What the user had is what lies in the file."""
+    handle = files(tmp_path).write(TABLE, ROWS)
+    read = pq.read_table(tmp_path / handle.path)
+    assert [1, None, 3] == read["a"].to_pylist()
+    assert "[1.0, nan, None]" == str(read["f"].to_pylist())
+    assert ROWS.schema == read.schema
+
+
+def test_two_writes_of_the_same_rows_make_two_files(tmp_path):
+    """A retried task leaves an orphan, never an overwritten file; no temporary file stays."""
+    one, two = (files(tmp_path).write(TABLE, ROWS) for _ in range(2))
+    assert one.path != two.path
+    assert 2 == len(list((tmp_path / one.path).parent.iterdir()))
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    """The error names the file, what the system said and the way out."""
+    (tmp_path / "silver").write_text("in the way")
+    with pytest.raises(StagedFileError, match=r"can't write staged file silver/flights/_data/7/silver-12-.*check the free space"):
+        files(tmp_path).write(TABLE, ROWS)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    """The name appears with the rename or never; the temporary file goes."""
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", refuse)
+    with pytest.raises(StagedFileError, match="No space left on device"):
+        files(tmp_path).write(TABLE, ROWS)
+    assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("column", "low", "high"),
+    [
+        pytest.param(pa.array([3, 1, None]), 1, 3, id="integers"),
+        pytest.param(pa.array([1.5, -2.0]), -2.0, 1.5, id="floats"),
+        pytest.param(pa.array(["b", "a" * 40]), "a" * 32, "b", id="long text: a prefix is a lower bound"),
+        pytest.param(pa.array(["z" * 33]), "z" * 32, "z" * 32 + "\U0010ffff", id="long text: upper bound is above it"),
+        pytest.param(pa.array([date(2013, 1, 2)]), "2013-01-02", "2013-01-02", id="dates"),
+        pytest.param(pa.array([Decimal("1.50")]), 1.5, 1.5, id="decimals"),
+        pytest.param(
+            pa.array([MOMENT], pa.timestamp("us", "UTC")),
+            "2013-01-01T05:00:00.123Z",
+            "2013-01-01T05:00:00.124Z",
+            id="moments: microseconds are rounded outwards",
+        ),
+        pytest.param(
+            pa.array([MOMENT.replace(tzinfo=None)], pa.timestamp("us")),
+            "2013-01-01T05:00:00.123",
+            "2013-01-01T05:00:00.124",
+            id="local times",
+        ),
+        pytest.param(pa.array([1.0, float("nan")]), None, None, id="no bounds with NaN"),
+        pytest.param(pa.array([1.0, float("inf")]), None, None, id="no bounds with infinity, which JSON lacks"),
+        pytest.param(pa.array([None, None], pa.int64()), None, None, id="only nulls"),
+        pytest.param(pa.array([True]), None, None, id="booleans"),
+        pytest.param(pa.array(["z" * 32 + "\U0010ffff"]), "z" * 32, None, id="no text is above it"),
+    ],
+)
+def test_bounds_hold_every_value_or_are_left_out(column, low, high):
+    """A bound that is wrong by a millisecond or a letter would make a reader skip rows."""
+    stats = json.loads(statistics_json(pa.table({"c": column})))
+    assert (low, high) == (stats["minValues"].get("c"), stats["maxValues"].get("c"))
+    assert {"c": column.null_count} == stats["nullCount"]
+    assert len(column) == stats["numRecords"]
+
+
+def test_nested_columns_and_those_beyond_the_32nd_have_no_statistics():
+    """Delta's readers look at the first 32 columns; a struct's leaves are not ours to count."""
+    rows = pa.table({"s": [{"x": 1}]} | {f"c{i:02d}": [i] for i in range(40)})
+    assert [f"c{i:02d}" for i in range(31)] == sorted(json.loads(statistics_json(rows))["nullCount"])

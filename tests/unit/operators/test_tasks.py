@@ -1,0 +1,122 @@
+"""What runs inside a task, without Spark: the report, the worker's copies, what is imported, what is said of errors."""
+
+import subprocess
+import sys
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.snapshots import RangeFiles
+from jobs.operators.arrived import take_apart
+from jobs.operators.failures import MicroBatchError, reason_of
+from jobs.operators.reports import TaskReport, report_batch, report_from
+from jobs.state.frames import FrameSchemaError, conform
+from jobs.state.worker_copy import Copy, WorkerCopies
+
+SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
+
+
+def test_a_report_comes_back_as_it_was_sent():
+    """JSON in between loses nothing of any field."""
+    file = FileHandle("a/b.parquet", 3, 100, 77, '{"numRecords":3}')
+    keyed = KeyedFile(file, KeyedFileKind.DELTA, 0, 63, Version(Generation(2), 9))
+    report = TaskReport(1, (file,), ((TableName("s/t"), file),), (keyed,), (RangeFiles(TableName("s/u"), (keyed,)),))
+    (batch,) = report_batch(report)
+    assert report == report_from(batch.column("report")[0].as_py())
+
+
+@pytest.mark.parametrize("module", ["jobs.operators.keyed_task", "jobs.operators.stateless_task"])
+def test_a_task_imports_nothing_heavy(module):
+    """Every Python worker pays for each import; delta-rs also panics in forked processes."""
+    heavy = ("deltalake", "pydantic", "great_expectations", "pandas", "dagster", "py4j")
+    code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+def frame(*values):
+    """Return a frame of some bytes."""
+    return pl.DataFrame({"x": list(values)}, schema={"x": pl.Int64})
+
+
+def test_a_copy_is_found_for_the_files_it_was_made_from_and_for_later_ones():
+    """A copy that is behind can catch up; one made from other files is of no use."""
+    copies, name = WorkerCopies(), ("w", "t", 0, 9)
+    kept = Copy(("a", "b"), frame(1))
+    copies.keep(name, kept)
+    assert kept == copies.find(name, ["a", "b"])
+    assert kept == copies.find(name, ["a", "b", "c"])
+    assert [None, None, None] == [copies.find(name, paths) for paths in (["a"], ["a", "c"], ["x", "a", "b"])]
+    assert None is copies.find(("w", "t", 10, 19), ["a", "b"])
+
+
+def test_copies_are_bounded_and_the_one_used_longest_ago_goes():
+    """The bound is in bytes over all ranges; a copy larger than the bound is not kept at all."""
+    copies = WorkerCopies(bytes_max=20)
+    for number in range(2):
+        copies.keep(("w", "t", number, number), Copy(("a",), frame(number)))
+    copies.find(("w", "t", 0, 0), ["a"])
+    copies.keep(("w", "t", 2, 2), Copy(("a",), frame(2)))
+    copies.keep(("w", "t", 3, 3), Copy(("a",), frame(*range(10))))
+    assert [True, False, True, False] == [copies.find(("w", "t", i, i), ["a"]) is not None for i in range(4)]
+
+
+def test_rows_are_taken_apart_by_input_in_their_declared_types():
+    """Each input's frame has its own rows, key groups in front; an input that brought none is empty, not absent."""
+    rows = pa.record_batch(
+        {
+            "_key_group": pa.array([3, 4], pa.int32()),
+            "_input": pa.array([0, 2], pa.int32()),
+            "_rows_0": pa.array([{"key": "a", "n": 1}, None], pa.struct(list(SCHEMA))),
+            "_rows_2": pa.array([None, {"key": None, "n": 2}], pa.struct(list(SCHEMA))),
+        }
+    )
+    frames = take_apart([rows], [SCHEMA, SCHEMA, SCHEMA]).frames
+    assert [[(3, "a", 1)], [], [(4, None, 2)]] == [part.rows() for part in frames]
+    assert 1 == len({tuple(part.schema.items()) for part in frames})
+
+
+def test_a_function_that_forgets_a_column_is_told_so():
+    """The error names the operator, the column, and what is declared."""
+    with pytest.raises(FrameSchemaError, match=r"operator sums: the output of its function lacks \['n'\]"):
+        conform(pl.DataFrame({"key": ["a"]}), SCHEMA, "sums", "output")
+
+
+def test_a_function_that_returns_another_type_is_told_so():
+    """A value that can't become the declared type is an error, not a null."""
+    with pytest.raises(FrameSchemaError, match="does not fit the declared types"):
+        conform(pl.DataFrame({"key": ["a"], "n": ["many"]}), SCHEMA, "sums", "output")
+
+
+def test_columns_of_a_function_are_put_in_order():
+    """Order and width of the columns are ours to care for."""
+    rows = pl.DataFrame({"n": pl.Series([1], dtype=pl.Int8), "more": [1], "key": ["a"]})
+    assert {"key": pl.String, "n": pl.Int64} == dict(conform(rows, SCHEMA, "sums", "state").schema)
+
+
+PYTHON = """An exception was thrown from the Python worker.
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+KeyError: 'a'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "y.py", line 2, in run
+jobs.state.failures.StateFileError: operator op: file x is missing; restore from an older checkpoint
+"""
+
+
+def test_of_a_python_error_the_last_line_is_told():
+    """A user reads what the task said, not the stack."""
+    expected = "StateFileError: operator op: file x is missing; restore from an older checkpoint"
+    assert expected == reason_of(RuntimeError(PYTHON))
+    assert f"micro-batch 3 of vertex silver failed: {expected}" == str(MicroBatchError("silver", 3, expected))
+
+
+def test_of_a_spark_error_the_first_line_is_told():
+    """Spark's own messages begin with what is wrong."""
+    assert "[CANNOT_CAST] no" == reason_of(RuntimeError("[CANNOT_CAST] no\n== SQL ==\n"))

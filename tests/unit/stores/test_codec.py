@@ -1,0 +1,170 @@
+"""Rows as JSON text: what is written is read back, by this version or by one that says what to install."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
+from checkpointing.identifiers import (
+    ChannelId,
+    CheckpointId,
+    EdgeId,
+    Generation,
+    SplitId,
+    VertexId,
+    table_name,
+)
+from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of
+from checkpointing.metadata.migrations import migrate
+from checkpointing.metadata.record import (
+    FORMAT,
+    CheckpointRecord,
+    Claim,
+    Holder,
+    Release,
+    Row,
+    RowKind,
+    Statistics,
+    TableRecord,
+    VertexRecord,
+)
+from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
+
+WRITER = "tidemark 0.1.0"
+_ids = st.integers(1, 10**12)
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_table = table_name("gold/routes")
+_files = st.builds(FileHandle, path=_texts, rows=_ids, bytes=_ids, crc32=_ids, stats=_texts)
+_keyed = st.builds(
+    KeyedFile,
+    file=_files,
+    kind=st.sampled_from(KeyedFileKind),
+    first_key_group=_ids,
+    last_key_group=_ids,
+    version=st.builds(Version, generation=_ids.map(Generation), micro_batch=_ids),
+)
+_slices = st.builds(
+    SourceSlice,
+    source=st.just(VertexId("s")),
+    split=_texts.map(SplitId),
+    start=_texts,
+    end=_texts,
+    detail=_texts,
+    rows=_ids,
+    bytes=_ids,
+)
+_segments = st.one_of(_slices, st.builds(StagedSegment, files=st.lists(_files, max_size=2).map(tuple)))
+_channel = ChannelId(EdgeId(VertexId("a"), VertexId("b"), 1), 2)
+_tuples = {"max_size": 2}
+_snapshots = st.builds(
+    SubtaskSnapshot,
+    position=st.none() | _texts,
+    finished=st.booleans(),
+    state=st.lists(_keyed, **_tuples).map(tuple),
+    ranges=st.lists(
+        st.builds(RangeFiles, table=st.just(_table), files=st.lists(_keyed, **_tuples).map(tuple)), **_tuples
+    ).map(tuple),
+    staged=st.lists(
+        st.builds(StagedFile, table=st.just(_table), file=_files, after=_ids.map(CheckpointId)), **_tuples
+    ).map(tuple),
+    in_flight=st.lists(
+        st.builds(ChannelState, channel=st.just(_channel), segments=st.lists(_segments, **_tuples).map(tuple)), **_tuples
+    ).map(tuple),
+)
+_vertices = st.builds(
+    VertexRecord,
+    vertex=st.just(VertexId("join")),
+    micro_batch=_ids,
+    subtasks=st.lists(_snapshots, **_tuples).map(tuple),
+    splits=st.lists(_texts, **_tuples).map(tuple),
+)
+_tables = st.builds(
+    TableRecord,
+    table=st.just(_table),
+    mode=st.sampled_from(TableMode),
+    adds=st.lists(_files, **_tuples).map(tuple),
+    files=st.lists(_files, **_tuples).map(tuple),
+    parent_version=_ids,
+)
+_checkpoints = st.builds(
+    CheckpointRecord,
+    job=st.just("flights"),
+    kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT]),
+    checkpoint=_ids.map(CheckpointId),
+    parent=_ids.map(CheckpointId),
+    generation=_ids.map(Generation),
+    nonce=_texts,
+    max_parallelism=_ids,
+    vertices=st.lists(_vertices, **_tuples).map(tuple),
+    tables=st.lists(_tables, **_tuples).map(tuple),
+    statistics=st.builds(Statistics, triggered_ms=_ids, committed_ms=_ids, rows=_ids),
+)
+_claims = st.builds(
+    Claim,
+    generation=_ids.map(Generation),
+    holder=st.builds(Holder, host=_texts, pid=_ids, started=_texts, dagster_run=st.none() | _texts),
+    first_id=_ids.map(CheckpointId),
+    last_id=_ids.map(CheckpointId),
+    at_ms=_ids,
+    nonce=_texts,
+)
+_releases = st.builds(
+    Release, generation=_ids.map(Generation), next_id=_ids.map(CheckpointId), at_ms=_ids, nonce=_texts
+)
+RELEASE = Release(generation=Generation(3), next_id=CheckpointId(7), at_ms=5, nonce="n")
+
+
+@given(row=st.one_of(_checkpoints, _claims, _releases))
+def test_a_row_is_read_back_as_it_was_written(row: Row) -> None:
+    """Every row, with whatever its snapshots hold, survives its text exactly."""
+    assert row == decode(encode(row, writer=WRITER))
+
+
+@given(row=st.one_of(_checkpoints, _claims, _releases))
+def test_the_envelope_says_kind_format_and_writer(row: Row) -> None:
+    """Whoever can read JSON can tell what a row is and who wrote it."""
+    envelope = json.loads(encode(row, writer=WRITER))
+    assert (kind_of(row).value, FORMAT, WRITER) == (envelope["kind"], envelope["format"], envelope["writer"])
+
+
+def _changed(**changes: Any) -> str:
+    return json.dumps(json.loads(encode(RELEASE, writer=WRITER)) | changes)
+
+
+def test_a_newer_format_names_who_wrote_it_and_what_to_install() -> None:
+    """A row that is too new is refused with the way out, not with a validation error."""
+    with pytest.raises(UnknownFormatError, match=r"written by tidemark 9\.1 in format 2.*install tidemark 9\.1 or newer"):
+        decode(_changed(format=2, writer="tidemark 9.1", row={"anything": 1}))
+
+
+def test_an_unknown_kind_is_a_newer_version_too() -> None:
+    """A kind of row that this version has never heard of is one that a newer one wrote."""
+    with pytest.raises(UnknownFormatError, match="kind 'rollback'"):
+        decode(_changed(kind="rollback"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", _changed(row=[]), _changed(row={"generation": 1}), _changed(format="1"), _changed()[:-3]]
+)
+def test_a_damaged_row_is_said_to_be_damaged(text: str) -> None:
+    """Whatever is no row raises one clear error."""
+    with pytest.raises(UnreadableRowError):
+        decode(text)
+
+
+def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:
+    """A row two formats back is brought forward step by step."""
+    steps = {1: lambda kind, row: {**row, "one": kind}, 2: lambda _, row: {**row, "two": row["one"]}}
+    assert {"a": 1, "one": "claim", "two": "claim"} == migrate("claim", {"a": 1}, at=1, to=3, steps=steps)
+    assert {"a": 1, "one": "x", "two": "x"} == migrate("claim", {"a": 1, "one": "x"}, at=2, to=3, steps=steps)
+
+
+def test_a_gap_in_the_chain_is_refused() -> None:
+    """A format that no step leaves is named."""
+    with pytest.raises(UnknownFormatError, match="from format 0 of a claim row"):
+        migrate("claim", {}, at=0)

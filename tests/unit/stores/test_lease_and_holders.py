@@ -1,0 +1,125 @@
+"""The lease and its holder: politeness that never lies about a living process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpointing.commit.fencing import Lease
+from checkpointing.identifiers import Generation, job_name
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Holder
+from jobs.stores import holders
+from jobs.stores.holders import is_alive, this_process
+from jobs.stores.lease import LeaseStore
+from jobs.stores.warehouse import Warehouse
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    """A warehouse whose clock stands at 1,000 ms."""
+    return Warehouse(tmp_path, ProtocolPaths(job_name("flights")), now_ms=lambda: 1_000)
+
+
+def test_a_lease_is_read_back_as_it_was_renewed(warehouse: Warehouse) -> None:
+    """Generation, holder and the time at which it runs out."""
+    leases = LeaseStore(warehouse)
+    assert leases.read() is None
+    assert leases.renew(Generation(2), this_process("run-1"), lease_ms=500)
+    found = leases.read()
+    assert found is not None
+    assert (this_process("run-1"), Lease(Generation(2), 1_500)) == (found.holder, found.lease())
+
+
+def test_an_older_generation_does_not_overwrite_a_newer_lease(warehouse: Warehouse) -> None:
+    """A holder that was only asleep learns that it is one no more, and can't take the new lease away."""
+    leases = LeaseStore(warehouse)
+    leases.renew(Generation(3), this_process(), lease_ms=500)
+    assert not leases.renew(Generation(2), this_process(), lease_ms=900)
+    leases.release(Generation(2))
+    found = leases.read()
+    assert found is not None
+    assert Lease(Generation(3), 1_500) == found.lease()
+
+
+def test_a_released_lease_is_gone_and_releasing_twice_is_nothing(warehouse: Warehouse) -> None:
+    """An orderly end leaves no lease."""
+    leases = LeaseStore(warehouse)
+    leases.renew(Generation(1), this_process(), lease_ms=500)
+    leases.release(Generation(1))
+    leases.release(Generation(1))
+    assert leases.read() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": 2}', b"\xff"])
+def test_a_damaged_lease_is_no_lease(warehouse: Warehouse, content: bytes) -> None:
+    """The lease decides nothing that must be safe, so damage is only its absence."""
+    path = warehouse.path(warehouse.paths.lease)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    assert LeaseStore(warehouse).read() is None
+    assert LeaseStore(warehouse).renew(Generation(1), this_process(), lease_ms=1)
+
+
+def test_renewing_leaves_no_other_file(warehouse: Warehouse) -> None:
+    """The replaced file leaves nothing beside the lease."""
+    for _ in range(3):
+        LeaseStore(warehouse).renew(Generation(1), this_process(), lease_ms=1)
+    assert ["lease"] == os.listdir(warehouse.path(warehouse.paths.folder))
+
+
+def test_this_process_is_alive() -> None:
+    """Whoever asks about itself is answered yes."""
+    assert is_alive(this_process()) is True
+
+
+def test_a_killed_process_is_dead_even_before_it_is_reaped() -> None:
+    """A zombie of the operating system holds nothing any more."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    me = this_process()
+    started = holders._start_time(child.pid)
+    assert started is not None
+    holder = me.model_copy(update={"pid": child.pid, "started": _with_start(me, started)})
+    assert is_alive(holder) is True
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert is_alive(holder) is False
+    child.wait()
+    assert is_alive(holder) is False
+
+
+def _with_start(holder: Holder, ticks: str) -> str:
+    boot, namespace, _ = holder.started.split("|")
+    return f"{boot}|{namespace}|{ticks}"
+
+
+def test_a_reused_pid_is_somebody_else() -> None:
+    """The same pid with another start time is another process: the holder is dead."""
+    me = this_process()
+    assert is_alive(me.model_copy(update={"started": _with_start(me, "1")})) is False
+
+
+def test_a_reboot_ended_every_holder_of_this_host() -> None:
+    """Another boot of the same host: whatever ran then is gone."""
+    me = this_process()
+    assert is_alive(me.model_copy(update={"started": "other-boot" + me.started[me.started.index("|") :]})) is False
+
+
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"started": "?"}])
+def test_nobody_here_can_tell_about_another_host_or_container(change: dict[str, str]) -> None:
+    """Unknown is said to be unknown: dead would take over a living tick."""
+    me = this_process()
+    if "started" in change:
+        boot, _, ticks = me.started.split("|")
+        change = {"started": f"{boot}|pid:[1]|{ticks}"}
+    assert is_alive(me.model_copy(update=change)) is None
+
+
+def test_an_ended_dagster_run_is_a_dead_holder_where_the_process_tells_nothing() -> None:
+    """Dagster's word counts for a holder on another host, and only there."""
+    away = this_process("run-1").model_copy(update={"host": "elsewhere"})
+    assert is_alive(away, lambda _: True) is False
+    assert is_alive(away, lambda _: None) is None
+    assert is_alive(this_process("run-1"), lambda _: True) is True

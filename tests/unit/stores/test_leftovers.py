@@ -1,0 +1,81 @@
+"""Leftovers: only what certainly nothing references is ever deleted."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_name, table_name
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from jobs.stores.leftovers import delete_leftovers, find_leftovers, is_leftover
+from jobs.stores.warehouse import Warehouse
+
+SILVER = table_name("silver/flights")
+JOIN = VertexId("join")
+
+
+def _row(generation: int, micro_batch: int) -> CheckpointRecord:
+    return CheckpointRecord(
+        job="flights",
+        checkpoint=CheckpointId(5),
+        parent=CheckpointId(4),
+        generation=Generation(generation),
+        nonce="n",
+        max_parallelism=8,
+        vertices=(VertexRecord(vertex=JOIN, micro_batch=micro_batch, subtasks=()),),
+        tables=(),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("generation", "micro_batch", "vertex", "expected"),
+    [
+        (1, 99, "join", False),  # older than the newest row's generation: retained rows may name it
+        (2, 7, "join", False),  # of the newest row itself
+        (2, 8, "join", True),  # after the newest barrier
+        (2, 8, "other", False),  # of a vertex that the row does not know
+        (3, 1, "join", True),  # a generation that committed nothing
+        (4, 1, "join", False),  # the present claim's own
+        (5, 1, "join", False),  # newer than the present claim: a successor's
+    ],
+)
+def test_a_staged_file_is_a_leftover_only_behind_the_newest_row(
+    generation: int, micro_batch: int, vertex: str, expected: bool
+) -> None:
+    """The rule, case by case: newest row is (generation 2, micro-batch 7), the claim is 4."""
+    name = StagedName(VertexId(vertex), micro_batch, str(uuid4()))
+    assert expected == is_leftover(name, Generation(generation), current=Generation(4), newest=_row(2, 7))
+
+
+def test_without_any_row_all_that_older_generations_staged_is_left_over() -> None:
+    """Before the first checkpoint nothing is referenced; the present generation's files are its own."""
+    name = StagedName(JOIN, 1, str(uuid4()))
+    assert is_leftover(name, Generation(1), current=Generation(2), newest=None)
+    assert not is_leftover(name, Generation(2), current=Generation(2), newest=None)
+
+
+def test_only_leftovers_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
+    """Foreign names, the log, visible files and other generations are never touched."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
+    root = tmp_path / "silver/flights"
+    kept = ["_data/2/join-7-{}.parquet", "_data/4/join-1-{}.parquet", "_data/3/readme.txt", "_data/x/join-1-{}.parquet"]
+    kept += ["_delta_log/00000000000000000000.json", "part-00000-{}.parquet", "_data/join-9-{}.parquet"]
+    gone = ["_data/2/join-8-{}.parquet", "_data/3/join-1-{}.parquet"]
+    names = {name: name.format(uuid4()) for name in [*kept, *gone]}
+    for name in names.values():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    expected = tuple(f"silver/flights/{names[name]}" for name in gone)
+    assert sorted(expected) == sorted(find_leftovers(warehouse, [SILVER], current=Generation(4), newest=_row(2, 7)))
+    delete_leftovers(warehouse, [SILVER], current=Generation(4), newest=_row(2, 7))
+    left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert {names[name] for name in kept} == left
+    assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), newest=_row(2, 7))
+
+
+def test_a_table_that_is_not_there_yet_has_no_leftovers(tmp_path: Path) -> None:
+    """The first tick of a job finds nothing and says so."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
+    assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), newest=None)

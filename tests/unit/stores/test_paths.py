@@ -1,0 +1,83 @@
+"""Names of objects: one class knows them, and what it names it can read back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.identifiers import Generation, InvalidNameError, JobName, VertexId, job_name, table_name
+from checkpointing.metadata.paths import (
+    ProtocolPaths,
+    StagedName,
+    parse_generation,
+    parse_staged_name,
+    relative_to_table,
+)
+
+FLIGHTS = ProtocolPaths(job_name("flights"))
+SILVER = table_name("silver/flights")
+
+
+def test_every_object_lies_where_the_design_says() -> None:
+    """The names of design 6, one by one."""
+    assert "_tidemark/flights/checkpoints" == FLIGHTS.checkpoints
+    assert "_tidemark/flights/cuts" == FLIGHTS.cuts
+    assert "_tidemark/flights/lease" == FLIGHTS.lease
+    assert "_tidemark/flights/requests" == FLIGHTS.requests
+    assert "_tidemark/flights/traces/7.ndjson" == FLIGHTS.trace(Generation(7))
+    assert "_tidemark/flights/state/join" == FLIGHTS.state_table(VertexId("join"))
+    assert "silver/flights" == FLIGHTS.table(SILVER)
+    assert "silver/flights/_data/3" == FLIGHTS.staged_folder(SILVER, Generation(3))
+    assert "flights/silver/flights" == FLIGHTS.transaction_id(SILVER)
+
+
+def test_a_state_table_stages_below_its_own_folder() -> None:
+    """State files lie beside the state table's log, as those of any table do."""
+    state = FLIGHTS.state_table(VertexId("join"))
+    assert "_tidemark/flights/state/join/_data/1" == FLIGHTS.staged_folder(state, Generation(1))
+
+
+@pytest.mark.parametrize("text", ["", "..", "a/b", "Flights", "_tidemark"])
+def test_a_job_name_that_may_not_be_a_folder_is_refused(text: str) -> None:
+    """A name from outside never becomes a path unchecked."""
+    with pytest.raises(InvalidNameError):
+        ProtocolPaths(JobName(text))
+
+
+@given(
+    vertex=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).map(VertexId),
+    micro_batch=st.integers(0, 10**9),
+    unique=st.uuids().map(str),
+)
+def test_a_staged_name_is_read_back_as_it_was_given(vertex: VertexId, micro_batch: int, unique: str) -> None:
+    """What wrote a file, and when, can be told from its name alone."""
+    name = StagedName(vertex, micro_batch, unique)
+    assert name == parse_staged_name(str(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["part-00000-abc.parquet", "join-1.parquet", "join-x-" + "0" * 32 + ".parquet", ".join-1-" + "0" * 32]
+)
+def test_a_name_that_no_micro_batch_gives_is_nobodys(name: str) -> None:
+    """Files with other names tell nothing, so that nobody ever deletes them by rule."""
+    assert parse_staged_name(name) is None
+
+
+@pytest.mark.parametrize(("folder", "expected"), [("1", 1), ("42", 42), ("0", None), ("01", None), ("x", None)])
+def test_only_a_plain_number_is_a_generation(folder: str, expected: int | None) -> None:
+    """A folder with another name under `_data` belongs to no generation."""
+    assert expected == parse_generation(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("silver/flights/_data/1/a.parquet", "_data/1/a.parquet"),
+        ("silver/flights2/_data/1/a.parquet", None),
+        ("silver/flights/../gold/a.parquet", None),
+        ("silver/flights/", None),
+        ("/silver/flights/a.parquet", None),
+    ],
+)
+def test_a_log_names_only_files_inside_its_table(path: str, expected: str | None) -> None:
+    """A handle outside the table's folder has no relative name."""
+    assert expected == relative_to_table(SILVER, path)

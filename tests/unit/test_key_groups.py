@@ -1,0 +1,136 @@
+"""Key groups cover everything once, and a rescale moves each to exactly one new subtask."""
+
+from itertools import pairwise
+
+import pytest
+
+from checkpointing.key_groups import (
+    InvalidParallelismError,
+    KeyGroupRange,
+    MaxParallelismChangedError,
+    default_max_parallelism,
+    key_group_of_hash,
+    key_group_ranges,
+    redistribute_keyed,
+    subtask_of,
+)
+from checkpointing.rescale.channel_state import (
+    ChannelMapper,
+    Gate,
+    ambiguous,
+    map_subtasks,
+    redistribute_inputs,
+    redistribute_outputs,
+)
+from checkpointing.rescale.operator_state import (
+    DistributionMode,
+    InvalidRescaleError,
+    OperatorStatePart,
+    redistribute_operator_state,
+)
+
+PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]
+
+
+@pytest.mark.parametrize(("most", "parallelism"), PAIRS)
+def test_ranges_and_indexes_agree(most, parallelism):
+    """The ranges follow one another without a gap, and every key group's subtask owns it (D3)."""
+    ranges = key_group_ranges(most, parallelism)
+    assert (0, most - 1) == (ranges[0].first, ranges[-1].last)
+    assert all(before.last + 1 == after.first for before, after in pairwise(ranges))
+    for subtask, owned in enumerate(ranges):
+        assert {subtask} == {subtask_of(group, most, parallelism) for group in (owned.first, owned.last)}
+
+
+@pytest.mark.parametrize(("most", "parallelism"), [(0, 1), (1, 0), (2, 3), (32769, 1), (-1, -1)])
+def test_bounds_are_refused_by_name(most, parallelism):
+    """1 <= parallelism <= max parallelism <= 32768, and the error says so."""
+    for call in (lambda: key_group_ranges(most, parallelism), lambda: subtask_of(0, most, parallelism)):
+        with pytest.raises(InvalidParallelismError, match="<= 32768 must hold"):
+            call()
+
+
+def test_a_default_leaves_room_to_grow():
+    """Half as much again, rounded up to a power of two, at least 128, at most 32768."""
+    assert [128, 256, 32768] == [default_max_parallelism(p) for p in (85, 86, 32768)]
+    with pytest.raises(InvalidParallelismError):
+        default_max_parallelism(0)
+
+
+def test_the_minimum_hash_has_a_key_group():
+    """The smallest signed number has no magnitude; every hash still lies within the groups."""
+    hashes = (-(2**31), -1, 0, 2**31 - 1)
+    assert all(0 <= key_group_of_hash(hash_, 7) < 7 for hash_ in hashes)
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 1), (1, 3), (5, 5), (7, 4)])
+def test_a_rescale_moves_every_key_group_once(old, new):
+    """Together the new subtasks read each key group from the subtask that had it."""
+    read = [
+        (group, part.old_subtask)
+        for parts in redistribute_keyed(128, old, new)
+        for part in parts
+        for group in range(part.key_groups.first, part.key_groups.last + 1)
+    ]
+    assert [(group, subtask_of(group, 128, old)) for group in range(128)] == read
+
+
+def test_another_number_of_key_groups_is_refused():
+    """Keys would be elsewhere; a number that was only derived is replaced by the stored one."""
+    with pytest.raises(MaxParallelismChangedError, match="set max_parallelism back to 42"):
+        redistribute_keyed(42, 3, 3, configured_max_parallelism=20)
+    assert redistribute_keyed(42, 3, 3) == redistribute_keyed(42, 3, 3, configured_max_parallelism=42)
+
+
+def test_ranges_that_do_not_meet_have_no_intersection():
+    """Both ends are inclusive."""
+    assert KeyGroupRange(0, 3).intersection(KeyGroupRange(4, 5)) is None
+    assert KeyGroupRange(3, 3) == KeyGroupRange(0, 3).intersection(KeyGroupRange(3, 5))
+
+
+def part(mode, subtask, *offsets, name="s"):
+    """Return a part of an operator state."""
+    return OperatorStatePart(name, DistributionMode(mode), subtask, offsets)
+
+
+def test_union_is_redistributed_at_equal_parallelism_and_split_is_not():
+    """UNION goes to everyone also when nothing is rescaled (issue 4, item 15)."""
+    union, split = part("UNION", 0, 1, name="u"), part("SPLIT", 0, 1, 2)
+    assert ((split, union), (union,)) == redistribute_operator_state((union, split), 2, 2)
+
+
+def test_split_goes_on_where_the_former_state_stopped():
+    """The loads stay within one over all states, not only within each."""
+    parts = [part("SPLIT", 0, *range(4), name=name) for name in ("a", "b", "c")]
+    loads = [sum(len(p.offsets) for p in got) for got in redistribute_operator_state(parts, 1, 3)]
+    assert [4, 4, 4] == loads
+
+
+def test_each_new_subtask_gets_one_broadcast_copy():
+    """Copies are taken in turn from the old subtasks that have one."""
+    parts = [part("BROADCAST", 0, 1), part("BROADCAST", 2, 1)]
+    assert [[0], [2], [0]] == [[p.old_subtask for p in got] for got in redistribute_operator_state(parts, 3, 3)]
+
+
+def test_state_of_a_subtask_that_never_was_is_refused():
+    """The error names state and subtask; so is a parallelism below one."""
+    with pytest.raises(InvalidRescaleError, match="'s' of subtask 2"):
+        redistribute_operator_state([part("SPLIT", 2, 1)], 2, 3)
+    with pytest.raises(InvalidRescaleError, match="at least 1"):
+        redistribute_operator_state([], 2, 0)
+    with pytest.raises(InvalidRescaleError, match="at least 1"):
+        map_subtasks(ChannelMapper.FULL, 0, 1)
+
+
+def test_channel_state_stays_where_nothing_changed():
+    """At equal parallelism each keeps its own, but for a FULL gate whose upstream changed."""
+    own, changed = Gate(ChannelMapper.RANGE, 3), Gate(ChannelMapper.FULL, 2)
+    assert (((0,), (1,), (2,)),) == redistribute_inputs(3, 3, [own])
+    assert ((0, 1, 2),) * 3 == redistribute_inputs(3, 3, [own, changed])[1]
+    assert ((0,), (1,)) == redistribute_outputs(2, 2, ChannelMapper.ROUND_ROBIN)
+
+
+def test_a_cut_range_is_ambiguous():
+    """An old subtask read by two new ones has its records filtered by key."""
+    assert (1,) == ambiguous(map_subtasks(ChannelMapper.RANGE, 3, 2))
+    assert () == ambiguous(map_subtasks(ChannelMapper.ROUND_ROBIN, 3, 2))
