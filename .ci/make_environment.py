@@ -31,9 +31,7 @@ UV_NAMES = {
 
 def pip_settings() -> dict[str, str]:
     """Return pip's settings, from its files and from the environment, the latter winning."""
-    listed = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
-    )
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True)
     settings: dict[str, str] = {}
     for line in sorted(listed.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
         name, _, value = line.partition("=")
@@ -73,7 +71,9 @@ def main() -> None:
         [*uv, "sync", "--no-build-isolation", "--require-hashes", "requirements.lock"],
         environment,
     )
-    step("this project", [*uv, "install", "--no-build-isolation", "--quiet", "--no-deps", "--editable", "."], environment)
+    step(
+        "this project", [*uv, "install", "--no-build-isolation", "--quiet", "--no-deps", "--editable", "."], environment
+    )
 
 
 if __name__ == "__main__":

@@ -117,7 +117,10 @@ def _read(dataset: _Dataset) -> pa.Table:
     if not path.exists():
         raise DataError(f"{path} is missing: install the locked environment anew (make clean env)")
     convert = pc_csv.ConvertOptions(
-        column_types=dataset.schema, null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[pc_csv.ISO8601]
+        column_types=dataset.schema,
+        null_values=["NA", ""],
+        strings_can_be_null=True,
+        timestamp_parsers=[pc_csv.ISO8601],
     )
     table = pc_csv.read_csv(pa.BufferReader(_bytes(path)), convert_options=convert).select(dataset.schema.names)
     if table.num_rows != dataset.rows:

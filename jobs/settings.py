@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -24,12 +24,12 @@ from pydantic_settings import (
 
 from checkpointing.config import CheckpointConfig, Count, Milliseconds
 from checkpointing.job.setup import TickLimits
-from jobs.runtime.jars import JARS_VARIABLE
 
 PREFIX: Final = "TIDEMARK_"
 """Every field can be set by this prefix and its name in capitals."""
 
-_NOT_FIELDS: Final = frozenset({JARS_VARIABLE})
+_NOT_FIELDS: Final = frozenset({"TIDEMARK_JARS", "TIDEMARK_KILL_AT"})
+"""Variables of the same prefix that are no settings: where the jars lie, and where a test strikes."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]")
@@ -185,6 +185,17 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
     return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
 
 
+def folder(name: Literal["data", "warehouse"], given: Layer) -> Path:
+    """Return a folder that must be known before the pipeline is: from `given`, the environment or the default.
+
+    Raises InvalidSettingsError for an environment variable that names no setting.
+    """
+    for layer in (given, environment_layer()):
+        if name in layer.values:
+            return Path(str(layer.values[name]))
+    return Path(str(TickSettings.model_fields[name].default))
+
+
 def resolve(own: Mapping[str, object], given: Layer, *, pipeline: str = "the pipeline") -> TickSettings:
     """Return the settings of one tick: defaults < `own` (the pipeline's) < environment < `given`.
 
@@ -210,6 +221,7 @@ def _problem(loc: tuple[int | str, ...], message: str, kind: str, layers: tuple[
     if kind == "extra_forbidden":
         near = get_close_matches(field, TickSettings.model_fields, n=1)
         rule = f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
+    rule = rule.replace("Input should be", "must be", 1)
     return Problem(field, rule[:1].lower() + rule[1:], _origin(field, layers))
 
 

@@ -51,10 +51,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep every third kill test; the order in the files decides, before any shuffling."""
+    """Keep every third kill test in order of their names, whatever the shuffling."""
     if config.getoption("--kill-share") == "all":
         return
-    kills = [item for item in items if item.get_closest_marker("kill")]
+    kills = sorted((item for item in items if item.get_closest_marker("kill")), key=lambda item: item.nodeid)
     kept = set(kills[config.getoption("--kill-third") % THIRDS :: THIRDS])
     left_out = [item for item in kills if item not in kept]
     if left_out:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from checkpointing.commit.fencing import newest_claim, release_of
+from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
@@ -62,11 +62,18 @@ class History:
         return self.cuts[checkpoint]
 
 
+def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
+    """Return the checkpoint that the next tick begins from; None if the job never ran there."""
+    warehouse = Warehouse(root, ProtocolPaths(job))
+    if not _has_run(warehouse):
+        return None
+    return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
+
+
 def observe_history(root: Path, job: JobName) -> History:
     """Read a job's history from its warehouse; raise CommandError if the job never ran there."""
     warehouse = Warehouse(root, ProtocolPaths(job))
-    paths = warehouse.paths
-    if not all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts)):
+    if not _has_run(warehouse):
         raise CommandError(
             f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
         )
@@ -80,6 +87,12 @@ def observe_history(root: Path, job: JobName) -> History:
     else:
         holder = f"held by {claim.holder}, generation {claim.generation}"
     return History(job, tuple(records), _published(warehouse), holder)
+
+
+def _has_run(warehouse: Warehouse) -> bool:
+    """Say whether both tables are there; a store would create what is missing, and a report may not."""
+    paths = warehouse.paths
+    return all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts))
 
 
 def _published(warehouse: Warehouse) -> dict[CheckpointId, Published]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
-from rich.table import Table as Grid
+from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
@@ -12,7 +11,7 @@ from jobs.cli.quantities import plural
 
 
 def render_graph(name: str, graph: JobGraph) -> RenderableType:
-    """Return the vertices in the order in which a record meets them, then every table with its writer."""
+    """Return the vertices in the order in which a record meets them, each with its inputs and its tables."""
     channels = sum(len(graph.channels_into(vertex.id)) for vertex in graph.vertices)
     counts = (
         plural(len(graph.vertices), "vertex", "vertices"),
@@ -22,16 +21,12 @@ def render_graph(name: str, graph: JobGraph) -> RenderableType:
     )
     tree = Tree(Text.assemble((name, "bold"), f": {', '.join(counts)}"), guide_style="dim")
     for vertex in graph.vertices:
-        branch = tree.add(_vertex(vertex))
+        branch = tree.add(Text.assemble((vertex.id, "bold cyan"), f"  {_kind(vertex)}{_aligning(graph, vertex)}"))
         for line in _inputs(graph, vertex):
             branch.add(line)
         for table in vertex.tables:
             branch.add(Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(table)}"))
-    return Group(tree, Text(), _tables(graph))
-
-
-def _vertex(vertex: Vertex) -> Text:
-    return Text.assemble((vertex.id, "bold cyan"), f"  {_kind(vertex)}")
+    return tree
 
 
 def _kind(vertex: Vertex) -> str:
@@ -45,14 +40,15 @@ def _kind(vertex: Vertex) -> str:
 
 
 def _inputs(graph: JobGraph, vertex: Vertex) -> Iterator[Text]:
-    """Yield a line per input: where its channels come from. Barriers of several channels align here."""
-    into = graph.channels_into(vertex.id)
-    for edge in dict.fromkeys(channel.edge for channel in into):
-        upstream = graph.vertex(edge.upstream)
-        many = plural(upstream.parallelism, "channel")
+    """Yield a line per input: where its channels come from."""
+    for edge in dict.fromkeys(channel.edge for channel in graph.channels_into(vertex.id)):
+        many = plural(graph.vertex(edge.upstream).parallelism, "channel")
         yield Text.assemble(("← ", "yellow"), f"input {edge.input}: {edge.upstream}  ", (many, "yellow"))
-    if len(into) > 1:
-        yield Text(f"  barriers of {len(into)} channels align here", style="dim")
+
+
+def _aligning(graph: JobGraph, vertex: Vertex) -> str:
+    many = len(graph.channels_into(vertex.id))
+    return f", aligns the barriers of {many} channels" if many > 1 else ""
 
 
 def _how(table: Table) -> str:
@@ -64,11 +60,3 @@ def _how(table: Table) -> str:
         case TableMode.STATE:
             how = "operator state"
     return f"{how}, judged by a suite at every barrier" if table.judged else how
-
-
-def _tables(graph: JobGraph) -> Grid:
-    grid = Grid("table", "written by", "mode", title="tables", title_justify="left", title_style="bold")
-    for vertex in graph.vertices:
-        for table in vertex.tables:
-            grid.add_row(table.name, vertex.id, _how(table))
-    return grid

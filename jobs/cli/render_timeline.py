@@ -68,10 +68,11 @@ def render_timeline(
 def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:
     life = record.statistics
     parent = f"builds on {record.parent}" if record.parent else "the first"
+    committed_ms = life.committed_ms - life.triggered_ms
     return Text.assemble(
         (f"{record.kind.value} {record.checkpoint}", "bold"),
         f" of {record.job}, {parent}, generation {record.generation}: {plural(life.rows, 'row')}, ",
-        f"triggered {moment(life.triggered_ms)} UTC, committed after {seconds(life.committed_ms - life.triggered_ms)}, ",
+        f"triggered {moment(life.triggered_ms)} UTC, committed after {seconds(committed_ms)}, ",
         "not published yet" if published_ms is None else f"published after {seconds(published_ms - life.triggered_ms)}",
     )
 

@@ -18,7 +18,7 @@ from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.inputs import read_input
 from jobs.operators.keyed_job import keyed_job, misfit_paths
 from jobs.operators.reports import TaskReport, report_from
-from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.sinks.staged_files import StagedFiles
 
@@ -34,7 +34,7 @@ def run_micro_batch(
     started = time.monotonic()
     try:
         tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
-    except PySparkException as error:
+    except (PySparkException, InvalidSpecError) as error:
         raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
     return MicroBatchFinished(
         vertex=effect.vertex,

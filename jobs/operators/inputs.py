@@ -34,10 +34,17 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
 def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
     """Return exactly the columns of `schema`, in its order and types, found by name.
 
-    Spark refuses, naming the column, what is missing or can't be cast without loss. One call instead
-    of one per column: building plans column by column costs more than running small jobs.
+    Raise InvalidSpecError naming what is missing (`DataFrame.to` would fill it with nulls); Spark
+    refuses a cast that could lose something. One call instead of one per column: on small
+    micro-batches building a plan column by column costs more than running it.
     """
-    return rows.to(nullable_schema(schema))
+    missing = [name for name in schema.names if name not in rows.columns]
+    if missing:
+        raise InvalidSpecError(
+            f"rows should have the columns {schema.names}, but lack {missing}; they have {rows.columns}"
+        )
+    wanted = nullable_schema(schema)
+    return rows if nullable_schema(rows.schema) == wanted else rows.to(wanted)
 
 
 def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Path) -> DataFrame:

@@ -56,7 +56,7 @@ def named_aggregates(
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:
     """Raise InvalidPipelineError unless there are keys, each a column, each once."""
     if not keys:
-        raise InvalidPipelineError(f"{where}: name at least one key column")
+        raise InvalidPipelineError(f"{where}: name at least one column")
     require_unique(where, keys)
     require_columns(where, rows, keys)
 

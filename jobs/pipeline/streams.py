@@ -200,7 +200,6 @@ class Stream:
         return Stream(self.declarations, name, (), self.schema)
 
 
-
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
     """A stream and the columns that its rows are keyed by."""
@@ -280,9 +279,9 @@ class ConnectedStreams:
 
 
 def _processed(
-    streams: tuple[KeyedStream, ...], id: str, function: KeyedFunction, state: StructType, output: StructType  # noqa: A002 - its name
+    streams: tuple[KeyedStream, ...], vertex: str, function: KeyedFunction, state: StructType, output: StructType
 ) -> Stream:
-    name, where, first = vertex_id(id), f"vertex {id}", streams[0]
+    name, where, first = vertex_id(vertex), f"vertex {vertex}", streams[0]
     require_unique(f"{where}, state", [*first.keys, *state.names])
     require_free(where, [*first.keys, *state.names])
     require_unique(f"{where}, output", output.names)

@@ -1,10 +1,9 @@
 """Finding a pipeline: by the name of one that comes with Tidemark, or as `module:attribute`."""
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from jobs.pipeline import Pipeline
 
@@ -31,11 +30,11 @@ def find_pipeline(reference: str, data: Path) -> Pipeline:
             f"there is no pipeline {reference!r}, only {', '.join(sorted(OWN))}; write your own as module:attribute"
         )
     found = _attribute(reference, module, attribute)
-    built = cast("Callable[[Path], object]", found)(data) if callable(found) else found
+    built: object = found(data) if callable(found) else found
     if not isinstance(built, Pipeline):
         raise UnknownPipelineError(
-            f"pipeline {reference!r}: {attribute} must be a Pipeline or a function of the data folder that returns one, "
-            f"but it gave a {type(built).__name__}"
+            f"pipeline {reference!r}: {attribute} must be a Pipeline or a function of the data folder returning one, "
+            f"but gave a {type(built).__name__}"
         )
     return built
 

@@ -20,9 +20,7 @@ from jobs.quality.expectation import Suite
 from jobs.state.backend import state_file_schema
 
 
-def plan(
-    pipeline: Pipeline, *, parallelism: int | None = None, config: CheckpointConfig | None = None
-) -> JobPlan:
+def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: CheckpointConfig | None = None) -> JobPlan:
     """Return how the pipeline runs; None: as the pipeline itself says.
 
     Raises InvalidPipelineError for a source that nothing reads, a pipeline without vertices and a

@@ -135,11 +135,11 @@ class KillAt:
 
 
 def boundary_from_environment() -> Boundary:
-    """Return what TIDEMARK_KILL_AT (`after:AppendRow#2`) asks for; raise InvalidBoundaryError if it is written wrong."""
+    """Return what TIDEMARK_KILL_AT (`after:AppendRow#2`) asks for; raise InvalidBoundaryError if it is no boundary."""
     text = os.environ.get(KILL_VARIABLE)
     if not text:
         return cross_freely
     found = _SPEC.fullmatch(text)
     if found is None:
-        raise InvalidBoundaryError(f"{KILL_VARIABLE}={text!r}: write before:<step> or after:<step>, then #<n> if wanted")
+        raise InvalidBoundaryError(f"{KILL_VARIABLE}={text!r}: write before:<step> or after:<step>, then #<n>")
     return KillAt(found["name"], int(found["occurrence"] or 1))

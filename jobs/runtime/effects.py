@@ -3,7 +3,6 @@
 Nothing is decided here. What goes wrong is the effect's own failure fact; an effect that has none raises.
 """
 
-from pathlib import Path
 from typing import Final, assert_never
 
 import structlog
@@ -30,13 +29,12 @@ from checkpointing.messages import (
     SourceIdle,
     TablesChecked,
 )
-from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge
 from jobs.runtime.boundaries import Boundary, CarriedOut, around, boundary_of
+from jobs.runtime.engine import Engine
 from jobs.runtime.job_stores import JobStores
-from jobs.runtime.spark_on_demand import SparkOnDemand
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError
 from jobs.stores.checkpoints import Appended, AppendResult, Refused, Unknown
@@ -50,13 +48,13 @@ MAINTAIN_EVERY: Final = 25
 class EffectHandlers:
     """Carries out one tick's effects, from any thread."""
 
-    def __init__(self, plan: JobPlan, stores: JobStores, spark: SparkOnDemand, boundary: Boundary) -> None:
+    def __init__(self, plan: JobPlan, stores: JobStores, engine: Engine, boundary: Boundary) -> None:
         """Everything that the effects reach, and where a test may strike."""
         self._plan = plan
         self._stores = stores
-        self._spark = spark
+        self._engine = engine
         self._boundary = boundary
-        self._root: Path = stores.warehouse.root
+        self._root = stores.warehouse.root
         self._judge = Judge(self._root)
         if plan.suites:
             self._judge.warm_up()
@@ -87,13 +85,14 @@ class EffectHandlers:
                 self._stores.record_cut(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
-                return self._discard(effect)
+                self._discard(effect)
             case NotifyComplete():
-                return self._completed(effect)
+                self._completed(effect)
             case NotifyAborted():
-                return None
+                pass
             case _ as unreachable:
                 assert_never(unreachable)
+        return None
 
     def _poll(self, effect: PollSource) -> Fact:
         try:
@@ -108,8 +107,7 @@ class EffectHandlers:
     def _run(self, effect: RunMicroBatch) -> Fact:
         vertex, number = effect.vertex, effect.micro_batch
         try:
-            plan = self._plan.vertices[vertex]
-            return run_micro_batch(self._spark.session(), plan, effect, self._root, self._plan.job)
+            return self._engine.run(self._plan.vertices[vertex], effect, self._root, self._plan.job)
         except MicroBatchError as error:
             return MicroBatchFailed(vertex, number, str(error))
         except Exception as error:  # noqa: BLE001 - user functions, files that went away, a Spark that did not start
@@ -150,7 +148,7 @@ class EffectHandlers:
             return
         try:
             self._stores.maintain(table.name for table in self._plan.graph.tables())
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged; the next look may succeed
             _log.exception("maintenance failed", checkpoint=effect.checkpoint)
 
 

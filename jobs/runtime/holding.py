@@ -4,7 +4,6 @@ from uuid import uuid4
 
 import structlog
 
-from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import Claim, Release
 from jobs.runtime.boundaries import RELEASE, Boundary, around
 from jobs.runtime.claiming import newest_generation
@@ -23,7 +22,7 @@ class Hold:
         self._boundary = boundary
         self.claim = claim
         self.at_version = at_version
-        self.next_id: CheckpointId = claim.first_id
+        self.next_id = claim.first_id
 
     def release(self) -> bool:
         """Append the release row; return False if the job is no longer ours, or the row cannot be written.
@@ -33,7 +32,7 @@ class Hold:
         try:
             with around(self._boundary, RELEASE):
                 return self._append(self.at_version) or self._append_behind_own_rows()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged; the next tick finds its way without
             _log.exception("job not released", job=self._stores.warehouse.paths.job)
             return False
 

@@ -160,7 +160,7 @@ class OrderedListener:
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged; a listener's failure is none of the tick's
             _log.exception("listener failed", listener=type(self._listener).__name__)
 
 

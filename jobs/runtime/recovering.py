@@ -37,7 +37,7 @@ def roll_forward(stores: JobStores, graph: JobGraph, record: CheckpointRecord, b
         with around(boundary, f"{ROLL_FORWARD}:{publication.table}"):
             answer = stores.publish(publication, record.checkpoint)
         if isinstance(answer, PublishFailed):
-            raise RollForwardError(f"checkpoint {record.checkpoint} is committed but can't be published. {answer.error}")
+            raise RollForwardError(f"checkpoint {record.checkpoint} is committed, but not published: {answer.error}")
         versions[publication.table] = answer.version
         if answer.note:
             notes.append(f"{publication.table}: {answer.note}")

@@ -30,6 +30,7 @@ from jobs.runtime.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boun
 from jobs.runtime.claiming import Claimed
 from jobs.runtime.driver import Clock, Driver, Inbox
 from jobs.runtime.effects import EffectHandlers
+from jobs.runtime.engine import Engine, SparkEngine
 from jobs.runtime.failures import ClaimUnsettledError, RollForwardError
 from jobs.runtime.holding import Hold
 from jobs.runtime.interrupts import stopping_on_interrupt
@@ -38,7 +39,6 @@ from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.listener import Narrator, OrderedListener, Recovery, SilentListener, TickListener
 from jobs.runtime.recovering import discard_leftovers, roll_forward
 from jobs.runtime.session import SparkConfig
-from jobs.runtime.spark_on_demand import SparkOnDemand
 from jobs.runtime.trace import TraceWriter, drop_old_traces
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
@@ -63,7 +63,7 @@ class RuntimeSettings:
     """
 
     warehouse: Path
-    limits: TickLimits = TickLimits()
+    limits: TickLimits = field(default_factory=TickLimits)
     take_over: bool = False
     spark: SparkConfig = field(default_factory=SparkConfig)
     dagster_run: str | None = None
@@ -96,12 +96,14 @@ def run_tick(
     listener: TickListener | None = None,
     *,
     spark: SparkSession | None = None,
+    engine: Engine | None = None,
     inbox: Inbox | None = None,
     boundary: Boundary | None = None,
 ) -> TickReport:
     """Run one tick of the job, from the main thread if Ctrl-C and SIGTERM are to end it in order.
 
-    `spark` is a session to use instead of one of its own; `inbox` takes a StopRequested from elsewhere.
+    `spark` is a session to use instead of one of its own, and to leave alone; `engine` runs the micro-batches
+    instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere.
 
     Raises, having changed nothing: JobHeldError and ClaimUnsettledError; CutDoesNotFitError for a pipeline that
     the newest checkpoint cannot be restored into; SourceError and InvalidPipelineError if splits cannot be
@@ -113,7 +115,7 @@ def run_tick(
         ordered = OrderedListener(listener or SilentListener())
         stack.callback(ordered.close)
         tick = _Tick(plan, settings, ordered, inbox, boundary or boundary_from_environment())
-        return tick.run(spark)
+        return tick.run(engine or SparkEngine(settings.spark, ordered, spark))
 
 
 class _Tick:
@@ -133,7 +135,7 @@ class _Tick:
         self._stores = JobStores(self._warehouse, boundary)
         self._narrator = Narrator(listener)
 
-    def run(self, spark: SparkSession | None) -> TickReport:
+    def run(self, engine: Engine) -> TickReport:
         claimed = self._claim(this_process(self._settings.dagster_run))
         hold = Hold(self._stores, claimed.claim, claimed.at_version, self._boundary)
         self._listener.claimed(claimed.claim, claimed.plan.claim.why)
@@ -142,7 +144,7 @@ class _Tick:
                 leases = LeaseStore(self._warehouse)
                 stack.enter_context(LeaseKeeper(leases, claimed.claim, self._settings.lease_ms))
             stack.callback(hold.release)
-            return self._report(claimed, self._hold(claimed, hold, spark))
+            return self._report(claimed, self._hold(claimed, hold, engine))
 
     # -------------------------------------------------------------- the claim
 
@@ -170,7 +172,7 @@ class _Tick:
 
     # -------------------------------------------------------------- holding the job
 
-    def _hold(self, claimed: Claimed, hold: Hold, spark: SparkSession | None) -> EndTick:
+    def _hold(self, claimed: Claimed, hold: Hold, engine: Engine) -> EndTick:
         """Recover, then drive. What goes wrong with tables is an end like any other; the rest is raised."""
         try:
             self._recover(claimed)
@@ -178,7 +180,7 @@ class _Tick:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error))
         except (CutsNotRecordedError, OSError) as error:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error))
-        return self._drive(claimed, hold, spark)
+        return self._drive(claimed, hold, engine)
 
     def _recover(self, claimed: Claimed) -> None:
         graph, newest = self._plan.graph, claimed.plan.restore
@@ -194,11 +196,10 @@ class _Tick:
             Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers)
         )
 
-    def _drive(self, claimed: Claimed, hold: Hold, given: SparkSession | None) -> EndTick:
+    def _drive(self, claimed: Claimed, hold: Hold, engine: Engine) -> EndTick:
         setup = self._setup(claimed)
         door = JobDoor(setup)
-        spark = SparkOnDemand(self._settings.spark, self._listener, given)
-        handlers = EffectHandlers(self._plan, self._stores, spark, self._boundary)
+        handlers = EffectHandlers(self._plan, self._stores, engine, self._boundary)
         with TraceWriter(self._trace(claimed)) as trace:
             driver = Driver(door, handlers, self._inbox, trace, self._narrator, Clock(self._settings.clock))
             try:
@@ -206,7 +207,7 @@ class _Tick:
             finally:
                 hold.next_id = door.next_id
                 hold.at_version = driver.at_version or hold.at_version
-                spark.close()
+                engine.close()
         if late:
             _log.warning("effects still run after the end of the tick", effects=late)
         return end

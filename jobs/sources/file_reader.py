@@ -46,7 +46,9 @@ def read_ranges(spark: SparkSession, root: Path, schema: StructType, ranges: Ran
 def joined(ranges: Ranges) -> Ranges:
     """Return the ranges sorted, those of a file that follow on each other as one: consecutive slices do."""
     result: list[tuple[SplitId, FileRange]] = []
-    for split, part in sorted(ranges, key=lambda entry: (entry[0], entry[1].before, entry[1].file.name, entry[1].first)):
+    for split, part in sorted(
+        ranges, key=lambda entry: (entry[0], entry[1].before, entry[1].file.name, entry[1].first)
+    ):
         if result and result[-1][0] == split and _follows(result[-1][1], part):
             result[-1] = (split, result[-1][1].model_copy(update={"end": part.end}))
         else:

@@ -38,7 +38,7 @@ class SequenceSource:
     """
 
     def __init__(
-        self, splits: Mapping[str, int | None | SequenceSplit], *, keys: int = 1, step: int = 1, offset: int = 0
+        self, splits: Mapping[str, int | SequenceSplit | None], *, keys: int = 1, step: int = 1, offset: int = 0
     ) -> None:
         """Raise InvalidNameError for a name that no split may have, ValueError if `keys` is not positive."""
         if keys < 1:
@@ -85,19 +85,16 @@ class SequenceSource:
         columns: dict[str, Column] = {
             "split": F.lit(split),
             "n": n,
-            "key": n % F.lit(self._keys),
-            "value": n * F.lit(self._step) + F.lit(self._offset),
+            "key": (n % F.lit(self._keys)).cast("bigint"),
+            "value": (n * F.lit(self._step) + F.lit(self._offset)).cast("bigint"),
             SPLIT_COLUMN: F.lit(split),
             POSITION_COLUMN: n,
         }
         numbers = spark.range(start, end, 1, 1)
-        return numbers.select(*[column.cast(_TYPES.get(name, "bigint")).alias(name) for name, column in columns.items()])
+        return numbers.select(*[column.alias(name) for name, column in columns.items()])
 
 
-_TYPES = {"split": "string", SPLIT_COLUMN: "string"}
-
-
-def _as_split(split: int | None | SequenceSplit) -> SequenceSplit:
+def _as_split(split: int | SequenceSplit | None) -> SequenceSplit:
     return split if isinstance(split, SequenceSplit) else SequenceSplit(split)
 
 

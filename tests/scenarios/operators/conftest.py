@@ -73,7 +73,7 @@ class Bench:
 
     def read(self, files) -> pl.DataFrame:
         """Return the rows of these handles."""
-        return pl.concat([pl.read_parquet(self.warehouse / file.path) for file in files])
+        return pl.concat([pl.read_parquet(self.warehouse / file.path, glob=False) for file in files])
 
     def upserted(self) -> pl.DataFrame:
         """Return the rows of the upsert table as its active files would show them."""

@@ -26,8 +26,14 @@ pytestmark = pytest.mark.spark
 FLIGHTS = StructType(
     [StructField("carrier", StringType()), StructField("hour", TimestampType()), StructField("delay", IntegerType())]
 )
-AGGREGATES = (Aggregate(Kind.COUNT, None, "n"), Aggregate(Kind.SUM, "delay", "total"), Aggregate(Kind.MAX, "delay", "most"))
-TOTALS = StagedTable(table_name("gold/totals"), TableMode.UPSERT, aggregate_schema(["carrier"], AGGREGATES, FLIGHTS), ("carrier",))
+AGGREGATES = (
+    Aggregate(Kind.COUNT, None, "n"),
+    Aggregate(Kind.SUM, "delay", "total"),
+    Aggregate(Kind.MAX, "delay", "most"),
+)
+TOTALS = StagedTable(
+    table_name("gold/totals"), TableMode.UPSERT, aggregate_schema(["carrier"], AGGREGATES, FLIGHTS), ("carrier",)
+)
 START = datetime(2013, 1, 1, 5, tzinfo=UTC)
 
 
@@ -38,7 +44,9 @@ def flights(count, seed, carriers=12):
     return pa.table(
         {
             "carrier": pa.array([None if code == 0 else f"C{code}" for code in codes], pa.string()),
-            "hour": pa.array([START + timedelta(hours=int(h)) for h in rng.integers(0, 6, count)], pa.timestamp("us", "UTC")),
+            "hour": pa.array(
+                [START + timedelta(hours=int(h)) for h in rng.integers(0, 6, count)], pa.timestamp("us", "UTC")
+            ),
             "delay": pa.array(rng.integers(-50, 400, count), pa.int32(), mask=rng.random(count) < 0.1),
         }
     )
@@ -64,7 +72,10 @@ def by_carrier(*batches):
     rows = pl.concat([pl.from_arrow(batch) for batch in batches])
     total = pl.when(pl.col("delay").count() > 0).then(pl.col("delay").cast(pl.Int64).sum())
     return sorted(
-        rows.group_by("carrier").agg(pl.len().alias("n"), total.alias("total"), pl.col("delay").max().alias("most")).rows(), key=str
+        rows.group_by("carrier")
+        .agg(pl.len().alias("n"), total.alias("total"), pl.col("delay").max().alias("most"))
+        .rows(),
+        key=str,
     )
 
 

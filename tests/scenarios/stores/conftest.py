@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -107,12 +107,45 @@ def silver() -> TableName:
     return table_name("silver/flights")
 
 
+class Racer:
+    """A real process (never forked: delta-rs panics there) that acts on the warehouse when told to."""
+
+    def __init__(self, root: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def wait_until_ready(self) -> None:
+        assert "ready\n" == self.process.stdout.readline()
+
+    def tell(self, verb: str, *arguments) -> None:
+        self.process.stdin.write(json.dumps([verb, arguments]) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> int:
+        """End it in order, or wait for the death that it was told to die; return its exit code."""
+        self.process.stdin.close()
+        code = self.process.wait(60)
+        self.process.stdout.close()
+        return code
+
+
 @pytest.fixture
-def start(warehouse: Warehouse) -> Callable[..., subprocess.Popen]:
-    """Return a starter of real processes (never forked: delta-rs panics there) that act on the warehouse."""
-    return lambda *arguments: subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(warehouse.root), *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def racers(warehouse: Warehouse) -> Iterator[Callable[[int], list[Racer]]]:
+    """Return a starter of so many processes, all of them ready."""
+    started: list[Racer] = []
+
+    def start(count: int) -> list[Racer]:
+        fresh = [Racer(warehouse.root) for _ in range(count)]
+        started.extend(fresh)
+        for racer in fresh:
+            racer.wait_until_ready()
+        return fresh
+
+    yield start
+    for racer in started:
+        racer.process.kill()
+        racer.process.wait()

@@ -1,6 +1,6 @@
-"""A process of its own that appends, publishes or dies on command: `racer.py ROOT VERB ...`.
+"""A process of its own that appends, publishes or dies on command: `racer.py ROOT`.
 
-It answers `ready` once all is imported, waits for a line, acts, and answers one line of JSON.
+It answers `ready` once all is imported; then each line `[verb, arguments]` is done and answered by a line of JSON.
 """
 
 import json
@@ -9,17 +9,28 @@ import signal
 import sys
 from pathlib import Path
 
-from conftest import Rows
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, TableName, job_name
+from checkpointing.identifiers import CheckpointId, Generation, TableName, job_name
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Claim, Holder
 from jobs.stores.checkpoints import Appended, CheckpointStore
 from jobs.stores.delta_log import CommitMoment
 from jobs.stores.publisher import Publisher
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
+
+
+def _claim(generation: int, host: str) -> Claim:
+    return Claim(
+        generation=Generation(generation),
+        holder=Holder(host=host, pid=1, started="s"),
+        first_id=CheckpointId(1),
+        last_id=CheckpointId(1000),
+        at_ms=1,
+        nonce=f"claim-{generation}-{host}",
+    )
 
 
 def _die_at(moment: CommitMoment | None):
@@ -36,17 +47,17 @@ def _append_many(warehouse: Warehouse, host: str, count: int) -> list[int]:
     won: list[int] = []
     for number in range(count):
         version, _ = store.observe()
-        result = store.append(Rows.claim(1, f"{host}-{number}"), version)
+        result = store.append(_claim(1, f"{host}-{number}"), version)
         won += [result.version] if isinstance(result, Appended) else []
     return won
 
 
 def _append_once(warehouse: Warehouse, host: str, at_version: int) -> str:
-    return type(CheckpointStore(warehouse).append(Rows.claim(1, host), at_version)).__name__
+    return type(CheckpointStore(warehouse).append(_claim(1, host), at_version)).__name__
 
 
 def _append_and_die(warehouse: Warehouse, moment: str, at_version: int) -> None:
-    CheckpointStore(warehouse, hook=_die_at(CommitMoment(moment))).append(Rows.claim(7, "zombie"), at_version)
+    CheckpointStore(warehouse, hook=_die_at(CommitMoment(moment))).append(_claim(7, "zombie"), at_version)
 
 
 def _publish(warehouse: Warehouse, moment: str, checkpoint: int, mode: str, table: str, files: list) -> int:
@@ -65,12 +76,12 @@ VERBS = {
 
 
 def main() -> None:
-    """Do what the arguments say when told to."""
-    root, verb, arguments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    warehouse = Warehouse(Path(root), ProtocolPaths(job_name("flights")))
+    """Do what each line says, until there are no more."""
+    warehouse = Warehouse(Path(sys.argv[1]), ProtocolPaths(job_name("flights")))
     print("ready", flush=True)
-    sys.stdin.readline()
-    print(json.dumps(VERBS[verb](warehouse, *arguments)), flush=True)
+    for line in sys.stdin:
+        verb, arguments = json.loads(line)
+        print(json.dumps(VERBS[verb](warehouse, *arguments)), flush=True)
 
 
 if __name__ == "__main__":

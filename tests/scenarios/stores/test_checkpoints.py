@@ -212,19 +212,23 @@ def test_a_row_of_a_newer_version_stops_the_observer_by_name(warehouse, rows):
         store.observe()
 
 
-def test_of_two_processes_that_append_at_one_version_exactly_one_wins(start, warehouse, rows):
-    """The race for the commit point, five times over, with real processes."""
-    for turn in range(5):
+def test_of_two_processes_that_append_at_one_version_exactly_one_wins(racers, warehouse):
+    """The race for the commit point, twenty times over, with real processes."""
+    alpha, beta = racers(2)
+    for turn in range(20):
         version = CheckpointStore(warehouse).observe()[0]
-        racers = [start("append_once", json.dumps([f"{name}-{turn}", version])) for name in ("alpha", "beta")]
-        assert ["Appended", "Refused"] == sorted(_race(racers))
+        alpha.tell("append_once", f"alpha-{turn}", version)
+        beta.tell("append_once", f"beta-{turn}", version)
+        assert ["Appended", "Refused"] == sorted([alpha.answer(), beta.answer()])
         assert version + 1 == CheckpointStore(warehouse).observe()[0]
 
 
-def test_two_processes_that_append_all_the_time_lose_and_double_no_row(start, warehouse):
+def test_two_processes_that_append_all_the_time_lose_and_double_no_row(racers, warehouse):
     """Every version has one winner, and each winner's row is there once."""
-    racers = [start("append_many", json.dumps([name, 60])) for name in ("alpha", "beta")]
-    won = _race(racers)
+    both = racers(2)
+    for racer, name in zip(both, ("alpha", "beta"), strict=True):
+        racer.tell("append_many", name, 60)
+    won = [racer.answer() for racer in both]
     versions = sorted(version for each in won for version in each)
     version, found = CheckpointStore(warehouse).observe()
     assert list(range(1, version + 1)) == versions
@@ -232,25 +236,17 @@ def test_two_processes_that_append_all_the_time_lose_and_double_no_row(start, wa
     assert all(won), "both must have won something, or this was no race"
 
 
-@pytest.mark.parametrize(("moment", "expected"), [("before", 0), ("after", 1)])
-def test_a_process_killed_around_the_commit_leaves_all_of_its_row_or_nothing(start, warehouse, rows, moment, expected):
+@pytest.mark.kill
+def test_a_process_killed_around_the_commit_leaves_all_of_its_row_or_nothing(racers, warehouse, rows):
     """SIGKILL on either side of the commit; the next one goes on from what is there."""
-    process = start("append_and_die", json.dumps([moment, 0]))
-    process.communicate("go\n")
-    assert -9 == process.returncode
     store = CheckpointStore(warehouse)
-    version, found = store.observe()
-    assert (expected, expected) == (version, len(found))
-    assert Appended(expected + 1) == store.append(rows.claim(8), version)
-
-
-def _race(racers):
-    for racer in racers:
-        assert "ready\n" == racer.stdout.readline()
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    return [json.loads(racer.communicate()[0]) for racer in racers]
+    for racer, moment, expected in zip(racers(2), ("before", "after"), (0, 1), strict=True):
+        version, found = store.observe()
+        racer.tell("append_and_die", moment, version)
+        assert -9 == racer.end()
+        after, left = store.observe()
+        assert (expected, expected) == (after - version, len(left) - len(found))
+    assert Appended(after + 1) == store.append(rows.claim(8), after)
 
 
 def test_the_log_stays_short_while_readers_and_the_writer_go_on(warehouse, rows):

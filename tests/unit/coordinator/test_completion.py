@@ -23,10 +23,11 @@ from checkpointing.coordinator.messages import (
     TaskAcknowledged,
     TaskDeclined,
     TaskFailed,
+    TaskMeasured,
 )
 from checkpointing.coordinator.properties import savepoint, synchronous_savepoint
 from checkpointing.coordinator.shared_state import SharedStateConflictError
-from checkpointing.coordinator.task import AcknowledgedState
+from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 
 PRIVATE = AcknowledgedState(private=("p",))
@@ -298,3 +299,35 @@ def test_an_expired_checkpoint_is_remembered(drive):
     driven.tell(CoordinatorTimeAdvanced(100))
     late, unknown = (driven.acknowledge(checkpoint, "source")[0] for checkpoint in (1, 99))
     assert (True, False) == (late.accepted, unknown.accepted)
+
+
+def test_after_the_shutdown_acknowledgements_change_nothing(drive):
+    """The coordinator is gone: nothing is registered, nothing deleted."""
+    driven = drive()
+    driven.trigger()
+    driven.tell(ShutDown())
+    effects = driven.acknowledge(1, "source", state=AcknowledgedState(("p",), (("k", "h"),)))
+    assert effects == [AnswerAcknowledge("source", 1, AcknowledgeResult.DISCARDED, accepted=False)]
+    assert len(driven.door.store.registry) == 0
+
+
+def test_metrics_may_come_by_themselves(drive):
+    """Measurements of a failed checkpoint are kept and change neither its status nor its count (E6)."""
+    driven = drive()
+    driven.trigger()
+    driven.decline(1)
+    driven.tell(TaskMeasured("job", "sink", 1, SnapshotMetrics(total_bytes=9)))
+    known = driven.door.statistics.of(1)
+    assert (9, 0, "FAILED") == (known.state_size, known.acknowledged_subtasks, known.status.value)
+
+
+@pytest.mark.parametrize(
+    "reason", [CheckpointFailureReason.QUALITY, CheckpointFailureReason.TABLE_CHANGED, CheckpointFailureReason.FENCED]
+)
+def test_what_the_next_attempt_meets_again_fails_the_job(drive, reason):
+    """A rejected suite, a changed table or a lost claim is never tolerated; the message reaches the user (J3, G5)."""
+    driven = drive(answers_commit=False)
+    driven.trigger()
+    driven.acknowledge(1)
+    effects = driven.tell(CommitFailed(1, reason, "say why"))
+    assert driven.of_type(effects, FailJob) == [FailJob(reason, "say why")]

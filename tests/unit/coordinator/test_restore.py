@@ -147,6 +147,12 @@ def test_a_refused_savepoint_does_not_enter_the_store():
     assert door.store.checkpoints == ()
 
 
+def test_a_savepoint_must_be_given():
+    """Restoring from no savepoint is refused, not taken for an empty one."""
+    with pytest.raises(RestoreRefusedError, match="name one"):
+        coordinator().step(RestoreRequested(RestoreKind.SAVEPOINT))
+
+
 def test_a_shut_down_coordinator_restores_nothing():
     """A new coordinator must do it."""
     door = coordinator(checkpoint())

@@ -18,6 +18,7 @@ from checkpointing.coordinator.messages import (
     HookAnswered,
     HookFailed,
     LocationCreated,
+    LocationFailed,
     NotifyAborted,
     OperatorCoordinatorAnswered,
     OperatorCoordinatorFailed,
@@ -25,6 +26,8 @@ from checkpointing.coordinator.messages import (
     RequestFailed,
     SchedulerStarted,
     ShutDown,
+    StateDiscarded,
+    TaskAcknowledged,
     TaskStateChanged,
     TriggerFailed,
     TriggerTask,
@@ -39,7 +42,7 @@ from checkpointing.coordinator.properties import (
     TerminationRefusedError,
     savepoint,
 )
-from checkpointing.coordinator.task import TaskState
+from checkpointing.coordinator.task import AcknowledgedState, TaskState
 from checkpointing.failures import CheckpointFailureReason
 
 
@@ -279,3 +282,34 @@ def test_force_full_wins_over_the_wish(requested, force_full, told):
 def test_a_savepoint_stays_a_savepoint_under_force_full():
     """A savepoint is complete in itself; the flag does not change what tasks are told."""
     assert CheckpointType.SAVEPOINT is savepoint(unaligned=True).checkpoint_type(force_full=True)
+
+
+@pytest.mark.parametrize(("io_error", "reason"), [(True, "IO_EXCEPTION"), (False, "TRIGGER_CHECKPOINT_FAILURE")])
+def test_a_location_that_can_not_be_made_fails_the_checkpoint(drive, io_error, reason):
+    """The checkpoint is known to the statistics, and an I/O error is told apart (FLINK-26049)."""
+    driven = drive()
+    driven.door.step(CheckpointRequested("c", CHECKPOINT))
+    driven.door.step(CheckpointIdFetched(1))
+    effects = list(driven.door.step(LocationFailed(1, io_error=io_error)))
+    assert failures(driven, effects) == [("c", reason)]
+    assert "FAILED" == driven.door.statistics.of(1).status.value
+
+
+def test_an_id_that_nobody_asked_for_is_not_taken(drive):
+    """A second answer to a fetch begins no second checkpoint (A6)."""
+    driven = drive()
+    driven.trigger()
+    assert driven.tell(CheckpointIdFetched(7), CheckpointIdFailed()) == []
+    assert driven.pending == [1]
+
+
+def test_many_deletions_under_way_hold_triggers_back(drive):
+    """More deletions than max concurrent checkpoints: the queue waits until one is done (A3)."""
+    driven = drive(max_concurrent=1)
+    private = AcknowledgedState(private=("p",))
+    for checkpoint in (8, 9):
+        driven.door.step(TaskAcknowledged("job", "source", checkpoint, private))
+    driven.trigger("c")
+    assert driven.pending == []
+    driven.tell(StateDiscarded(8))
+    assert driven.pending == [1]

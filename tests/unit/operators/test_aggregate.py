@@ -44,7 +44,9 @@ def model(rows):
     for key in {row[0] for row in rows}:
         own = [row for row in rows if row[0] == key]
         ints = [row[1] for row in own if row[1] is not None]
-        floats = sorted((row[2] for row in own if row[2] is not None), key=lambda f: (math.isnan(f), 0 if math.isnan(f) else f))
+        floats = sorted(
+            (row[2] for row in own if row[2] is not None), key=lambda f: (math.isnan(f), 0 if math.isnan(f) else f)
+        )
         texts = [row[3] for row in own if row[3] is not None]
         result[key] = (
             len(own),
@@ -101,15 +103,22 @@ def test_partial_aggregates_are_added_like_rows():
 
 
 SCHEMA = StructType(
-    [StructField("k", StringType()), StructField("i", IntegerType()), StructField("f", FloatType())]
-    + [StructField("d", DecimalType(10, 2)), StructField("s", StringType())]
+    [
+        StructField("k", StringType()),
+        StructField("i", IntegerType()),
+        StructField("f", FloatType()),
+        StructField("d", DecimalType(10, 2)),
+        StructField("s", StringType()),
+    ]
 )
 
 
 def test_types_are_those_that_spark_gives():
     """A sum has the room of Spark's: bigint, double, decimal(p + 10, s); min and max keep the type."""
     aggregates = [Aggregate(Kind.SUM, name, f"sum_{name}") for name in "ifd"]
-    schema = aggregate_schema(["k"], [*aggregates, Aggregate(Kind.MAX, "i", "m"), Aggregate(Kind.COUNT, None, "n")], SCHEMA)
+    schema = aggregate_schema(
+        ["k"], [*aggregates, Aggregate(Kind.MAX, "i", "m"), Aggregate(Kind.COUNT, None, "n")], SCHEMA
+    )
     expected = [StringType(), LongType(), DoubleType(), DecimalType(20, 2), IntegerType(), LongType()]
     assert expected == [field.dataType for field in schema.fields]
 
@@ -128,4 +137,6 @@ def test_only_a_count_may_do_without_a_column():
 
 def test_only_needed_columns_are_exchanged():
     """The exchange carries the keys and what the aggregates look at."""
-    assert ["k", "i"] == needed_columns(["k"], [Aggregate(Kind.SUM, "i", "a"), Aggregate(Kind.MAX, "i", "b")], SCHEMA).names
+    assert ["k", "i"] == needed_columns(
+        ["k"], [Aggregate(Kind.SUM, "i", "a"), Aggregate(Kind.MAX, "i", "b")], SCHEMA
+    ).names

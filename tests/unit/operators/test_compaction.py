@@ -24,7 +24,9 @@ def file(kind, rows, number, first=0, last=9):
         pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 39, False, id="together still smaller"),
         pytest.param([file(DELTA, 500, 1), file(BASE, 100, 2)], 1, False, id="what a base ended does not count"),
         pytest.param([file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 5)]], 1, True, id="too many deltas"),
-        pytest.param([file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 4)]], 1, False, id="as many as allowed"),
+        pytest.param(
+            [file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 4)]], 1, False, id="as many as allowed"
+        ),
     ],
 )
 def test_a_base_is_due_by_ratio_of_rows_or_number_of_deltas(files, delta_rows, due):

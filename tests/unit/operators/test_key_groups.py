@@ -21,4 +21,6 @@ def test_every_key_group_lies_in_the_range_of_the_subtask_that_owns_it(sizes):
 
 def test_ranges_are_those_of_flink():
     """Flink's KeyGroupRangeAssignment gives 128 key groups to 3 subtasks as 43, 43 and 42."""
-    assert [KeyGroupRange(0, 42), KeyGroupRange(43, 85), KeyGroupRange(86, 127)] == [range_of(i, 3, 128) for i in range(3)]
+    assert [KeyGroupRange(0, 42), KeyGroupRange(43, 85), KeyGroupRange(86, 127)] == [
+        range_of(i, 3, 128) for i in range(3)
+    ]

@@ -49,7 +49,9 @@ def test_two_writes_of_the_same_rows_make_two_files(tmp_path):
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     """The error names the file, what the system said and the way out."""
     (tmp_path / "silver").write_text("in the way")
-    with pytest.raises(StagedFileError, match=r"can't write staged file silver/flights/_data/7/silver-12-.*check the free space"):
+    with pytest.raises(
+        StagedFileError, match=r"can't write staged file silver/flights/_data/7/silver-12-.*check the free space"
+    ):
         files(tmp_path).write(TABLE, ROWS)
 
 

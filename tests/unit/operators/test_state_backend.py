@@ -75,7 +75,12 @@ POLICIES = st.builds(CompactionPolicy, ratio=st.sampled_from([0.1, 1.0, 100.0]),
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(CHANGES, max_size=8), POLICIES, st.sampled_from([0, 1 << 30]), st.lists(st.integers(1, 4), min_size=2, max_size=3))
+@given(
+    st.lists(CHANGES, max_size=8),
+    POLICIES,
+    st.sampled_from([0, 1 << 30]),
+    st.lists(st.integers(1, 4), min_size=2, max_size=3),
+)
 def test_state_is_what_a_dict_would_hold(batches, policy, copy_bytes_max, parallelisms):
     """After any micro-batches, at any parallelism, read by a fresh worker or a stale one, state equals a dict."""
     with tempfile.TemporaryDirectory() as root:
@@ -85,7 +90,11 @@ def test_state_is_what_a_dict_would_hold(batches, policy, copy_bytes_max, parall
             for number, changes in enumerate(batches):
                 model = {k: v for k, v in {**model, **changes}.items() if v is not None}
                 for subtask in range(parallelism):
-                    own = {k: v for k, v in changes.items() if subtask_of(key_group(k), parallelism, MAX_PARALLELISM) == subtask}
+                    own = {
+                        k: v
+                        for k, v in changes.items()
+                        if subtask_of(key_group(k), parallelism, MAX_PARALLELISM) == subtask
+                    }
                     if not own:
                         continue
                     worker = workers[(number + subtask) % 2]
@@ -107,7 +116,8 @@ def restored(files, parallelism):
     every = list(dict.fromkeys(file for own in files for file in own))
     ranges = [range_of(i, parallelism, MAX_PARALLELISM) for i in range(parallelism)]
     return [
-        [file for file in every if file.first_key_group <= own.last and own.first <= file.last_key_group] for own in ranges
+        [file for file in every if file.first_key_group <= own.last and own.first <= file.last_key_group]
+        for own in ranges
     ]
 
 
@@ -131,7 +141,9 @@ def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written
     """The error says which file of which operator is missing and what to do."""
     root, file = written
     (root / file.file.path).unlink()
-    with pytest.raises(StateFileError, match=rf"operator op: file {file.file.path} is missing.*restore from an older checkpoint"):
+    with pytest.raises(
+        StateFileError, match=rf"operator op: file {file.file.path} is missing.*restore from an older checkpoint"
+    ):
         backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies()).load()
 
 

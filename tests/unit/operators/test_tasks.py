@@ -31,7 +31,7 @@ def test_a_report_comes_back_as_it_was_sent():
 @pytest.mark.parametrize("module", ["jobs.operators.keyed_task", "jobs.operators.stateless_task"])
 def test_a_task_imports_nothing_heavy(module):
     """Every Python worker pays for each import; delta-rs also panics in forked processes."""
-    heavy = ("deltalake", "pydantic", "great_expectations", "pandas", "dagster", "py4j")
+    heavy = ("deltalake", "pydantic", "great_expectations", "pandas", "dagster")
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()

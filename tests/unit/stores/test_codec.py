@@ -73,7 +73,8 @@ _snapshots = st.builds(
         st.builds(StagedFile, table=st.just(_table), file=_files, after=_ids.map(CheckpointId)), **_tuples
     ).map(tuple),
     in_flight=st.lists(
-        st.builds(ChannelState, channel=st.just(_channel), segments=st.lists(_segments, **_tuples).map(tuple)), **_tuples
+        st.builds(ChannelState, channel=st.just(_channel), segments=st.lists(_segments, **_tuples).map(tuple)),
+        **_tuples,
     ).map(tuple),
 )
 _vertices = st.builds(
@@ -138,7 +139,9 @@ def _changed(**changes: Any) -> str:
 
 def test_a_newer_format_names_who_wrote_it_and_what_to_install() -> None:
     """A row that is too new is refused with the way out, not with a validation error."""
-    with pytest.raises(UnknownFormatError, match=r"written by tidemark 9\.1 in format 2.*install tidemark 9\.1 or newer"):
+    with pytest.raises(
+        UnknownFormatError, match=r"written by tidemark 9\.1 in format 2.*install tidemark 9\.1 or newer"
+    ):
         decode(_changed(format=2, writer="tidemark 9.1", row={"anything": 1}))
 
 

@@ -48,7 +48,11 @@ def test_a_feature_that_forbids_publishing_is_named(feature: str, way_out: str) 
     ("changes", "append", "upsert"),
     [
         ({"properties": frozenset({("delta.appendOnly", "true")})}, None, "is append-only"),
-        ({"properties": frozenset({("delta.constraints.pos", "v > 0")})}, "check constraint pos", "DROP CONSTRAINT pos"),
+        (
+            {"properties": frozenset({("delta.constraints.pos", "v > 0")})},
+            "check constraint pos",
+            "DROP CONSTRAINT pos",
+        ),
         ({"properties": frozenset({("delta.columnMapping.mode", "name")})}, "maps columns", "maps columns"),
         ({"partitioned_by": ("k",)}, "is laid out by k", "is laid out by k"),
         ({"columns": (*DECLARED, Column("x", "long", nullable=True))}, None, "column x that the pipeline does not"),

@@ -1,0 +1,172 @@
+"""What a tick shows while it works: a bar that lives on a terminal, plain lines everywhere else.
+
+Both are listeners of the tick; what they say is past and certain, what they draw steers nothing.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, assert_never
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.cli.progress import CheckpointLine, Tally, checkpoint_line
+from jobs.cli.quantities import count, plural, seconds, size
+from jobs.runtime.listener import MicroBatchRan, Recovery, RowsRead, SparkStarted, SparkStarting
+from jobs.runtime.listener import Progress as Work
+
+
+class PlainDisplay:
+    """Says what happens, a line each, for a pipe, a log or a terminal that can't redraw."""
+
+    def __init__(self, console: Console, tally: Tally) -> None:
+        """Add up in `tally`, which the summary reads."""
+        self._console = console
+        self.tally = tally
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End; nothing is left on the screen that would have to go."""
+
+    def claimed(self, claim: Claim, why: str) -> None:
+        """Say which generation this tick is."""
+        self.say(f"generation {claim.generation}: {why}")
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Say where the tick begins, and what an older one left undone."""
+        if recovery.rolled_forward is not None:
+            self.say(f"checkpoint {recovery.rolled_forward} was committed and not yet published: published now")
+        if recovery.leftovers:
+            self.say(f"{plural(recovery.leftovers, 'file')} of unfinished epochs removed: nothing refers to them")
+        where = "at the start" if recovery.restored is None else f"after checkpoint {recovery.restored}"
+        self.say(f"begins {where}{self._ahead()}")
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Say what the checkpoint covers."""
+        line = checkpoint_line(record, notes, versions)
+        self.tally.completed(line)
+        self.checkpoint(line)
+        for note in notes:
+            self.say(f"  {note}")
+
+    def checkpoint(self, line: CheckpointLine) -> None:
+        """Say that a checkpoint is complete."""
+        self.say(f"checkpoint {line.checkpoint}: {plural(line.rows, 'row')}, {seconds(line.took_ms)}{self._done()}")
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Say that a checkpoint failed, and why."""
+        why = message or reason.message
+        self.say(f"checkpoint {checkpoint} failed: {why}; its rows belong to the next one", style="yellow")
+
+    def progress(self, progress: Work) -> None:
+        """Add up rows; say when Spark starts, since that takes seconds."""
+        match progress:
+            case SparkStarting():
+                self.say("Spark is starting")
+            case SparkStarted():
+                self.say(f"Spark is there after {seconds(progress.duration_ms)}")
+            case RowsRead():
+                self.tally.read(progress.rows)
+            case MicroBatchRan():
+                self.tally.micro_batches += 1
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line, never wrapped, nothing in it taken for markup."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _ahead(self) -> str:
+        ahead = self.tally.rows_ahead
+        return "" if ahead is None else f", {plural(ahead, 'row')} to read"
+
+    def _done(self) -> str:
+        ahead = self.tally.rows_ahead
+        if not ahead:
+            return f", {count(self.tally.rows_committed)} so far"
+        share = 100 * self.tally.rows_committed // ahead
+        return f", {count(self.tally.rows_committed)} of {count(ahead)} ({share} %)"
+
+
+class LiveDisplay(PlainDisplay):
+    """The same with one line that is redrawn: checkpoint, epoch, rows, seconds, and a bar where a total is known."""
+
+    def __init__(self, console: Console, tally: Tally) -> None:
+        """Draw on this console from entering to leaving."""
+        super().__init__(console, tally)
+        self._last = ""
+        self._doing = "starting"
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[rows]}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[doing]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=tally.rows_ahead, rows="", doing=self._doing)
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar off the screen."""
+        self._bar.stop()
+
+    def checkpoint(self, line: CheckpointLine) -> None:
+        """Show the newest checkpoint in the line; the summary lists them all."""
+        self._last = f"checkpoint {line.checkpoint} · "
+        self._doing = f"{size(line.bytes_out)} in {seconds(line.took_ms)}"
+        self._draw()
+
+    def progress(self, progress: Work) -> None:
+        """Add up and redraw."""
+        match progress:
+            case SparkStarting():
+                self._doing = "Spark is starting"
+            case SparkStarted():
+                self._doing = f"Spark is there after {seconds(progress.duration_ms)}"
+            case RowsRead():
+                self.tally.read(progress.rows)
+            case MicroBatchRan():
+                self.tally.micro_batches += 1
+                self._doing = f"{progress.vertex}: {plural(progress.rows, 'row')} in {seconds(progress.duration_ms)}"
+            case _ as unreachable:
+                assert_never(unreachable)
+        self._draw()
+
+    def _draw(self) -> None:
+        tally = self.tally
+        total = "" if tally.rows_ahead is None else f" of {count(tally.rows_ahead)}"
+        self._bar.update(
+            self._task,
+            description=f"{self._last}epoch {plural(tally.rows_open, 'row')}",
+            total=tally.rows_ahead,
+            completed=tally.rows_committed,
+            rows=f"{count(tally.rows_committed)}{total} committed",
+            doing=self._doing,
+        )
+
+
+def display_for(console: Console, tally: Tally) -> PlainDisplay:
+    """Return what fits the console: a live bar on a terminal, plain lines elsewhere."""
+    return (
+        LiveDisplay(console, tally)
+        if console.is_terminal and not console.is_dumb_terminal
+        else PlainDisplay(console, tally)
+    )

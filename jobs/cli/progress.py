@@ -1,0 +1,65 @@
+"""What is known of a running tick, added up from what its listener is told. Arithmetic only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLine:
+    """One completed checkpoint as the summary shows it; `took_ms` runs from the trigger to the commit point."""
+
+    checkpoint: CheckpointId
+    rows: int
+    took_ms: int
+    alignment_ms: int
+    bytes_held: int
+    bytes_out: int
+    versions: Mapping[TableName, int]
+    notes: tuple[str, ...] = ()
+
+
+def checkpoint_line(
+    record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]
+) -> CheckpointLine:
+    """Return a completed checkpoint's line."""
+    life = record.statistics
+    return CheckpointLine(
+        checkpoint=record.checkpoint,
+        rows=life.rows,
+        took_ms=life.committed_ms - life.triggered_ms,
+        alignment_ms=max((vertex.alignment_ms for vertex in life.vertices), default=0),
+        bytes_held=sum(vertex.bytes_held for vertex in life.vertices),
+        bytes_out=sum(vertex.bytes_out for vertex in life.vertices),
+        versions=dict(versions),
+        notes=notes,
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """A tick so far. `rows_ahead` is what the sources had to offer when it began, None if they can't tell."""
+
+    rows_ahead: int | None = None
+    rows_read: int = 0
+    rows_committed: int = 0
+    micro_batches: int = 0
+    lines: list[CheckpointLine] = field(default_factory=list)
+
+    @property
+    def rows_open(self) -> int:
+        """Rows read that no completed checkpoint covers: the present epoch so far."""
+        return max(self.rows_read - self.rows_committed, 0)
+
+    def read(self, rows: int) -> None:
+        """Add rows that a source handed on; more than were announced means that more have come."""
+        self.rows_read += rows
+        if self.rows_ahead is not None:
+            self.rows_ahead = max(self.rows_ahead, self.rows_read)
+
+    def completed(self, line: CheckpointLine) -> None:
+        """Add a completed checkpoint."""
+        self.lines.append(line)
+        self.rows_committed += line.rows

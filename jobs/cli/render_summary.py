@@ -1,0 +1,57 @@
+"""The end of `tidemark run`: a line per checkpoint, how the tick ended, and where everything is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from checkpointing.graph import JobGraph, TableMode
+from jobs.cli.progress import CheckpointLine
+from jobs.cli.quantities import count, plural, seconds, size
+
+
+def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
+    """Return a table with a line per checkpoint that this tick completed."""
+    grid = Grid("checkpoint", "epoch rows", "rows so far", "took", "aligned for", "held", "written")
+    for column in grid.columns:
+        column.justify = "right"
+    so_far = 0
+    for line in lines:
+        so_far += line.rows
+        times = (seconds(line.took_ms), seconds(line.alignment_ms))
+        sizes = (size(line.bytes_held), size(line.bytes_out))
+        grid.add_row(str(line.checkpoint), count(line.rows), count(so_far), *times, *sizes)
+    return grid
+
+
+def render_caught_up(pipeline: str, checkpoint: int | None) -> RenderableType:
+    """Return what a tick says that found nothing to do."""
+    shown = "empty" if checkpoint is None else f"at checkpoint {checkpoint}"
+    return Text.assemble((f"{pipeline} is caught up", "bold green"), f": nothing new to read, all tables {shown}")
+
+
+def render_done(pipeline: str, outcome: str, lines: Sequence[CheckpointLine], took_ms: int) -> RenderableType:
+    """Return one sentence on how the tick ended."""
+    rows = sum(line.rows for line in lines)
+    work = f"{plural(rows, 'row')} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
+    return Text.assemble((f"{pipeline} {outcome}", "bold green"), f": {work}")
+
+
+def render_places(pipeline: str, warehouse: Path, graph: JobGraph) -> RenderableType:
+    """Return where the tables are, and what to type next."""
+    root = warehouse.absolute()
+    lines = [Text(f"tables in {root}:", style="bold")]
+    outputs = [table.name for table in graph.tables() if table.mode is not TableMode.STATE]
+    states = [table.name for table in graph.tables() if table.mode is TableMode.STATE]
+    lines.append(Text(f"  {', '.join(outputs)}"))
+    if states:
+        lines.append(Text(f"  operator state, readable too: {', '.join(states)}"))
+    for command, what in (
+        (f"tidemark cut {pipeline}", "how to read all tables as of one checkpoint"),
+        (f"tidemark checkpoints show {pipeline}", "the life of the last epoch"),
+        ("make dev", "the Dagster UI"),
+    ):
+        lines.append(Text.assemble(("  ", ""), (f"{command:<34}", "cyan"), what))
+    return Group(*lines)

@@ -1,0 +1,53 @@
+"""The commands that only read: `explain`, `checkpoints list`, `checkpoints show`, `cut`."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from checkpointing.identifiers import InvalidNameError, JobName, job_name
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.observation import observe_history
+from jobs.cli.render_checkpoints import render_checkpoints
+from jobs.cli.render_cut import render_cut
+from jobs.cli.render_timeline import render_timeline
+from jobs.settings import InvalidSettingsError, Layer, folder
+
+
+def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:
+    """Show the retained checkpoints of a job and who holds it."""
+    history = observe_history(_warehouse(given), _job(pipeline))
+    out.print(render_checkpoints(history.job, history.records, history.cuts, history.holder))
+
+
+def show_checkpoint(pipeline: str, checkpoint: int | None, given: Layer, out: Console) -> None:
+    """Show the life of one epoch, the newest for None."""
+    history = observe_history(_warehouse(given), _job(pipeline))
+    record = history.record(checkpoint)
+    published = history.cuts.get(record.checkpoint)
+    if published is None:
+        out.print(render_timeline(record, None, {}))
+    else:
+        out.print(render_timeline(record, published.at_ms, published.versions))
+
+
+def show_cut(pipeline: str, checkpoint: int | None, given: Layer, out: Console) -> None:
+    """Show how to read all tables as of one checkpoint, the newest for None."""
+    root = _warehouse(given)
+    history = observe_history(root, _job(pipeline))
+    record = history.record(checkpoint)
+    cut = history.cut(record.checkpoint).versions
+    out.print(render_cut(history.job, record.checkpoint, root, cut), soft_wrap=True)
+
+
+def _job(pipeline: str) -> JobName:
+    try:
+        return job_name(pipeline)
+    except InvalidNameError as error:
+        raise CommandError(f"{error}; write the name of a pipeline, such as flights", ExitCode.USAGE) from error
+
+
+def _warehouse(given: Layer) -> Path:
+    try:
+        return folder("warehouse", given)
+    except InvalidSettingsError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error

@@ -1,0 +1,128 @@
+"""`tidemark run`: one tick from the command line, shown while it works, summed up when it is over."""
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Final, assert_never
+
+import structlog
+from rich.console import Console
+
+from checkpointing.messages import TickOutcome
+from jobs.cli.display import display_for
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.flights_report import accounting, worst_routes
+from jobs.cli.observation import History, newest_restorable, observe_history
+from jobs.cli.progress import Tally
+from jobs.cli.render_flights import render_accounting, render_routes
+from jobs.cli.render_summary import render_caught_up, render_done, render_lines, render_places
+from jobs.cli.rows_ahead import rows_ahead
+from jobs.launch import Launch, launch
+from jobs.pipeline import InvalidPipelineError
+from jobs.pipelines.registry import UnknownPipelineError
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.tick import TickReport, run_tick
+from jobs.settings import InvalidSettingsError, Layer
+
+DEMO: Final = "flights"
+
+
+def run(reference: str, given: Layer, out: Console, progress: Console) -> ExitCode:
+    """Run one tick of the pipeline; reports go to `out`, what happens meanwhile to `progress`.
+
+    Raises CommandError with the exit code that fits: wrong settings, a job held by another, a failed tick.
+    """
+    _quiet_logs()
+    started = prepared(reference, given)
+    _check_input(started)
+    _check_java(started)
+    tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.settings.warehouse, started.plan.job)))
+    with display_for(progress, tally) as display:
+        try:
+            report = run_tick(started.plan, started.runtime(), display)
+        except JobHeldError as held:
+            raise CommandError(str(held), ExitCode.HELD) from held
+    _summary(started, report, tally, out)
+    return _ended(started, report)
+
+
+def prepared(reference: str, given: Layer) -> Launch:
+    """Return the planned pipeline; raise CommandError for what a user typed or set wrong."""
+    try:
+        return launch(reference, given)
+    except (UnknownPipelineError, InvalidSettingsError, InvalidPipelineError) as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error
+
+
+def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) -> None:
+    job = started.plan.job
+    history = observe_history(started.settings.warehouse, job)
+    newest = history.records[0].checkpoint if history.records else None
+    if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
+        out.print(render_caught_up(job, newest))
+    elif tally.lines:
+        out.print(render_lines(tally.lines))
+    if job == DEMO and history.records and newest in history.cuts:
+        _flights(started.settings.warehouse, history, out)
+    if tally.lines:
+        out.print(render_done(job, _said(report.outcome), tally.lines, round(report.seconds * 1000)))
+    out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
+
+
+def _flights(root: Path, history: History, out: Console) -> None:
+    record = history.records[0]
+    cut = history.cut(record.checkpoint).versions
+    out.print(render_routes(worst_routes(root, cut)))
+    out.print(render_accounting(accounting(root, record, cut)))
+
+
+def _said(outcome: TickOutcome) -> str:
+    match outcome:
+        case TickOutcome.CAUGHT_UP:
+            return "is caught up"
+        case TickOutcome.STOPPED:
+            return "stopped in order"
+        case TickOutcome.FAILED:
+            return "failed; what is committed stays"
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _ended(started: Launch, report: TickReport) -> ExitCode:
+    if report.outcome is not TickOutcome.FAILED:
+        return ExitCode.DONE
+    reason = report.reason.message if report.reason else "the tick failed"
+    said = report.message or f"see the trace {report.trace}"
+    raise CommandError(f"{started.plan.job}: {reason}: {said}")
+
+
+def _check_input(started: Launch) -> None:
+    """Say of the demo how its input is made; other pipelines' sources speak for themselves."""
+    data = started.settings.data
+    if started.plan.job == DEMO and not (data / DEMO).is_dir():
+        raise CommandError(
+            f"the input of {DEMO} is not in {data.absolute()}: lay it out with 'make data', or name it with --data"
+        )
+
+
+def _check_java(started: Launch) -> None:
+    """Say what to install before anything is claimed; a Connect server brings its own Java."""
+    if started.settings.spark_connect_url is not None:
+        return
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{home}/bin/java" if home else "java") is None:
+        where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on PATH"
+        raise CommandError(
+            f"Spark needs Java 17 or 21, but {where}: install a JDK 17 or 21 (Debian: openjdk-17-jdk-headless) "
+            "and put it on PATH or name it in JAVA_HOME"
+        )
+
+
+def _quiet_logs() -> None:
+    """Let only warnings through, on stderr: the display tells the rest."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

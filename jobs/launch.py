@@ -1,0 +1,54 @@
+"""From a pipeline's name and what a user gave to what a tick needs: the plan, and how it runs.
+
+The one way in, for the command line and for Dagster: both lay their values over the same settings.
+"""
+
+from dataclasses import dataclass, replace
+
+from jobs.pipeline import Pipeline
+from jobs.pipelines.registry import find_pipeline
+from jobs.planner import JobPlan, plan
+from jobs.runtime.session import SparkConfig
+from jobs.runtime.tick import RuntimeSettings
+from jobs.settings import Layer, TickSettings, folder, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A pipeline as it will run, with the settings of this tick."""
+
+    settings: TickSettings
+    plan: JobPlan
+
+    def runtime(self) -> RuntimeSettings:
+        """Return how the tick runs; whoever knows of Dagster runs adds those (`dataclasses.replace`)."""
+        return RuntimeSettings(
+            warehouse=self.settings.warehouse,
+            limits=self.settings.limits(),
+            take_over=self.settings.take_over,
+            spark=spark_config(self.settings),
+        )
+
+
+def launch(reference: str, given: Layer) -> Launch:
+    """Find the pipeline, lay the settings over its own, and plan it. Nothing is started or created.
+
+    Raises UnknownPipelineError, InvalidSettingsError, and what the pipeline and the planner refuse.
+    """
+    pipeline = find_pipeline(reference, folder("data", given))
+    settings = resolve(_own(pipeline), given, pipeline=f"pipeline {pipeline.name}")
+    return Launch(settings, plan(pipeline, parallelism=settings.parallelism, config=settings.checkpoint_config()))
+
+
+def spark_config(settings: TickSettings) -> SparkConfig:
+    """Return how the settings come to a Spark session."""
+    known = SparkConfig(
+        master=settings.spark_master, connect_url=settings.spark_connect_url, memory=settings.spark_memory
+    )
+    return known if settings.spark_cores is None else replace(known, cores=settings.spark_cores)
+
+
+def _own(pipeline: Pipeline) -> dict[str, object]:
+    """Return what the pipeline itself sets."""
+    config = pipeline.config
+    return {name: getattr(config, name) for name in config.model_fields_set} | {"parallelism": pipeline.parallelism}

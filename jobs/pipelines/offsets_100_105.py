@@ -1,0 +1,84 @@
+"""The worked example (I1): one source, two splits, barrier 1 at positions 100 and 105, and then a failure.
+
+Small micro-batches make the records queue before the count, so barrier 1 comes to the end of one
+channel while records of epoch 2 are behind it and the other channel's barrier is still on its way.
+Aligned, the count leaves those records until both barriers are there: its state holds exactly 205
+records. At least once it takes them: the snapshot holds records 100.. of the fast split, while the
+positions say 100 and 105. Whoever fails now and restores reads them again and counts them twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import SplitId, split_id
+from checkpointing.messages import PollSource
+from jobs.pipeline import Pipeline, count, max_of
+from jobs.sources.port import Source
+from jobs.sources.sequence import SequenceSource
+
+FIRST_WAVE = {"fast": 100, "slow": 105}
+"""Where the two splits stand at barrier 1."""
+
+ALL = {"fast": 200, "slow": 205}
+
+SLICE_ROWS = 25
+"""Records that are read, and counted, at a time: so many are counted twice at least once."""
+
+CONFIG = CheckpointConfig(
+    every_rows=sum(FIRST_WAVE.values()), slice_rows_max=SLICE_ROWS, micro_batch_rows_max=SLICE_ROWS, retained=2
+)
+
+
+class TwoWaves:
+    """A source whose records come in two waves: no split has more than `first` until all have been read so far."""
+
+    def __init__(self, source: Source, first: Mapping[str, int]) -> None:
+        """Hold back what comes after these positions; raise InvalidNameError for a name that no split may have."""
+        self._source = source
+        self._first = {split_id(name): rows for name, rows in first.items()}
+        self._exhausted: set[SplitId] = set()
+
+    def schema(self) -> StructType:
+        """Return the source's columns."""
+        return self._source.schema()
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the source's splits."""
+        return self._source.splits()
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows that have come; see `port.Source.poll`."""
+        left = self._first[request.split] - int(request.position or 0)
+        if left > 0:
+            piece = self._source.poll(replace(request, max_rows=min(left, request.max_rows)))
+            left -= 0 if piece is None else piece.rows
+            self._note(request.split, left)
+            return piece
+        self._note(request.split, left)
+        return self._source.poll(request) if self._exhausted == set(self._first) else None
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the source's rows."""
+        return self._source.read(spark, slices)
+
+    def _note(self, split: SplitId, left: int) -> None:
+        if left <= 0:
+            self._exhausted.add(split)
+
+
+def build(_data: Path) -> Pipeline:
+    """Return the example; it makes its records itself. The mode is the configuration's: exactly once by default."""
+    pipeline = Pipeline("offsets_100_105", config=CONFIG, parallelism=1)
+    (
+        pipeline.source("numbers", TwoWaves(SequenceSource(ALL), FIRST_WAVE))
+        .key_by("split")
+        .aggregate("counts", records=count(), last=max_of("n"))
+        .upsert("example/counts")
+    )
+    return pipeline

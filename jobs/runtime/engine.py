@@ -1,0 +1,62 @@
+"""Where micro-batches run: in a Spark session that is opened when the first one is due.
+
+A tick that finds nothing new starts no Spark.
+"""
+
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from checkpointing.identifiers import JobName
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch
+from jobs.operators.execute import run_micro_batch
+from jobs.operators.spec import VertexPlan
+from jobs.runtime.listener import SparkStarted, SparkStarting, TickListener
+from jobs.runtime.session import SparkConfig, open_session
+
+
+class Engine(Protocol):
+    """Runs micro-batches, several at a time."""
+
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+        """Run one and return what each subtask wrote; raise MicroBatchError if it fails. From any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was opened; what still runs fails."""
+        ...
+
+
+class SparkEngine:
+    """Spark. A session that was given is used and left alone; one opened here is stopped here."""
+
+    def __init__(self, config: SparkConfig, listener: TickListener, given: SparkSession | None = None) -> None:
+        """Nothing is started yet."""
+        self._config = config
+        self._listener = listener
+        self._session = given
+        self._own = given is None
+        self._lock = threading.Lock()
+
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+        """Run one micro-batch as one Spark job; raises what Spark raises if no session can be opened."""
+        return run_micro_batch(self._opened(), plan, effect, warehouse, job)
+
+    def close(self) -> None:
+        """Stop the session if it was opened here."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None and self._own:
+            session.stop()
+
+    def _opened(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._listener.progress(SparkStarting())
+                started = time.monotonic()
+                self._session = open_session(self._config)
+                self._listener.progress(SparkStarted(round((time.monotonic() - started) * 1000)))
+            return self._session

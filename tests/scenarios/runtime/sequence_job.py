@@ -1,0 +1,166 @@
+"""A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
+
+`python sequence_job.py WAREHOUSE [--spark] [--take-over]` runs one tick and prints its outcome as JSON.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.key_groups import key_group_ranges
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.snapshots import RangeFiles
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
+from jobs.pipeline import Pipeline, count, sum_of
+from jobs.planner import JobPlan, plan
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.session import SparkConfig
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.sequence import SequenceSource
+from jobs.stores.cuts import CutStore
+from jobs.stores.warehouse import Warehouse
+
+ROWS = {"a": 150, "b": 150}
+KEYS = 7
+BRONZE = TableName("bronze/numbers")
+GOLD = TableName("gold/by_key")
+JOB = JobName("numbers")
+CONFIG = CheckpointConfig(every_rows=100, slice_rows_max=50, micro_batch_rows_max=100, retained=2)
+
+
+def build(rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG) -> JobPlan:
+    """Return the planned pipeline: numbers to bronze, their count and sum by key to gold; two keyed subtasks."""
+    pipeline = Pipeline(JOB, config=config, parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource(rows or ROWS, keys=keys)).table(BRONZE, id="bronze")
+    numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
+    return plan(pipeline)
+
+
+class LocalEngine:
+    """Runs the pipeline's two operators in this process; writes the very files that tasks would."""
+
+    def __init__(self, *, delay_ms: int = 0) -> None:
+        """Take so long for every micro-batch."""
+        self._delay_ms = delay_ms
+
+    def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+        """Run one micro-batch."""
+        time.sleep(self._delay_ms / 1000)
+        writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+        segments = [segment for entry in effect.inputs for segment in entry.segments]
+        rows = pl.concat([_rows(segment, warehouse) for segment in segments])
+        match planned.spec:
+            case StatelessSpec():
+                file = writer.write(BRONZE, rows.to_arrow().cast(planned_schema(BRONZE)))
+                outputs = (SubtaskOutput(emitted=(file,), staged=((BRONZE, file),)),)
+            case KeyedSpec() as spec:
+                ranges = key_group_ranges(spec.max_parallelism, spec.parallelism)
+                outputs = tuple(
+                    _aggregated(rows, effect, writer, index, (own.first, own.last), spec.max_parallelism, warehouse)
+                    for index, own in enumerate(ranges)
+                )
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, duration_ms=1)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+_SCHEMAS = dict(build().table_schemas)
+
+
+def planned_schema(table: TableName):
+    """Return the Arrow schema that the planner declared for a table."""
+    return _SCHEMAS[table]
+
+
+def _rows(segment: Segment, warehouse: Path) -> pl.DataFrame:
+    if isinstance(segment, SourceSlice):
+        n = pl.Series("n", range(*json.loads(segment.detail)), dtype=pl.Int64)
+        key = (n % KEYS).alias("key")
+        split = pl.lit(segment.split)
+        return pl.DataFrame([n, key, n.alias("value"), n.alias("_position")]).select(
+            split.alias("split"), "n", "key", "value", split.alias("_split"), "_position"
+        )
+    return pl.concat([pl.read_parquet(warehouse / file.path) for file in segment.files])
+
+
+def _aggregated(
+    rows: pl.DataFrame,
+    effect: RunMicroBatch,
+    writer: StagedFiles,
+    subtask: int,
+    own: tuple[int, int],
+    max_parallelism: int,
+    warehouse: Path,
+) -> SubtaskOutput:
+    mine = rows.filter((pl.col("key") * 37 % max_parallelism).is_between(*own))
+    if mine.is_empty():
+        return SubtaskOutput()
+    new = mine.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
+    live: Sequence[KeyedFile] = effect.state[subtask]
+    old = [pl.read_parquet(warehouse / live[-1].file.path).select("key", "rows", "total")] if live else []
+    merged = pl.concat([*old, new]).group_by("key").agg(pl.sum("rows"), pl.sum("total")).sort("key")
+    state_table = table_of_state(JOB, VertexId("by_key"))
+    stored = merged.select(
+        (pl.col("key") * 37 % max_parallelism).cast(pl.Int32).alias("_key_group"),
+        "key",
+        "rows",
+        "total",
+        pl.lit(value=False).alias("_deleted"),
+    )
+    state = writer.write(state_table, stored.to_arrow().cast(planned_schema(state_table)))
+    gold = writer.write(GOLD, merged.to_arrow().cast(planned_schema(GOLD)))
+    version = Version(Generation(effect.generation), effect.micro_batch)
+    return SubtaskOutput(
+        state=(KeyedFile(state, KeyedFileKind.BASE, *own, version),),
+        ranges=(RangeFiles(GOLD, (KeyedFile(gold, KeyedFileKind.BASE, *own, version),)),),
+    )
+
+
+def read_cut(root: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Return the rows of both tables at the newest cut, in order."""
+    from checkpointing.metadata.paths import ProtocolPaths
+
+    cuts = CutStore(Warehouse(root, ProtocolPaths(JOB)))
+    newest = max(cuts.recorded())
+    versions = cuts.read(newest)
+    tables = {}
+    for table in (BRONZE, GOLD):
+        rows = pl.read_delta(str(root / table), version=versions[table])
+        tables[str(table)] = sorted(rows.rows())
+    return tables
+
+
+def main() -> None:
+    """Run one tick and print what became of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("warehouse", type=Path)
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--take-over", action="store_true")
+    parser.add_argument("--delay-ms", type=int, default=0)
+    given = parser.parse_args()
+    settings = RuntimeSettings(
+        warehouse=given.warehouse, take_over=given.take_over, spark=SparkConfig(cores=1, memory="512m")
+    )
+    engine = None if given.spark else LocalEngine(delay_ms=given.delay_ms)
+    try:
+        report = run_tick(build(), settings, engine=engine)
+    except JobHeldError as held:
+        print(json.dumps({"held": str(held), "pid": held.holder.pid}))
+        sys.exit(3)
+    print(json.dumps({"outcome": report.outcome.value, "completed": len(report.completed), "message": report.message}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Our tables in a world of other writers: made once, compared before each commit point, problems by name."""
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from deltalake.table import TableFeatures
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import CheckpointId, job_name
+from checkpointing.messages import Publication, PublishFailed
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.stores.output_tables import OutputTables, TableMismatchError
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+
+def _open(tables, table):
+    return DeltaTable(str(tables.warehouse.path(table)))
+
+
+def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, schema):
+    """Whoever comes second finds it; files and log entries of old cuts outlive any retention by age."""
+    tables.output.ensure(silver, schema, TableMode.UPSERT)
+    another().output.ensure(silver, schema, TableMode.UPSERT)
+    table = _open(tables, silver)
+    assert 0 == table.version()
+    expected = {
+        "delta.deletedFileRetentionDuration": "interval 3650 days",
+        "delta.logRetentionDuration": "interval 3650 days",
+        "delta.enableExpiredLogCleanup": "false",
+        "tidemark.job": "flights",
+    }
+    assert expected == table.metadata().configuration
+    assert (1, 2) == (table.protocol().min_reader_version, table.protocol().min_writer_version)
+    assert () == tables.output.check([silver])
+
+
+def test_a_new_nullable_column_of_the_pipeline_is_added(tables, another, silver, schema):
+    """Additive evolution goes on by itself (D6), and old rows read null there."""
+    tables.output.ensure(silver, schema, TableMode.UPSERT)
+    file = tables.stage(silver, {"a": 1})
+    tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(file,)), CheckpointId(1))
+    wider = schema.append(pa.field("extra", pa.float64()))
+    another().output.ensure(silver, wider, TableMode.UPSERT)
+    assert [{"k": "a", "v": 1, "extra": None}] == _open(tables, silver).to_pyarrow_table().to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (pa.schema([("k", pa.string()), ("v", pa.string())]), "has column v as long, and the pipeline writes string"),
+        (
+            pa.schema([("k", pa.string()), ("v", pa.int64()), pa.field("x", pa.int64(), nullable=False)]),
+            "has no column x yet, and old rows can only be null there",
+        ),
+        (pa.schema([("k", pa.string())]), "has a column v that the pipeline does not write"),
+    ],
+)
+def test_any_other_change_of_the_pipelines_columns_is_refused_by_name(
+    tables, another, silver, schema, declared, expected
+):
+    """Before anything runs, naming table and column (D6)."""
+    tables.output.ensure(silver, schema, TableMode.UPSERT)
+    with pytest.raises(TableMismatchError, match="table silver/flights") as error:
+        another().output.ensure(silver, declared, TableMode.UPSERT)
+    assert expected in str(error.value)
+
+
+def test_a_table_of_another_job_is_refused(tables, silver, schema):
+    """Two jobs never write one table."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    other = Warehouse(tables.warehouse.root, ProtocolPaths(job_name("other")))
+    with pytest.raises(TableMismatchError, match="table silver/flights belongs to job flights"):
+        OutputTables(other, TableLogs(other)).ensure(silver, schema, TableMode.APPEND)
+
+
+def test_rows_that_the_job_never_wrote_are_not_erased_by_an_upsert(tables, silver, schema):
+    """A foreign table with the right columns may be appended to, and not taken over."""
+    path = str(tables.warehouse.path(silver))
+    write_deltalake(path, pa.table({"k": ["theirs"], "v": [1]}, schema=schema))
+    with pytest.raises(TableMismatchError, match="holds rows that job flights never wrote, and an upsert would erase"):
+        tables.output.ensure(silver, schema, TableMode.UPSERT)
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    assert 1 == _open(tables, silver).to_pyarrow_table().num_rows
+
+
+def test_a_users_nullable_column_stops_an_upsert_by_name_and_not_an_append(tables, silver, schema):
+    """ADD COLUMN between two checkpoints: our files read null there, an upsert would erase it."""
+    gold = "gold/routes"
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    tables.output.ensure(gold, schema, TableMode.UPSERT)
+    for table in (silver, gold):
+        _open(tables, table).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
+    assert () == tables.output.check([silver])
+    (problem,) = tables.output.check([silver, gold])
+    assert problem.startswith("table gold/routes has a column note that the pipeline does not write")
+    assert "(since version 1, ADD COLUMN)" in problem
+    assert "DROP COLUMN note" in problem
+
+
+def test_a_forbidding_feature_names_the_version_that_brought_it_and_publishing_says_so_too(tables, silver, schema):
+    """Enabled before the commit point the check declines; enabled after it the publisher stops by name."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    assert () == tables.output.check([silver])
+    _open(tables, silver).alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
+    (problem,) = [each for each in tables.output.check([silver]) if "rowTracking" in each]
+    assert "table silver/flights has the table feature rowTracking (since version 1, " in problem
+    assert "DROP FEATURE rowTracking" in problem
+    file = tables.stage(silver, {"a": 1})
+    result = tables.publisher.publish(Publication(silver, TableMode.APPEND, adds=(file,)), CheckpointId(1))
+    assert isinstance(result, PublishFailed)
+    assert "DROP FEATURE" in result.error
+
+
+def test_a_constraint_stops_by_name_and_dropping_it_goes_on(tables, silver, schema):
+    """What staged files were not held to may not be promised by the table; the way out works."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    _open(tables, silver).alter.add_constraint({"positive": "v > 0"})
+    (problem,) = tables.output.check([silver])
+    assert "has the check constraint positive" in problem
+    _open(tables, silver).alter.drop_constraint("positive")
+    assert () == tables.output.check([silver])
+
+
+def test_an_append_only_table_stops_an_upsert_by_name(tables, silver, schema):
+    """The check says it before the commit point, the publisher after it."""
+    tables.output.ensure(silver, schema, TableMode.UPSERT)
+    first, second = tables.stage(silver, {"a": 1}), tables.stage(silver, {"b": 1})
+    tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(first,)), CheckpointId(1))
+    _open(tables, silver).alter.set_table_properties({"delta.appendOnly": "true"})
+    (problem,) = tables.output.check([silver])
+    assert "is append-only" in problem
+    result = tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(second,)), CheckpointId(2))
+    assert isinstance(result, PublishFailed)
+    assert "'delta.appendOnly'='false'" in result.error
+
+
+def test_a_dropped_table_is_a_problem_by_name(tables, silver, schema):
+    """No panic, and no silent new table in the place of the old one."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    shutil.rmtree(tables.warehouse.path(silver))
+    (problem,) = tables.output.check([silver])
+    assert problem.startswith("table silver/flights: its log cannot be read")
+
+
+def test_two_ticks_that_widen_a_table_at_once_both_go_on(tables, another, silver, schema):
+    """The slower one finds the column there."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    wider = schema.append(pa.field("extra", pa.float64()))
+    one, other = another(), another()
+    one.logs.log(silver).current()
+    other.output.ensure(silver, wider, TableMode.APPEND)
+    one.output.ensure(silver, wider, TableMode.APPEND)
+    assert ["k", "v", "extra"] == [field.name for field in _open(tables, silver).schema().fields]

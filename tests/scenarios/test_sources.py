@@ -1,0 +1,98 @@
+"""Reading sources on real Spark: exactly the rows that the slices describe, with exact ordinals."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.files import FileSource
+from jobs.sources.port import read_schema
+from jobs.sources.sequence import SequenceSource
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = StructType().add("row", LongType()).add("file", StringType())
+ODD_NAMES = ["a=1", "EWR"]
+ODD_FILES = ["b [1] {x}*.parquet", "a%20b.parquet", "ü'quote+plus.parquet", "plain.parquet"]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two splits of four files with names that Spark, Hadoop or SQL could misunderstand, 7 rows in row groups of 3."""
+    root = tmp_path / "in put#1"
+    for split in ODD_NAMES:
+        (root / split).mkdir(parents=True)
+        for name in ODD_FILES:
+            columns = {"row": pa.array(range(7), pa.int64()), "file": [f"{split}/{name}"] * 7}
+            pq.write_table(pa.table(columns), root / split / name, row_group_size=3)
+    return root
+
+
+def polls(source, rows_max):
+    """Every slice of every split, in order."""
+    for split in source.splits():
+        position = None
+        while (piece := source.poll(PollSource(VertexId("in"), SplitId(split), position, rows_max))) is not None:
+            yield piece
+            position = piece.end
+
+
+def shape(schema):
+    return [(field.name, field.dataType) for field in schema.fields]
+
+
+@pytest.mark.parametrize("rows_max", [2, 5, 10, 100])
+def test_all_slices_in_one_read_are_all_rows(spark, root, rows_max):
+    """However the slices are cut and whatever the files are called: each row once, in order, without a gap."""
+    source = FileSource(root, SCHEMA)
+    frame = source.read(spark, list(polls(source, rows_max)))
+    expected = [
+        (row, f"{split}/{name}", split, position * 7 + row)
+        for split in sorted(ODD_NAMES)
+        for position, name in enumerate(sorted(ODD_FILES))
+        for row in range(7)
+    ]
+    assert shape(read_schema(source)) == shape(frame.schema)
+    assert expected == [tuple(row) for row in frame.orderBy("_split", "_position").collect()]
+
+
+def test_some_slices_are_exactly_their_rows(spark, root):
+    """Slices that begin and end within files, not next to each other, of several splits: one scan, no row more."""
+    source = FileSource(root, SCHEMA)
+    chosen = list(polls(source, 5))[1::3]
+    found = source.read(spark, chosen).select("_split", "_position").collect()
+    expected = set()
+    for split in source.splits():
+        before = 0
+        for piece in [piece for piece in polls(source, 5) if piece.split == split]:
+            if piece in chosen:
+                expected |= {(split, position) for position in range(before, before + piece.rows)}
+            before += piece.rows
+    assert sorted(expected) == sorted(tuple(row) for row in found)
+
+
+def test_a_late_file_keeps_the_ordinals_of_those_before(spark, tmp_path):
+    """Ordinals follow discovery: a late file under an earlier name continues the count."""
+    (tmp_path / "EWR").mkdir()
+    write = lambda name, rows: pq.write_table(  # noqa: E731 - two calls
+        pa.table({"row": pa.array(range(rows), pa.int64()), "file": [name] * rows}), tmp_path / "EWR" / name
+    )
+    source = FileSource(tmp_path, SCHEMA)
+    write("b.parquet", 2)
+    first = next(polls(source, 10))
+    write("a.parquet", 2)
+    second = source.poll(PollSource(VertexId("in"), SplitId("EWR"), first.end, 10))
+    found = source.read(spark, [second, first]).select("file", "_position").orderBy("_position").collect()
+    assert [("b.parquet", 0), ("b.parquet", 1), ("a.parquet", 2), ("a.parquet", 3)] == [tuple(row) for row in found]
+
+
+def test_a_sequence_is_the_same_however_it_is_cut(spark):
+    """Rows are a formula of split and n."""
+    source = SequenceSource({"a": 5, "b": 3}, keys=2, step=10, offset=1)
+    for rows_max in (1, 2, 100):
+        frame = source.read(spark, list(polls(source, rows_max)))
+        assert shape(read_schema(source)) == shape(frame.schema)
+        expected = [(s, n, n % 2, n * 10 + 1, s, n) for s, rows in (("a", 5), ("b", 3)) for n in range(rows)]
+        assert expected == [tuple(row) for row in frame.orderBy("split", "n").collect()]

@@ -1,0 +1,156 @@
+"""Style as a test: what a reviewer would otherwise say again and again (after TigerBeetle's `tidy`)."""
+
+import ast
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("checkpointing", "jobs", "orchestration", "spec")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+PORT_METHODS_MAX = 5
+
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
+BANNED_WORDS = re.compile(
+    r"\bTODO\b|\bFIXME\b|NotImplementedError|pragma: no cover|\bimport pickle|cloudpickle"
+    r"|pytest\.(mark\.)?(skip|xfail|importorskip)|unittest\.skip"
+)
+CORE_MAY_IMPORT = {"checkpointing", "pydantic", "pydantic_core", "typing", "collections", "dataclasses", "enum", "json"}
+CORE_MAY_IMPORT |= {"re", "functools", "itertools", "math", "abc", "types", "operator", "heapq", "bisect", "hashlib"}
+CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib"}
+# Modules that something other than an import starts.
+ENTRY_POINTS = {"jobs.cli.main", "jobs.flights_data", "jobs.runtime.jars", "orchestration.definitions"}
+
+
+def sources(*folders):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+PRODUCT = sources(*PACKAGES)
+EVERYTHING = [*PRODUCT, *sources("tests", "bench", ".ci")]
+
+
+@cache
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def module(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path):
+    """Yield the full names that a module imports: modules, and names from modules, which may be modules too."""
+    package = module(path).split(".")[: None if path.name == "__init__.py" else -1]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+            origin = base if node.level else str(node.module)
+            yield origin
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def functions(path):
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_files_and_functions_are_short():
+    """A file fits on a few screens, a function on one."""
+    files = [f"{name(p)}: {n} lines" for p in EVERYTHING if (n := len(p.read_text().splitlines())) > FILE_LINES_MAX]
+    long = [
+        f"{name(path)}:{node.lineno} {node.name}: {lines} lines"
+        for path in EVERYTHING
+        for node in functions(path)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert [] == files + long
+
+
+def test_every_module_says_what_it_is_for():
+    """Each file begins with a docstring, `__init__.py` included."""
+    assert [] == [name(path) for path in EVERYTHING if not ast.get_docstring(tree(path))]
+
+
+def test_every_test_states_its_claim():
+    """A test's docstring is what it proves."""
+    tests = [(path, node) for path in sources("tests") for node in functions(path) if node.name.startswith("test_")]
+    assert [] == [f"{name(path)}:{node.lineno} {node.name}" for path, node in tests if not ast.get_docstring(node)]
+
+
+def test_no_module_is_called_after_nothing():
+    """A module has one job, and its name says which."""
+    assert [] == [name(path) for path in EVERYTHING if BANNED_MODULES & set(path.with_suffix("").parts)]
+
+
+def test_nothing_is_left_for_later_or_skipped():
+    """No placeholder, no switched-off test, nothing hidden from coverage, no pickle."""
+    found = [
+        f"{name(path)}:{number} {line.strip()}"
+        for path in EVERYTHING
+        if path != Path(__file__)  # it has to name them
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if BANNED_WORDS.search(line)
+    ]
+    assert [] == found
+
+
+def test_the_core_imports_only_what_is_pure():
+    """A list of what it may import, not of what it may not: a new import is a decision."""
+    found = {
+        f"{name(path)}: {full}"
+        for path in sources("checkpointing")
+        for full in imported(path)
+        if full.split(".")[0] not in CORE_MAY_IMPORT
+    }
+    assert [] == sorted(found)
+
+
+def test_ports_are_narrow():
+    """A protocol has at most five methods: a wider one makes fakes lie."""
+    wide = [
+        f"{name(path)}: {node.name} has {count}"
+        for path in PRODUCT
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
+        if (count := sum(isinstance(item, ast.FunctionDef) for item in node.body)) > PORT_METHODS_MAX
+    ]
+    assert [] == wide
+
+
+def test_no_module_is_dead():
+    """Each module of the product is imported by another one, or is one that something starts."""
+    used = {full for path in PRODUCT for full in imported(path) if not full.startswith(f"{module(path)}.")}
+    started = {module(path) for path in PRODUCT if "__main__" in path.read_text(encoding="utf-8")} | ENTRY_POINTS
+    modules = {module(path) for path in PRODUCT if path.name != "__init__.py"}
+    # Dagster finds what lies under defs by itself.
+    dead = {one for one in modules - used - started if ".defs." not in one}
+    assert [] == sorted(dead)
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "bootstrap.lock"])
+def test_lock_files_name_hashes_and_no_host(lock):
+    """Every package has one exact version with hashes; where it comes from is the user's own setting."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert "://" not in text
+    assert [] == [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry]
+
+
+def test_every_direct_dependency_has_its_reason():
+    """docs/dependencies.md has a row for each name in pyproject.toml, and none for others."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [declared["project"]["dependencies"], *declared["dependency-groups"].values()]
+    expected = {re.split(r"[^a-z0-9-]", requirement)[0] for group in wanted for requirement in group}
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    assert expected == set(re.findall(r"^\| `([a-z0-9-]+)", text, re.MULTILINE))

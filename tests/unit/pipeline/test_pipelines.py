@@ -1,0 +1,203 @@
+"""The pipelines that come with Tidemark, as they are planned, and how they are found."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpointing.graph import TableMode, VertexKind
+from checkpointing.identifiers import SplitId, TableName, VertexId
+from checkpointing.messages import PollSource
+from jobs.pipelines import flights, offsets_100_105
+from jobs.pipelines.registry import OWN, UnknownPipelineError, find_pipeline
+from jobs.planner import explain, plan
+
+ROOT = Path(__file__).resolve().parents[3]
+SPLITS = [SplitId(origin) for origin in ("EWR", "JFK", "LGA")]
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """Return the demo's plan, as if its input were laid out."""
+    return plan(flights.build(Path("nowhere"))).with_splits({VertexId("flights"): SPLITS, VertexId("weather"): SPLITS})
+
+
+def test_the_demo_is_planned_as_the_picture_shows(planned) -> None:
+    """Two sources, two bronze vertices, silver of two inputs, two of gold."""
+    assert [
+        ("flights", VertexKind.SOURCE, 3),
+        ("bronze_flights", VertexKind.STATELESS, 1),
+        ("weather", VertexKind.SOURCE, 3),
+        ("bronze_weather", VertexKind.STATELESS, 1),
+        ("silver_flights", VertexKind.KEYED, 2),
+        ("delays_by_route", VertexKind.KEYED, 2),
+        ("delays_by_wind", VertexKind.KEYED, 2),
+    ] == [(vertex.id, vertex.kind, vertex.parallelism) for vertex in planned.graph.vertices]
+    assert [
+        "flights->bronze_flights:0",
+        "weather->bronze_weather:0",
+        "bronze_flights->silver_flights:0",
+        "bronze_weather->silver_flights:1",
+        "silver_flights->delays_by_route:0",
+        "silver_flights->delays_by_wind:0",
+    ] == [str(edge) for edge in planned.graph.edges]
+
+
+def test_the_demo_writes_these_tables(planned) -> None:
+    """Bronze, quarantine, silver, gold, and the state of each operator."""
+    assert [
+        ("bronze/flights", TableMode.APPEND, (), False),
+        ("quarantine/flights", TableMode.APPEND, (), False),
+        ("bronze/weather", TableMode.APPEND, (), False),
+        ("silver/flights", TableMode.APPEND, (), True),
+        ("_tidemark/flights/state/silver_flights", TableMode.STATE, ("origin", "time_hour"), False),
+        ("gold/delays_by_route", TableMode.UPSERT, ("carrier", "dest"), False),
+        ("_tidemark/flights/state/delays_by_route", TableMode.STATE, ("carrier", "dest"), False),
+        ("gold/delays_by_wind", TableMode.UPSERT, ("wind_band",), False),
+        ("_tidemark/flights/state/delays_by_wind", TableMode.STATE, ("wind_band",), False),
+    ] == [(table.name, table.mode, table.keys, table.judged) for table in planned.graph.tables()]
+    assert {table.name for table in planned.graph.tables()} == set(planned.table_schemas)
+
+
+def test_the_demo_keeps_these_columns(planned) -> None:
+    """Bronze as they came, with split and position; silver the flight's, with four of the weather's."""
+
+    def columns(table: str) -> list[str]:
+        return planned.table_schemas[TableName(table)].names
+
+    own = list(flights.FLIGHTS.names)
+    assert 19 == len(own)
+    assert [*own, "_split", "_position"] == columns("bronze/flights")
+    assert [*own, "_split", "_position", "_failed"] == columns("quarantine/flights")
+    assert [*own, "temp", "wind_speed", "precip", "visib"] == columns("silver/flights")
+    assert ["carrier", "dest", "flights", "arr_delay_sum", "arr_delay_max"] == columns("gold/delays_by_route")
+    assert ["wind_band", "flights", "arr_delay_sum"] == columns("gold/delays_by_wind")
+    assert ["_key_group", "origin", "time_hour", "right", "waiting", "_deleted"] == columns(
+        "_tidemark/flights/state/silver_flights"
+    )
+
+
+def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
+    """The weather is capped so that both are read to the end in the same number of epochs."""
+    assert (12_000, ("flights",), 4_000, 3) == (
+        planned.config.every_rows,
+        planned.config.rows_of,
+        planned.config.slice_rows_max,
+        planned.config.retained,
+    )
+    assert {"weather": 1_000} == planned.rows_per_epoch
+    epochs = -(-336_776 // 12_000)
+    assert 24 <= epochs
+    assert 26_115 <= epochs * 1_000
+
+
+def test_explaining_shows_who_reads_whom_and_what_is_kept(planned) -> None:
+    """Plain data, channels counted by upstream subtasks."""
+    by_id = {vertex.id: vertex for vertex in explain(planned).vertices}
+    assert [("flights", 3, True, ())] == [
+        (one.upstream, one.channels, one.lazy, one.keys) for one in by_id["bronze_flights"].inputs
+    ]
+    assert [
+        ("bronze_flights", 1, False, ("origin", "time_hour")),
+        ("bronze_weather", 1, False, ("origin", "time_hour")),
+    ] == [(one.upstream, one.channels, one.lazy, one.keys) for one in by_id["silver_flights"].inputs]
+    assert tuple(SPLITS) == by_id["flights"].splits
+    assert ["silver_flights", None] == [table.suite for table in by_id["silver_flights"].tables]
+    assert ("flights", "int64") in by_id["delays_by_wind"].tables[0].columns
+
+
+def test_explaining_needs_neither_spark_nor_great_expectations() -> None:
+    """No session is opened and no judge is imported, so that it is quick."""
+    program = """
+import sys
+from pathlib import Path
+from jobs.pipelines.registry import find_pipeline
+from jobs.planner import explain, plan
+explain(plan(find_pipeline("flights", Path("nowhere"))))
+from pyspark.sql import SparkSession
+print(SparkSession.getActiveSession(), sorted({"great_expectations", "deltalake", "dagster"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "None []" == done.stdout.strip()
+
+
+# ------------------------------------------------------------------ the worked example
+
+
+def polled(source, split: str, position: int, rows: int = 25) -> int | None:
+    """Return where a poll of at most `rows` from `position` ends, None if there was nothing."""
+    piece = source.poll(PollSource(VertexId("numbers"), SplitId(split), str(position) if position else None, rows))
+    return None if piece is None else int(piece.end)
+
+
+def test_no_split_goes_beyond_barrier_1_before_all_are_there() -> None:
+    """So the barrier finds the splits at 100 and 105, in whatever order they are polled (I1)."""
+    source = plan(offsets_100_105.build(Path())).sources[VertexId("numbers")]
+    assert [25, 50, 75, 100, None] == [polled(source, "fast", start) for start in (0, 25, 50, 75, 100)]
+    assert [25, 50, 75, 100, 105] == [polled(source, "slow", start) for start in (0, 25, 50, 75, 100)]
+    assert [125, 130] == [polled(source, "fast", 100), polled(source, "slow", 105)]
+
+
+def test_after_a_restore_at_the_barrier_both_splits_go_on() -> None:
+    """A fresh source learns from the positions that the first wave is over."""
+    source = plan(offsets_100_105.build(Path())).sources[VertexId("numbers")]
+    assert [None, 130, 125, None] == [
+        polled(source, "fast", 100),
+        polled(source, "slow", 105),
+        polled(source, "fast", 100),
+        polled(source, "slow", 205),
+    ]
+
+
+def test_barrier_1_comes_exactly_when_both_splits_are_there() -> None:
+    """100 and 105 records are 205."""
+    assert 205 == offsets_100_105.CONFIG.every_rows
+
+
+# ------------------------------------------------------------------ finding
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_our_own_pipelines_are_found_by_name_and_can_be_planned(name: str) -> None:
+    """A pipeline has the name under which it is found."""
+    assert name == plan(find_pipeline(name, Path("nowhere"))).job
+
+
+def test_a_pipeline_is_found_by_module_and_attribute(tmp_path, monkeypatch) -> None:
+    """Built by a function of the data folder, or there already."""
+    (tmp_path / "mine.py").write_text(
+        "from jobs.pipeline import Pipeline\nready = Pipeline('ready')\ndef build(data): return Pipeline(data.name)\n"
+        "answer = 42\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "ready" == find_pipeline("mine:ready", Path("x")).name
+    assert "x" == find_pipeline("mine:build", Path("x")).name
+    with pytest.raises(UnknownPipelineError, match=r"answer must be a Pipeline.* gave a int"):
+        find_pipeline("mine:answer", Path("x"))
+    with pytest.raises(UnknownPipelineError, match="module mine has no 'nope'; it has Pipeline, answer, build, ready"):
+        find_pipeline("mine:nope", Path("x"))
+
+
+@pytest.mark.parametrize("reference", ["nothere", "flight"])
+def test_an_unknown_name_is_answered_with_those_that_exist(reference: str) -> None:
+    """And with how to name one's own."""
+    with pytest.raises(
+        UnknownPipelineError, match=rf"'{reference}', only flights, offsets_100_105; .*module:attribute"
+    ):
+        find_pipeline(reference, Path())
+
+
+@pytest.mark.parametrize("module", ["not_there", "not_there.inner", ""])
+def test_a_module_that_is_not_there_is_named(module: str) -> None:
+    """Not a stack of import machinery."""
+    with pytest.raises(UnknownPipelineError, match=f"there is no module '{module}'"):
+        find_pipeline(f"{module}:build", Path())
+
+
+def test_an_error_inside_a_pipelines_module_is_its_own(tmp_path, monkeypatch) -> None:
+    """A broken module is not reported as a missing one."""
+    (tmp_path / "broken.py").write_text("import not_installed_at_all\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError, match="not_installed_at_all"):
+        find_pipeline("broken:build", Path())

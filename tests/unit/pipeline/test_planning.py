@@ -1,0 +1,360 @@
+"""From declarations to a job: which vertices, which edges, what is staged, what is refused."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.graph import InvalidGraphError, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec
+from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of, sum_of
+from jobs.planner import plan
+from jobs.quality.expectation import Expectation
+from jobs.sources.port import SourceError
+from jobs.sources.sequence import SequenceSource
+
+NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
+
+
+@dataclass
+class Nothing:
+    """A keyed function that nobody calls here."""
+
+    def process(self, inputs, state):
+        """Fail."""
+        raise AssertionError("planning calls no function")
+
+
+class Frame:
+    """Records which steps a chain applies, in order."""
+
+    def __init__(self, steps: tuple[str, ...] = ()) -> None:
+        self.steps = steps
+
+
+def step(name: str):
+    """Return a step that leaves its name on the frame."""
+    return lambda frame: Frame((*frame.steps, name))
+
+
+def steps_of(chain) -> tuple[str, ...]:
+    """Return the names of the steps that a chain applies."""
+    return () if chain is None else chain(Frame()).steps
+
+
+def example(**settings) -> Pipeline:
+    """Return an empty pipeline."""
+    return Pipeline("example", **settings)
+
+
+def numbers(pipeline: Pipeline, name: str = "numbers", **settings):
+    """Return a source of split, n, key, value, _split, _position."""
+    return pipeline.source(name, SequenceSource({"a": 10, "b": 20}), **settings)
+
+
+def edges(planned) -> list[str]:
+    """Return the edges as text."""
+    return [str(edge) for edge in planned.graph.edges]
+
+
+def test_a_chain_of_steps_costs_no_vertex() -> None:
+    """Steps between a source and its one reader are folded into the reader's job, in order."""
+    pipeline = example()
+    numbers(pipeline).transform(step("one")).transform(step("two")).table("bronze/numbers", id="kept")
+    planned = plan(pipeline)
+    assert ["numbers", "kept"] == [vertex.id for vertex in planned.graph.vertices]
+    assert ["numbers->kept:0"] == edges(planned)
+    (reads,) = planned.vertices[VertexId("kept")].inputs
+    assert ("one", "two") == steps_of(reads.chain)
+    assert reads.reader is planned.sources[VertexId("numbers")]
+
+
+def test_what_is_kept_is_read_back_and_not_computed_anew() -> None:
+    """After a table, readers begin with its staged files; only the steps after it are theirs."""
+    pipeline = example()
+    kept = numbers(pipeline).transform(step("before")).table("bronze/numbers", id="kept")
+    kept.transform(step("after")).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
+    planned = plan(pipeline)
+    (reads,) = planned.vertices[VertexId("sums")].inputs
+    assert None is reads.reader
+    assert ("after",) == steps_of(reads.chain)
+    assert planned.vertices[VertexId("kept")].spec.emits
+
+
+def test_a_vertex_that_nobody_reads_emits_nothing() -> None:
+    """Emitted files would be written for nobody."""
+    pipeline = example()
+    kept = numbers(pipeline).table("bronze/numbers", id="kept")
+    kept.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
+    planned = plan(pipeline)
+    assert {"kept": True, "sums": False} == {name: one.spec.emits for name, one in planned.vertices.items()}
+
+
+def test_a_stream_that_leads_nowhere_is_left_out() -> None:
+    """Steps that no vertex reads are in no chain."""
+    pipeline = example()
+    rows = numbers(pipeline)
+    rows.transform(step("nowhere"))
+    rows.table("bronze/numbers", id="kept")
+    assert None is plan(pipeline).vertices[VertexId("kept")].inputs[0].chain
+
+
+def test_a_source_of_two_readers_is_staged_once() -> None:
+    """Both readers see the same rows, as files; the steps that both begin with are applied before."""
+    pipeline = example()
+    shared = numbers(pipeline).transform(step("shared"), StructType().add("n", LongType()))
+    shared.transform(step("left")).table("bronze/left", id="left")
+    shared.transform(step("right")).table("bronze/right", id="right")
+    planned = plan(pipeline)
+    assert ["numbers", "numbers_staged", "left", "right"] == [vertex.id for vertex in planned.graph.vertices]
+    assert ["numbers->numbers_staged:0", "numbers_staged->left:0", "numbers_staged->right:0"] == edges(planned)
+    staging = planned.vertices[VertexId("numbers_staged")]
+    assert StatelessSpec(vertex=VertexId("numbers_staged"), schema=shared.schema) == staging.spec
+    chains = {name: steps_of(one.inputs[0].chain) for name, one in planned.vertices.items()}
+    assert {"numbers_staged": ("shared",), "left": ("left",), "right": ("right",)} == chains
+    assert [None, None] == [planned.vertices[VertexId(name)].inputs[0].reader for name in ("left", "right")]
+
+
+def test_equal_steps_written_twice_are_not_shared() -> None:
+    """Only one and the same stream is shared: two functions may look alike and differ."""
+    pipeline = example()
+    rows = numbers(pipeline)
+    rows.transform(step("same")).table("bronze/left", id="left")
+    rows.transform(step("same")).table("bronze/right", id="right")
+    chains = {name: steps_of(one.inputs[0].chain) for name, one in plan(pipeline).vertices.items()}
+    assert {"numbers_staged": (), "left": ("same",), "right": ("same",)} == chains
+
+
+def test_one_vertex_that_reads_a_source_twice_counts_as_two_readers() -> None:
+    """Two inputs are two channels, so the rows are staged for both."""
+    pipeline = example()
+    rows = numbers(pipeline)
+    other = rows.select("n").with_column("m", "n", LongType())
+    rows.key_by("n").connect(other.key_by("n")).enrich("enriched", "m").table("silver/numbers")
+    assert ["numbers->numbers_staged:0", "numbers_staged->enriched:0", "numbers_staged->enriched:1"] == edges(
+        plan(pipeline)
+    )
+
+
+def test_the_id_of_a_staging_vertex_may_be_taken() -> None:
+    """Then the graph refuses it by name."""
+    pipeline = example()
+    rows = numbers(pipeline)
+    rows.table("bronze/left", id="numbers_staged")
+    rows.table("bronze/right", id="right")
+    with pytest.raises(InvalidGraphError, match="numbers_staged"):
+        plan(pipeline)
+
+
+def test_a_keyed_vertex_writes_its_table_itself_and_shows_its_state() -> None:
+    """No vertex of its own for the table; the state is a table too (K3)."""
+    pipeline = example(parallelism=3)
+    sums = numbers(pipeline).key_by("key").aggregate("sums", rows=count(), top=max_of("value"))
+    sums.upsert("gold/sums")
+    planned = plan(pipeline)
+    state = TableName("_tidemark/example/state/sums")
+    assert planned.graph.vertex(VertexId("sums")) == Vertex(
+        VertexId("sums"),
+        VertexKind.KEYED,
+        3,
+        (
+            Table(TableName("gold/sums"), TableMode.UPSERT, ("key",)),
+            Table(state, TableMode.STATE, ("key",)),
+        ),
+    )
+    assert ["key", "rows", "top"] == planned.table_schemas[TableName("gold/sums")].names
+    assert ["_key_group", "key", "rows", "top", "_deleted"] == planned.table_schemas[state].names
+    assert pa.int32() == planned.table_schemas[state].field("_key_group").type
+    assert {"gold/sums": TableMode.UPSERT, state: TableMode.STATE} == planned.modes
+
+
+def test_rows_are_checked_by_the_vertex_that_keeps_them() -> None:
+    """The table holds all rows, the quarantine the failing ones, and a reader's chain drops those."""
+    pipeline = example()
+    good = numbers(pipeline).table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="quarantine/numbers")
+    good.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
+    planned = plan(pipeline)
+    spec = planned.vertices[VertexId("kept")].spec
+    assert isinstance(spec, StatelessSpec)
+    assert ["bronze/numbers", "quarantine/numbers"] == [spec.table.name, spec.quarantine.name]
+    assert [("expect_column_values_to_not_be_null(column='value')", "(`value` IS NOT NULL)")] == [
+        (rule.name, rule.good) for rule in spec.rules
+    ]
+    assert [*spec.schema.names, "_failed"] == planned.table_schemas[TableName("quarantine/numbers")].names
+    assert planned.vertices[VertexId("sums")].inputs[0].chain is not None
+    assert ["bronze/numbers", "quarantine/numbers"] == [
+        table.name for table in planned.graph.vertex(VertexId("kept")).tables
+    ]
+
+
+def test_rows_of_no_table_are_checked_by_a_vertex_of_its_own() -> None:
+    """It stages all rows, writes the quarantine, and has no table beside it."""
+    pipeline = example()
+    good = numbers(pipeline).check_rows(NOT_NULL, quarantine="quarantine/numbers", id="checked")
+    good.table("silver/numbers", id="kept")
+    planned = plan(pipeline)
+    assert ["numbers->checked:0", "checked->kept:0"] == edges(planned)
+    assert None is planned.vertices[VertexId("checked")].spec.table
+    assert planned.vertices[VertexId("checked")].spec.emits
+
+
+def test_a_suite_makes_its_table_judged() -> None:
+    """The protocol learns that there is a judge, the driver which suite it is (J3)."""
+    pipeline = example()
+    numbers(pipeline).table("bronze/numbers", id="kept").expect(NOT_NULL, suite="sane")
+    planned = plan(pipeline)
+    assert (True,) == tuple(table.judged for table in planned.graph.tables())
+    suite = planned.suites[TableName("bronze/numbers")]
+    assert ("sane", "bronze/numbers", (NOT_NULL,)) == (suite.name, suite.table, suite.expectations)
+
+
+def test_a_process_function_of_two_inputs_gets_keys_before_its_state() -> None:
+    """The state row begins with the left keys, under their names."""
+    pipeline = example()
+    left = numbers(pipeline, "left").table("bronze/left", id="kept_left").key_by("n")
+    right = numbers(pipeline, "right").with_column("m", "n", LongType()).key_by("m")
+    function, output = Nothing(), StructType().add("n", LongType())
+    state = StructType().add("seen", LongType())
+    left.connect(right).process("matched", function, state=state, output=output).table("silver/matched")
+    planned = plan(pipeline)
+    spec = planned.vertices[VertexId("matched")].spec
+    assert isinstance(spec, KeyedSpec)
+    assert [("n",), ("m",)] == [one.keys for one in spec.inputs]
+    assert ["n", "seen"] == spec.state.names
+    assert function is spec.function
+    assert [
+        EdgeId(VertexId("kept_left"), VertexId("matched"), 0),
+        EdgeId(VertexId("right"), VertexId("matched"), 1),
+    ] == [edge for edge in planned.graph.edges if edge.downstream == "matched"]
+    assert [True, False] == [one.reader is None for one in planned.vertices[VertexId("matched")].inputs]
+
+
+def test_a_run_may_override_parallelism_and_configuration() -> None:
+    """What is not overridden is the pipeline's own."""
+    pipeline = example(parallelism=2, config=CheckpointConfig(retained=5))
+    numbers(pipeline, rows_per_epoch=7).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
+    own = plan(pipeline)
+    assert (2, 5) == (own.graph.vertex(VertexId("sums")).parallelism, own.config.retained)
+    assert {"numbers": 7} == own.rows_per_epoch
+    other = plan(pipeline, parallelism=4, config=CheckpointConfig(max_parallelism=8))
+    spec = other.vertices[VertexId("sums")].spec
+    assert (4, 8, 1) == (spec.parallelism, spec.max_parallelism, other.config.retained)
+
+
+@pytest.mark.parametrize("parallelism", [0, 9])
+def test_a_parallelism_beyond_the_key_groups_is_refused(parallelism: int) -> None:
+    """The vertex and the bound are named."""
+    pipeline = example()
+    numbers(pipeline).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
+    with pytest.raises(InvalidSpecError, match=rf"vertex sums: parallelism {parallelism} must lie in 1\.\.8"):
+        plan(pipeline, parallelism=parallelism, config=CheckpointConfig(max_parallelism=8))
+
+
+def test_a_source_that_nothing_reads_is_refused() -> None:
+    """It would be forgotten silently."""
+    pipeline = example()
+    numbers(pipeline).select("n")
+    with pytest.raises(InvalidPipelineError, match="nothing reads source numbers"):
+        plan(pipeline)
+
+
+def test_a_pipeline_of_nothing_is_refused() -> None:
+    """There is nothing to run."""
+    with pytest.raises(InvalidPipelineError, match="pipeline example: it has no source"):
+        plan(example())
+
+
+def test_rows_can_only_be_counted_of_sources_that_are_there() -> None:
+    """A checkpoint by the rows of nobody would never come (A11)."""
+    pipeline = example(config=CheckpointConfig(every_rows=10, rows_of=("number",)))
+    numbers(pipeline).table("bronze/numbers", id="kept")
+    with pytest.raises(InvalidPipelineError, match="rows_of: there is no source 'number', only numbers"):
+        plan(pipeline)
+
+
+def test_types_reach_the_tables_as_declared() -> None:
+    """Integers add up to bigint; every column may be null."""
+    pipeline = example()
+    rows = numbers(pipeline).select("split", "value").with_column("short", "value", StringType())
+    rows.key_by("split").aggregate("sums", total=sum_of("value"), last=max_of("short")).upsert("gold/sums")
+    expected = pa.schema([("split", pa.string()), ("total", pa.int64()), ("last", pa.string())])
+    assert expected == plan(pipeline).table_schemas[TableName("gold/sums")]
+
+
+# ------------------------------------------------------------------ splits
+
+
+class Folder(SequenceSource):
+    """A sequence whose splits are found late."""
+
+    def __init__(self, *found: str) -> None:
+        super().__init__(dict.fromkeys(found, 1))
+
+
+def of(source) -> Pipeline:
+    """Return a pipeline that keeps what the source has."""
+    pipeline = example()
+    pipeline.source("numbers", source).table("bronze/numbers", id="kept")
+    return pipeline
+
+
+def cut(*splits: str) -> CheckpointRecord:
+    """Return a cut in which the source had these splits, in this order."""
+    positions = tuple(SubtaskSnapshot(position=str(place)) for place, _ in enumerate(splits))
+    return CheckpointRecord(
+        job="example",
+        checkpoint=CheckpointId(1),
+        parent=CheckpointId(0),
+        generation=Generation(1),
+        nonce="n",
+        max_parallelism=128,
+        vertices=(VertexRecord(vertex=VertexId("numbers"), micro_batch=0, subtasks=positions, splits=splits),),
+        tables=(),
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
+
+
+def test_a_source_has_no_subtasks_until_its_splits_are_known() -> None:
+    """Planning asks no source anything."""
+    (source,) = plan(of(Folder("a"))).graph.sources()
+    assert (0, ()) == (source.parallelism, source.splits)
+
+
+def test_splits_are_found_in_order_when_nothing_is_restored() -> None:
+    """The first tick."""
+    (source,) = plan(of(Folder("b", "a"))).with_discovered_splits().graph.sources()
+    assert (2, ("a", "b")) == (source.parallelism, source.splits)
+
+
+def test_a_new_split_comes_after_those_of_the_cut() -> None:
+    """A subtask keeps its index, and so its position, whatever the names of new splits."""
+    (source,) = plan(of(Folder("a", "b", "c"))).with_discovered_splits(cut("c", "b")).graph.sources()
+    assert ("c", "b", "a") == source.splits
+
+
+def test_a_split_that_is_gone_keeps_its_place() -> None:
+    """Its position is part of every cut; the source says what its absence means."""
+    (source,) = plan(of(Folder("b"))).with_discovered_splits(cut("a", "b")).graph.sources()
+    assert ("a", "b") == source.splits
+
+
+def test_a_source_without_any_split_is_refused() -> None:
+    """Barriers travel on its channels, so it must have one."""
+    planned = plan(of(Folder("a")))
+    with pytest.raises(InvalidPipelineError, match="source numbers: it has no split to read"):
+        planned.with_splits({})
+    assert ("b",) == planned.with_splits({VertexId("numbers"): [SplitId("b")]}).graph.sources()[0].splits
+
+
+def test_a_source_that_cannot_be_listed_says_so_itself(tmp_path) -> None:
+    """The source's own error names the folder."""
+    from jobs.sources.files import FileSource
+
+    planned = plan(of(FileSource(tmp_path / "nowhere", StructType().add("n", LongType()))))
+    with pytest.raises(SourceError, match="nowhere"):
+        planned.with_discovered_splits()

@@ -1,0 +1,285 @@
+"""What a pipeline may not be: each refusal comes on the line that is wrong and names id, rule and way out."""
+
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, StructType
+
+from checkpointing.identifiers import InvalidNameError
+from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
+from jobs.quality.expectation import Expectation
+from jobs.sources.sequence import SequenceSource
+
+NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
+
+
+@dataclass
+class Nothing:
+    """A keyed function that nobody calls here."""
+
+    def process(self, inputs, state):
+        """Fail."""
+        raise AssertionError("planning calls no function")
+
+
+def numbers(pipeline: Pipeline | None = None, name: str = "numbers") -> Stream:
+    """Return a source of split, n, key, value, _split, _position."""
+    return (pipeline or Pipeline("example")).source(name, SequenceSource({"a": 10}))
+
+
+def refused(excinfo) -> str:
+    """Return what the user reads."""
+    return str(excinfo.value)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda: Pipeline("No Folder"), id="job"),
+        pytest.param(lambda: Pipeline("example").source("Numbers!", SequenceSource({"a": 1})), id="source"),
+        pytest.param(lambda: numbers().table("bronze", id="kept"), id="table without schema"),
+        pytest.param(lambda: numbers().table("bronze/../x", id="kept"), id="table outside"),
+        pytest.param(lambda: numbers().table("bronze/numbers", id="bronze/numbers"), id="vertex"),
+        pytest.param(lambda: numbers().key_by("key").aggregate("a-b", rows=count()), id="aggregate"),
+        pytest.param(lambda: numbers().key_by("key").aggregate("ab", rows=count()).upsert("gold"), id="upsert"),
+        pytest.param(lambda: numbers().check_rows(NOT_NULL, quarantine="bad", id="checked"), id="quarantine"),
+    ],
+)
+def test_a_name_that_may_not_become_a_path_is_refused_where_it_is_written(write) -> None:
+    """Names from outside are validated before anything is declared."""
+    with pytest.raises(InvalidNameError):
+        write()
+
+
+def test_two_vertices_may_not_share_an_id() -> None:
+    """A checkpoint finds state by id, so an id names one vertex."""
+    pipeline = Pipeline("example")
+    numbers(pipeline)
+    with pytest.raises(InvalidPipelineError) as excinfo:
+        numbers(pipeline)
+    assert "pipeline example: two vertices have the id 'numbers'; rename one" == refused(excinfo)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(lambda rows: rows.table("bronze/numbers", id="again"), id="table"),
+        pytest.param(lambda rows: rows.check_rows(NOT_NULL, quarantine="bronze/numbers", id="again"), id="quarantine"),
+        pytest.param(
+            lambda rows: rows.key_by("key").aggregate("again", rows=count()).upsert("bronze/numbers"), id="upsert"
+        ),
+    ],
+)
+def test_two_vertices_may_not_write_one_table(second) -> None:
+    """Both vertices are named."""
+    rows = numbers().table("bronze/numbers", id="kept")
+    with pytest.raises(
+        InvalidPipelineError, match="vertex again: table bronze/numbers is written by vertex kept already"
+    ):
+        second(rows)
+
+
+def test_a_table_may_not_be_its_own_quarantine() -> None:
+    """One vertex, too, writes each table once."""
+    with pytest.raises(InvalidPipelineError, match="vertex kept: table bronze/numbers is written by vertex kept"):
+        numbers().table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="bronze/numbers")
+
+
+def test_a_refused_amendment_leaves_the_pipeline_as_it_was() -> None:
+    """Raises, and nothing changed."""
+    pipeline = Pipeline("example")
+    rows = numbers(pipeline).table("bronze/numbers", id="kept")
+    before = pipeline.vertices()
+    with pytest.raises(InvalidPipelineError):
+        rows.check_rows(NOT_NULL, quarantine="bronze/numbers")
+    assert before == pipeline.vertices()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda rows: rows.select("n", "nope"), id="select"),
+        pytest.param(lambda rows: rows.drop("nope"), id="drop"),
+        pytest.param(lambda rows: rows.key_by("n", "nope"), id="key_by"),
+        pytest.param(lambda rows: rows.key_by("n").aggregate("sums", total=sum_of("nope")), id="aggregate"),
+        pytest.param(lambda rows: rows.key_by("n").connect(rows.key_by("n")).enrich("enriched", "nope"), id="enrich"),
+        pytest.param(
+            lambda rows: rows.check_rows(
+                Expectation("expect_column_values_to_not_be_null", {"column": "nope"}), quarantine="q/bad", id="checked"
+            ),
+            id="row rule",
+        ),
+        pytest.param(
+            lambda rows: rows.table("bronze/numbers", id="kept").expect(
+                Expectation("expect_column_pair_values_to_be_equal", {"column_A": "n", "column_B": "nope"})
+            ),
+            id="suite",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", total=sum_of("value")).upsert("gold/sums", ("n", "nope")),
+            id="upsert",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(write) -> None:
+    """The message lists the columns."""
+    with pytest.raises(InvalidPipelineError, match=r"there is no column 'nope'; the rows have .*\bn\b"):
+        write(numbers())
+
+
+@pytest.mark.parametrize(
+    ("write", "rule"),
+    [
+        pytest.param(lambda rows: rows.key_by(), "name at least one column", id="no key"),
+        pytest.param(lambda rows: rows.key_by("n", "n"), "columns 'n' and 'n' have one name", id="key twice"),
+        pytest.param(lambda rows: rows.select(), "select on numbers: name at least one column", id="nothing selected"),
+        pytest.param(
+            lambda rows: rows.with_column("N", "n + 1", LongType()), "columns 'n' and 'N' have one name", id="case"
+        ),
+        pytest.param(lambda rows: rows.key_by("n").aggregate("sums"), "needs a column", id="no aggregate"),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", n=count()),
+            "columns 'n' and 'n' have one name",
+            id="named as key",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", _deleted=count()),
+            "may not be called '_deleted'",
+            id="reserved",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", total=sum_of("split")),
+            "can't sum column split",
+            id="sum of text",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").connect(rows.key_by("split")), "cast them to the same types", id="key types"
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").connect(rows.key_by("n", "key")),
+            "cast them to the same types",
+            id="key number",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").connect(numbers().key_by("n")), "belong to two pipelines", id="two pipelines"
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").connect(rows.key_by("n")).enrich("enriched", "value"),
+            r"vertex enriched: columns \['value'\] are in the left rows too",
+            id="enriched by its own",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").process(
+                "seen", Nothing(), state=StructType().add("n", LongType()), output=StructType().add("n", LongType())
+            ),
+            "vertex seen, state: columns 'n' and 'n' have one name",
+            id="keys in the state",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").process(
+                "seen", Nothing(), state=StructType().add("_key_group", LongType()), output=StructType()
+            ),
+            "may not be called '_key_group'",
+            id="state reserved",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n", "key").aggregate("sums", rows=count()).upsert("gold/sums", ("n",)),
+            r"the keys \['n'\] lack 'key', a key of vertex sums",
+            id="upsert by less",
+        ),
+        pytest.param(
+            lambda rows: rows.upsert("gold/numbers"), "direct output of a keyed vertex", id="upsert of a source"
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", rows=count()).drop("rows").upsert("gold/sums"),
+            "direct output of a keyed vertex",
+            id="upsert after a step",
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", rows=count()).upsert("gold/sums").upsert("gold/more"),
+            "writes no table yet",
+            id="two upserts",
+        ),
+        pytest.param(
+            lambda rows: rows.table("bronze/numbers"), r"table\('bronze/numbers', id=\.\.\.\)", id="table without id"
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", rows=count()).table("silver/sums").table("silver/more"),
+            r"table\('silver/more', id=\.\.\.\)",
+            id="second table without id",
+        ),
+        pytest.param(
+            lambda rows: rows.check_rows(NOT_NULL, quarantine="q/bad"),
+            r"check_rows\(\.\.\., id=\.\.\.\)",
+            id="check without id",
+        ),
+        pytest.param(
+            lambda rows: (
+                rows.table("bronze/numbers", id="kept")
+                .check_rows(NOT_NULL, quarantine="q/bad")
+                .check_rows(NOT_NULL, quarantine="q/worse")
+            ),
+            "right after table",
+            id="checked twice",
+        ),
+        pytest.param(
+            lambda rows: rows.check_rows(quarantine="q/bad", id="checked"), "at least one expectation", id="no rule"
+        ),
+        pytest.param(
+            lambda rows: rows.check_rows(
+                Expectation("expect_column_mean_to_be_between", {"column": "n", "min_value": 0}),
+                quarantine="q/bad",
+                id="checked",
+            ),
+            "vertex checked: expect_column_mean_to_be_between cannot split rows",
+            id="no row rule",
+        ),
+        pytest.param(lambda rows: rows.expect(NOT_NULL), "a suite judges a table", id="suite of no table"),
+        pytest.param(
+            lambda rows: rows.table("bronze/numbers", id="kept").expect(NOT_NULL).expect(NOT_NULL),
+            "has a suite already",
+            id="two suites",
+        ),
+        pytest.param(
+            lambda rows: rows.table("bronze/numbers", id="kept").expect(), "has no expectation", id="empty suite"
+        ),
+        pytest.param(
+            lambda rows: rows.key_by("n").aggregate("sums", value=count()).upsert("gold/sums").expect(NOT_NULL),
+            "judge the stream that feeds it",
+            id="suite of an upserted table",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_rule(write, rule: str) -> None:
+    """Each rule of the fluent API has its sentence."""
+    with pytest.raises(InvalidPipelineError, match=rule):
+        write(numbers())
+
+
+@pytest.mark.parametrize("rows", [0, -1])
+def test_a_cap_that_lets_nothing_through_is_refused(rows: int) -> None:
+    """A source that may send nothing would never be caught up."""
+    with pytest.raises(InvalidPipelineError, match="rows_per_epoch is"):
+        Pipeline("example").source("numbers", SequenceSource({"a": 1}), rows_per_epoch=rows)
+
+
+def test_no_parallelism_is_refused() -> None:
+    """A keyed vertex has at least one subtask."""
+    with pytest.raises(InvalidPipelineError, match="parallelism is 0"):
+        Pipeline("example", parallelism=0)
+
+
+def test_a_step_changes_the_schema_as_declared() -> None:
+    """Select, drop, with_column and transform agree on what the next line may name."""
+    rows = numbers().drop("split", "_split").select("value", "n").with_column("half", "n / 2", DoubleType())
+    assert ["value", "n", "half"] == rows.schema.names
+    other = StructType().add("word", StringType()).add("places", ArrayType(LongType()))
+    assert other == rows.transform(lambda frame: frame, other).schema
+
+
+def test_a_stream_is_not_changed_by_what_is_made_of_it() -> None:
+    """Streams are values: a branch does not show in its sibling."""
+    rows = numbers()
+    rows.select("n")
+    assert ["split", "n", "key", "value", "_split", "_position"] == rows.schema.names
+    assert () == rows.steps

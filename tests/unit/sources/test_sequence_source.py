@@ -1,0 +1,60 @@
+"""Polling sequences, without Spark."""
+
+import time
+
+import pytest
+
+from checkpointing.identifiers import InvalidNameError, SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.port import SourceError
+from jobs.sources.sequence import SequenceSource, SequenceSplit
+
+
+def poll(source, split, position=None, rows_max=10):
+    return source.poll(PollSource(VertexId("numbers"), SplitId(split), position, rows_max))
+
+
+def test_a_split_ends_where_it_says():
+    """Slices follow on each other up to the last row, then there is nothing."""
+    source = SequenceSource({"a": 12})
+    first = poll(source, "a")
+    second = poll(source, "a", first.end)
+    assert ("0", "10", 10) == (first.start, first.end, first.rows)
+    assert ("10", "12", 2) == (second.start, second.end, second.rows)
+    assert poll(source, "a", second.end) is None
+
+
+def test_an_open_ended_split_goes_on():
+    """A split without a number of rows always has some."""
+    assert 7 == poll(SequenceSource({"a": None}), "a", "1000000", 7).rows
+
+
+def test_only_the_slow_split_is_slow():
+    """The delay is the split's own."""
+    source = SequenceSource({"slow": SequenceSplit(5, poll_delay_ms=50), "fast": 5})
+    started = time.monotonic()
+    poll(source, "slow")
+    waited = time.monotonic() - started
+    assert waited >= 0.05
+    assert ("fast", "slow") == source.splits()
+
+
+@pytest.mark.parametrize("position", ["", "-1", '{"format":1}'])
+def test_a_foreign_position_is_refused(position):
+    """Another source's position is an error, not a start from the beginning."""
+    with pytest.raises(SourceError, match="is not a position of a sequence"):
+        poll(SequenceSource({"a": 1}), "a", position)
+
+
+def test_an_unknown_split_is_named():
+    """The error says which splits there are."""
+    with pytest.raises(SourceError, match="no split 'b', only a"):
+        poll(SequenceSource({"a": 1}), "b")
+
+
+def test_bad_declarations_are_refused():
+    """A split's name becomes a key, and a modulus has to be positive."""
+    with pytest.raises(InvalidNameError):
+        SequenceSource({"a b": 1})
+    with pytest.raises(ValueError, match="keys is 0"):
+        SequenceSource({"a": 1}, keys=0)
