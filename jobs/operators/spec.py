@@ -180,10 +180,10 @@ def _require_equal_keys(spec: KeyedSpec) -> None:
                 f"{_names(second)}; cast them to the same types"
             )
     for keyed in spec.inputs:
-        for field in keyed.schema.fields:
-            if _holds_map(field.dataType):
+        for column in keyed.schema.fields:
+            if _holds_map(column.dataType):
                 raise InvalidSpecError(
-                    f"vertex {spec.vertex}: column {field.name} holds a map, which a keyed function can't take; "
+                    f"vertex {spec.vertex}: column {column.name} holds a map, which a keyed function can't take; "
                     "turn it into an array with map_entries"
                 )
 

@@ -28,7 +28,7 @@ FIRST_WAVE = {"fast": 100, "slow": 105}
 ALL = {"fast": 200, "slow": 205}
 
 SLICE_ROWS = 25
-"""Records that are read, and counted, at a time: so many are counted twice at least once."""
+"""Records that are read, and counted, at a time: few, so that they queue before the count."""
 
 CONFIG = CheckpointConfig(
     every_rows=sum(FIRST_WAVE.values()), slice_rows_max=SLICE_ROWS, micro_batch_rows_max=SLICE_ROWS, retained=2

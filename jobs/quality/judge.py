@@ -157,26 +157,26 @@ def _verdict(
         observed=None if observed is None else _shown(observed),
         unexpected_count=int(found.get("unexpected_count") or 0),
         unexpected_percent=float(found.get("unexpected_percent") or 0.0),
-        sample=_sample(found.get("partial_unexpected_list") or ()),
+        sample=_sample(found.get("partial_unexpected_list") or (), whole=staged.only_integers(expectation)),
         files=() if found["success"] else staged.files_of(indices) or staged.paths,
         error=found["error"],
     )
 
 
-def _sample(values: Sequence[object]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_shown(value) for value in values))[:_SAMPLE]
+def _sample(values: Sequence[object], *, whole: bool) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_shown(value, whole=whole) for value in values))[:_SAMPLE]
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401 - a value of any column
+def _shown(value: Any, *, whole: bool = False) -> str:  # noqa: ANN401 - a value of any column
     """Return a value as a reader would write it: numpy's and pandas' own wrappers say nothing to him."""
     if isinstance(value, list | tuple):
-        return f"({', '.join(_shown(each) for each in value)})"
+        return f"({', '.join(_shown(each, whole=whole) for each in value)})"
     if isinstance(value, str):
         return repr(value)
     if value is None or (isinstance(value, float) and value != value):  # noqa: PLR0124 - NaN is pandas' null
         return "null"
     plain = value.item() if type(value).__module__ == "numpy" else value
-    return str(plain)
+    return str(int(plain) if whole and isinstance(plain, float) else plain)
 
 
 def _json(value: Any) -> Any:  # noqa: ANN401 - an argument of any type

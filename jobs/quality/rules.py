@@ -81,7 +81,7 @@ class _Arguments:
         return InvalidExpectationError(f"{self._expectation.type}: {rule}")
 
 
-def literal(value: object) -> str:  # noqa: PLR0911 - a table of types
+def literal(value: object) -> str:
     """Return a value as a Spark SQL literal of the same type and exactly the same value."""
     match value:
         case bool():

@@ -34,6 +34,14 @@ class StagedRows:
         places = sorted({bisect_right(self.ends, index) for index in indices})
         return tuple(self.paths[place] for place in places)
 
+    def only_integers(self, expectation: Expectation) -> bool:
+        """Return whether all columns that the expectation names hold whole numbers, which pandas may show as others."""
+        named = columns_named([expectation]) or frozenset()
+        return all(
+            pa.types.is_integer(self.rows.schema.field(name).type)
+            for name in named.intersection(self.rows.column_names)
+        )
+
     def to_pandas(self) -> Any:  # noqa: ANN401 - a pandas DataFrame; pandas is imported late
         """Return the rows as pandas data that says exactly what the files say."""
         import pandas as pd  # noqa: PLC0415 - a second of start-up that only a judge needs

@@ -101,7 +101,11 @@ class DeltaLog:
             self._table.update_incremental()
         except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
             return self.reopen()
-        return self._table
+        return self._table if self._entry(self._table.version()).exists() else self.reopen()
+
+    def _entry(self, version: int) -> Path:
+        """Where a version's log entry lies: the newest one's always does, unless the table was dropped."""
+        return self._folder / "_delta_log" / f"{version:020d}.json"
 
     def reopen(self) -> DeltaTable:
         """Return the table as its log says, read anew."""
@@ -137,9 +141,9 @@ class DeltaLog:
 
     def sync(self, version: int) -> None:
         """Make one log entry durable: after this a power cut does not take it back."""
-        log = self._folder / "_delta_log"
-        sync_file(log / f"{version:020d}.json")
-        sync_folder(log)
+        entry = self._entry(version)
+        sync_file(entry)
+        sync_folder(entry.parent)
 
 
 def newest_entries(table: DeltaTable, *, first_look: int = 4) -> Iterator[LogEntry]:

@@ -208,7 +208,7 @@ def test_a_row_of_a_newer_version_stops_the_observer_by_name(warehouse, rows):
     payload = json.dumps({"kind": "claim", "format": 9, "writer": "tidemark 9.0", "row": {}})
     row = {"version": 2, "kind": "claim", "generation": 2, "nonce": "x", "at_ms": 1, "payload": payload}
     write_deltalake(str(_folder(warehouse)), pa.Table.from_pylist([row], schema=SCHEMA), mode="append")
-    with pytest.raises(UnknownFormatError, match="install tidemark 9.0 or newer"):
+    with pytest.raises(UnknownFormatError, match=r"install tidemark 9\.0 or newer"):
         store.observe()
 
 

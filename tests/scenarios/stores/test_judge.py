@@ -100,7 +100,7 @@ def test_no_rows_are_no_reason_to_fail(judge):
 
 
 def test_large_integers_beside_nulls_stay_exact(judge):
-    """pandas would round them to floating point: the sample shows the very value of the file."""
+    """Where pandas would round to floating point, the sample shows the very value of the file."""
     table = pa.table({"a": pa.array([2**60 + 1, None, 5])})
     verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "a", "max_value": 10}))
     assert (str(2**60 + 1),) == verdict.expectations[0].sample

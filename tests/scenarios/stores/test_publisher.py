@@ -140,8 +140,9 @@ APPEND_EXPECTED = {
 @pytest.mark.parametrize("foreign", FOREIGN)
 @pytest.mark.parametrize("between", [True, False], ids=["during", "before"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_foreign_commit_at_any_step_doubles_nothing(warehouse, tables, silver, schema, mode, foreign, between):
+def test_a_foreign_commit_at_any_step_doubles_nothing(tables, silver, schema, mode, foreign, between):
     """Appends go on behind it, upserts are set back to their files, and the note names it."""
+    warehouse = tables.warehouse
     path = str(warehouse.path(silver))
     tables.output.ensure(silver, schema, mode)
     first, second = tables.stage(silver, {"a": 1}), tables.stage(silver, {"b": 2})

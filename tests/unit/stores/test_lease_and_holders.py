@@ -67,7 +67,7 @@ def test_renewing_leaves_no_other_file(warehouse: Warehouse) -> None:
     """The replaced file leaves nothing beside the lease."""
     for _ in range(3):
         LeaseStore(warehouse).renew(Generation(1), this_process(), lease_ms=1)
-    assert ["lease"] == os.listdir(warehouse.path(warehouse.paths.folder))
+    assert ["lease"] == [path.name for path in warehouse.path(warehouse.paths.folder).iterdir()]
 
 
 def test_this_process_is_alive() -> None:

@@ -1,0 +1,53 @@
+"""What the tests of a tick share: warehouses, ticks without Spark, and what an undisturbed run leaves behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
+
+
+class Dead(BaseException):
+    """The process has died: nothing it still tries reaches the outside."""
+
+
+class Mortal:
+    """A boundary at which the process dies, the n-th time; from then on every boundary is where it lies."""
+
+    def __init__(self, name: str, occurrence: int = 1) -> None:
+        """Die there and then."""
+        self.dead = False
+        self._name = name
+        self._left = occurrence
+
+    def __call__(self, name: str) -> None:
+        """Cross a boundary, or die."""
+        if name == self._name:
+            self._left -= 1
+            self.dead = self.dead or self._left == 0
+        if self.dead:
+            raise Dead(name)
+
+
+@pytest.fixture
+def tick(tmp_path: Path) -> Callable[..., TickReport]:
+    """Run a tick of the sequence pipeline in this test's warehouse, without Spark."""
+
+    def run(**how: object) -> TickReport:
+        planned = how.pop("plan", None) or build()
+        listener, boundary, inbox = how.pop("listener", None), how.pop("boundary", None), how.pop("inbox", None)
+        engine = how.pop("engine", None) or LocalEngine()
+        settings = RuntimeSettings(warehouse=tmp_path, **how)
+        return run_tick(planned, settings, listener, engine=engine, boundary=boundary, inbox=inbox)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[object, ...]]]:
+    """Return the tables as a run leaves them that nothing disturbed."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine())
+    return read_cut(root)

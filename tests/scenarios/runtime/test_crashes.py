@@ -1,0 +1,72 @@
+"""A tick that dies at each of its boundaries, in process and without Spark; the next one makes up for it.
+
+Dying is played: from that boundary on nothing that the tick tries reaches the outside. What other
+threads have begun still ends, as another machine's would.
+"""
+
+from collections import Counter
+
+import pytest
+
+from checkpointing.identifiers import Generation
+from jobs.runtime.boundaries import boundary_names
+from jobs.runtime.tick import TickReport
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import build, read_cut
+
+NAMES = boundary_names(build().graph)
+RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "DiscardFiles"}
+"""What a first tick that goes well need not cross."""
+
+
+def dies(tick, name: str, occurrence: int = 1) -> bool:
+    """Run a tick that dies at the boundary; return whether it got there."""
+    boundary = Mortal(name, occurrence)
+    try:
+        tick(boundary=boundary)
+    except Dead:
+        pass
+    return boundary.dead
+
+
+@pytest.mark.parametrize("occurrence", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_crash_anywhere_changes_nothing_in_the_end(tick, tmp_path, undisturbed, name, occurrence):
+    """Whatever boundary the first tick dies at, after the next one the tables are those of an undisturbed run."""
+    dies(tick, name, occurrence)
+    report: TickReport = tick(take_over=True)
+    assert "" == report.message
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "RollForward" in name or "Leftovers" in name])
+def test_a_crash_during_recovery_is_met_by_the_next_recovery(tick, tmp_path, undisturbed, name):
+    """A tick that dies while it makes up for another one's death leaves its work to the third."""
+    assert dies(tick, "after:AppendRow", 2)
+    recovering = Mortal(name)
+    with pytest.raises(Dead):
+        tick(take_over=True, boundary=recovering)
+    assert recovering.dead
+    tick(take_over=True)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_every_boundary_is_crossed(tick):
+    """The names that a kill may be asked for are exactly those that ticks cross."""
+    crossed: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        crossed[name] += 1
+
+    tick(boundary=count)
+    assert not {name for name in crossed if name not in NAMES}
+    assert RARE >= {name.split(":")[1] for name in NAMES if name not in crossed}
+
+
+def test_a_committed_row_is_published_by_the_next_tick(tick):
+    """Dead right after the commit point, the checkpoint is the next tick's first one: not lost, not anew."""
+    assert dies(tick, "after:AppendRow", 2)
+    report = tick(take_over=True)
+    first = report.completed[0]
+    assert (2, Generation(1)) == (first.checkpoint, first.generation)
+    assert Generation(2) == report.generation

@@ -1,0 +1,213 @@
+"""A tick from its claim to its release, on real Delta tables, without Spark."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpointing.commit.fencing import newest_claim, release_of
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.job.door import JobDoor
+from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import StopKind, StopRequested, TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.driver import DoorFailedError, Inbox
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.trace import TickStarted, read_trace
+from jobs.stores.checkpoints import Appended
+from jobs.stores.holders import this_process
+from jobs.stores.lease import LeaseStore
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+
+
+def stores_at(root: Path) -> JobStores:
+    """Open the job's stores as another process would."""
+    return JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
+
+
+def files_of(root: Path) -> dict[str, int]:
+    """Return every file of the output tables with its size."""
+    tables = [root / BRONZE, root / GOLD]
+    return {str(path): path.stat().st_size for table in tables for path in table.rglob("*") if path.is_file()}
+
+
+class Notes:
+    """A listener that writes down what it is told, by name."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+
+    def claimed(self, claim, why):
+        self.heard.append(("claimed", claim.generation))
+
+    def recovered(self, recovery):
+        self.heard.append(("recovered", recovery.restored, recovery.rolled_forward, recovery.leftovers))
+
+    def completed(self, record, notes, versions):
+        self.heard.append(("completed", record.checkpoint, versions[BRONZE]))
+
+    def failed(self, checkpoint, reason, message):
+        self.heard.append(("failed", checkpoint, reason))
+
+    def progress(self, progress):
+        return
+
+
+class NoEngine(LocalEngine):
+    """An engine for ticks that must not need one."""
+
+    def run(self, *asked):
+        raise AssertionError(f"a micro-batch was run: {asked}")
+
+
+def test_a_tick_ends_caught_up_with_every_row_once(tick, tmp_path):
+    """After a tick every number is in bronze once and counted once in gold, at one cut."""
+    report = tick()
+    assert TickOutcome.CAUGHT_UP is report.outcome
+    tables = read_cut(tmp_path)
+    assert 300 == len(set(tables["bronze/numbers"])) == len(tables["bronze/numbers"])
+    assert 300 == sum(rows for _, rows, _ in tables["gold/by_key"])
+    assert 2 * sum(range(150)) == sum(total for _, _, total in tables["gold/by_key"])
+
+
+def test_a_second_tick_finds_nothing_and_changes_nothing(tick, tmp_path):
+    """A tick without new rows starts no engine, completes nothing and leaves the tables' files alone."""
+    tick()
+    before = files_of(tmp_path)
+    report = tick(engine=NoEngine())
+    assert (TickOutcome.CAUGHT_UP, ()) == (report.outcome, report.completed)
+    assert before == files_of(tmp_path)
+
+
+def test_the_listener_hears_claim_recovery_and_each_checkpoint_in_order(tick):
+    """Listeners are told in the order in which things happened, with the Delta version of each table."""
+    first, second = Notes(), Notes()
+    tick(listener=first)
+    tick(listener=second)
+    completed = [("completed", 1, 1), ("completed", 2, 2), ("completed", 3, 3)]
+    assert [("claimed", 1), ("recovered", None, None, 0), *completed] == first.heard
+    assert [("claimed", 2), ("recovered", 3, None, 0)] == second.heard
+
+
+def test_ids_go_on_where_the_last_tick_stopped(tick, tmp_path):
+    """A released job's next claim begins with the first unused id (A6)."""
+    tick(limits=TickLimits(checkpoints=1))
+    report = tick()
+    assert [2, 3] == [record.checkpoint for record in report.completed]
+    rows = stores_at(tmp_path).observe().rows
+    assert CheckpointId(4) == release_of(rows, Generation(2)).next_id
+
+
+def test_a_held_job_is_refused_by_name_and_left_alone(tick, tmp_path):
+    """While a live holder has a lease, another tick is told who it is, and the way out; nothing changes (G5)."""
+    tick(limits=TickLimits(checkpoints=1))
+    stores = stores_at(tmp_path)
+    seen = stores.observe()
+    claim = newest_claim(seen.rows).model_copy(update={"generation": 2, "nonce": "another", "holder": this_process()})
+    assert isinstance(stores.append(claim, seen.version), Appended)
+    LeaseStore(stores.warehouse).renew(Generation(2), claim.holder, 60_000)
+    before = stores.observe().version
+    with pytest.raises(JobHeldError, match=rf"process {os.getpid()} on .*generation 2.*--take-over"):
+        tick()
+    assert before == stores.observe().version
+    assert TickOutcome.CAUGHT_UP is tick(take_over=True).outcome
+    assert Generation(3) == newest_claim(stores.observe().rows).generation
+
+
+def test_a_cut_that_does_not_fit_is_refused_before_the_claim(tick, tmp_path):
+    """Another max_parallelism is refused naming both numbers, and the job stays free."""
+    tick()
+    before = stores_at(tmp_path).observe().version
+    with pytest.raises(CutDoesNotFitError, match="max_parallelism 128.*64"):
+        tick(plan=build(config=CONFIG.model_copy(update={"max_parallelism": 64})))
+    assert before == stores_at(tmp_path).observe().version
+
+
+def test_a_table_that_cannot_be_written_fails_the_tick_and_frees_the_job(tick, tmp_path):
+    """A foreign column type is named in the report, and the job is released."""
+    write_deltalake(str(tmp_path / BRONZE), pa.table({"split": [1]}))
+    report = tick()
+    assert (TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED) == (report.outcome, report.reason)
+    assert "bronze/numbers" in report.message
+    assert release_of(stores_at(tmp_path).observe().rows, report.generation) is not None
+
+
+def test_a_stop_ends_the_tick_in_order_and_the_next_goes_on(tick, tmp_path, undisturbed):
+    """Asked to stop now, a tick commits nothing more; the next one reads again what was not committed."""
+    inbox = Inbox()
+    inbox.put(StopRequested(StopKind.NOW))
+    report = tick(inbox=inbox, engine=LocalEngine(delay_ms=50))
+    assert (TickOutcome.STOPPED, ()) == (report.outcome, report.completed)
+    assert release_of(stores_at(tmp_path).observe().rows, report.generation) is not None
+    tick()
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_failed_micro_batch_fails_the_tick_and_loses_nothing(tick, tmp_path, undisturbed):
+    """An engine that breaks is named in the report; the next tick ends with the same tables."""
+
+    class Broken(LocalEngine):
+        def run(self, planned, effect, warehouse, job):
+            if effect.micro_batch == 2:
+                raise RuntimeError("out of paper")
+            return super().run(planned, effect, warehouse, job)
+
+    report = tick(engine=Broken())
+    assert TickOutcome.FAILED is report.outcome
+    assert "micro-batch 2 of vertex" in report.message
+    assert "out of paper" in report.message
+    tick()
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypatch, undisturbed):
+    """Where the door raises, the tick raises, with a trace that holds all facts so far; the job is free again."""
+    steps = JobDoor.step
+    seen = []
+
+    def broken(self, fact):
+        seen.append(fact)
+        if len(seen) == 9:
+            raise KeyError("no such vertex")
+        return steps(self, fact)
+
+    monkeypatch.setattr(JobDoor, "step", broken)
+    with pytest.raises(DoorFailedError, match="report it with the trace") as raised:
+        tick()
+    monkeypatch.undo()
+    facts = [entry.body for entry in read_trace(raised.value.trace)]
+    assert seen[-1] in facts
+    assert "KeyError" in facts[-1].error
+    assert TickOutcome.CAUGHT_UP is tick().outcome
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_the_trace_of_a_tick_replays_on_the_door(tick):
+    """From the trace alone a new door gives the very same effects, fact by fact."""
+    started, *entries = read_trace(tick().trace)
+    assert isinstance(started.body, TickStarted)
+    door = JobDoor(started.body.setup)
+    told = list(door.start(started.body.now_ms))
+    for entry in entries:
+        kind = type(entry.body).__name__
+        if told:
+            assert entry.body == told.pop(0)
+        else:
+            assert kind not in {"RunMicroBatch", "AppendRow", "EndTick"}, f"{kind} was not asked for"
+            told = list(door.step(entry.body))
+    assert [] == told
+
+
+def test_only_the_retained_cuts_stay(tick, tmp_path):
+    """Cuts go with the rows of their checkpoints: two are retained, the third went."""
+    tick()
+    stores = stores_at(tmp_path)
+    assert [None, 2, 3] == [(stores.read_cut(CheckpointId(n)) or {}).get(BRONZE) for n in (1, 2, 3)]
+    assert 3 == DeltaTable(str(tmp_path / BRONZE)).version()

@@ -1,0 +1,179 @@
+"""Spark and Delta's own writer as neighbours: what they read of ours, and what they may do to our tables."""
+
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, table_name
+from checkpointing.messages import Publication, PublishFailed, TablePublished
+from jobs.quality.expectation import Expectation, Suite
+from jobs.quality.judge import Judge
+from jobs.quality.rules import compile_row_rule
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def made(tables, schema):
+    """Return a maker of a published table: its name and its path as SQL names it."""
+
+    def make(name, mode):
+        table = table_name(f"silver/{name}")
+        tables.output.ensure(table, schema, mode)
+        files = tuple(tables.stage(table, rows) for rows in ({"a": 1, "b": 2}, {"c": 3}))
+        publication = Publication(table, mode, adds=files, files=files)
+        assert isinstance(tables.publisher.publish(publication, CheckpointId(1)), TablePublished)
+        return table, f"delta.`{tables.warehouse.path(table)}`", files
+
+    return make
+
+
+def _rows(spark, sql_name):
+    return sorted((row.k, row.v) for row in spark.sql(f"SELECT k, v FROM {sql_name}").collect())  # noqa: S608
+
+
+def _next(tables, table, mode, files, checkpoint=2):
+    fresh = tables.stage(table, {"d": 4})
+    publication = Publication(table, mode, adds=(fresh,), files=(*files, fresh))
+    return tables.publisher.publish(publication, CheckpointId(checkpoint))
+
+
+def test_spark_reads_tables_rows_and_cuts(spark, tables, warehouse, made, rows):
+    """Plain Delta for everybody: the published table at its cut, the rows and the cuts by SQL."""
+    table, name, files = made("read", TableMode.UPSERT)
+    store, cuts = CheckpointStore(warehouse), CutStore(warehouse)
+    store.append(rows.claim(1), 0)
+    store.append(rows.checkpoint(1), 1)
+    cuts.record(CheckpointId(1), [(table, 1)])
+    _next(tables, table, TableMode.UPSERT, files)
+    version = spark.sql(f"SELECT version FROM delta.`{warehouse.path(warehouse.paths.cuts)}`").first().version
+    assert [("a", 1), ("b", 2), ("c", 3)] == _rows(spark, f"{name} VERSION AS OF {version}")
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+    kinds = spark.sql(f"SELECT kind FROM delta.`{warehouse.path(warehouse.paths.checkpoints)}` ORDER BY version")
+    assert ["claim", "checkpoint"] == [row.kind for row in kinds.collect()]
+
+
+def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(spark, tables, made):
+    """Its active files become exactly the checkpoint's again; nothing is doubled."""
+    table, name, files = made("optimized", TableMode.UPSERT)
+    spark.sql(f"OPTIMIZE {name}")
+    result = _next(tables, table, TableMode.UPSERT, files)
+    assert "foreign OPTIMIZE at version 2" in result.note
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+
+
+def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(spark, tables, made):
+    """A DELETE under deletion vectors is met before and after the commit point; an append goes on."""
+    for mode in (TableMode.APPEND, TableMode.UPSERT):
+        table, name, files = made(f"vectors_{mode.value}", mode)
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
+        assert () == tables.output.check([table])
+        spark.sql(f"DELETE FROM {name} WHERE k = 'a'")
+        if mode is TableMode.APPEND:
+            assert () == tables.output.check([table])
+            assert isinstance(_next(tables, table, mode, files), TablePublished)
+            assert [("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+    (problem,) = tables.output.check([table])
+    assert "has deletion vectors on 1 files" in problem
+    result = _next(tables, table, mode, files)
+    assert isinstance(result, PublishFailed)
+    assert "foreign DELETE at version 3" in result.error
+    _follow(spark, problem)
+    assert () == tables.output.check([table])
+    assert isinstance(_next(tables, table, mode, files), TablePublished)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+
+
+def _follow(spark, *texts):
+    """Do what the problems tell a user to run."""
+    for text in texts:
+        for statement in re.findall(r"((?:ALTER|REORG) TABLE delta\.`[^`]+` .*?)(?: and (?=REORG)|, then|; |$)", text):
+            spark.sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("name", "statement", "feature"),
+    [
+        ("tracked", "SET TBLPROPERTIES ('delta.enableRowTracking'='true')", "rowTracking"),
+        ("timed", "SET TBLPROPERTIES ('delta.enableInCommitTimestamps'='true')", "inCommitTimestamp"),
+    ],
+)
+def test_a_feature_that_can_be_dropped_stops_by_name_and_its_way_out_works(
+    spark, tables, made, name, statement, feature
+):
+    """The problems name feature and version; running what they say sets the table free, nothing is lost."""
+    table, sql_name, files = made(name, TableMode.UPSERT)
+    spark.sql(f"ALTER TABLE {sql_name} {statement}")
+    problems = tables.output.check([table])
+    assert any(f"table {table} has the table feature {feature} (since version " in problem for problem in problems)
+    result = _next(tables, table, TableMode.UPSERT, files)
+    assert isinstance(result, PublishFailed)
+    assert "DROP FEATURE" in result.error
+    _follow(spark, *sorted(problems, key=lambda text: feature not in text))
+    assert () == tables.output.check([table])
+    assert isinstance(_next(tables, table, TableMode.UPSERT, files), TablePublished)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, sql_name)
+
+
+@pytest.mark.parametrize(
+    ("name", "statement", "feature"),
+    [
+        ("clustered", "CLUSTER BY (k)", "clustering"),
+        ("mapped", "SET TBLPROPERTIES ('delta.columnMapping.mode'='name')", "columnMapping"),
+        ("widening", "SET TBLPROPERTIES ('delta.enableTypeWidening'='true')", "typeWidening"),
+    ],
+)
+def test_a_feature_that_cannot_simply_be_dropped_says_so(spark, tables, made, name, statement, feature):
+    """The way out is honest about what Delta itself does not offer."""
+    table, sql_name, _ = made(name, TableMode.APPEND)
+    spark.sql(f"ALTER TABLE {sql_name} {statement}")
+    (problem,) = [text for text in tables.output.check([table]) if f"feature {feature}" in text]
+    assert "cannot drop it" in problem or "TRUNCATE HISTORY" in problem
+
+
+@pytest.mark.parametrize("statement", ["'delta.enableChangeDataFeed'='true'", "'delta.checkpointPolicy'='v2'"])
+@pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
+def test_harmless_features_go_on(spark, tables, made, statement, mode):
+    """What changes nothing for our commits is no problem."""
+    table, name, files = made(f"harmless_{mode.value}", mode)
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({statement})")
+    assert () == tables.output.check([table])
+    assert isinstance(_next(tables, table, mode, files), TablePublished)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+
+
+def test_row_rules_reject_in_spark_what_great_expectations_rejects(spark, tmp_path):
+    """Every kind of row rule, on values with quotes, backslashes and nulls, by Spark itself."""
+    table = pa.table(
+        {
+            "a": pa.array([1, None, -3, 7, None], pa.int64()),
+            "b": pa.array([1.5, None, -4.0, None, 2.0]),
+            "s": pa.array(["it's", "a\\b", None, "x1", ""]),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    handle = FileHandle("rows.parquet", table.num_rows, 1, 0)
+    expectations = (
+        Expectation("expect_column_values_to_not_be_null", {"column": "s"}),
+        Expectation("expect_column_values_to_be_null", {"column": "a"}),
+        Expectation("expect_column_values_to_be_between", {"column": "a", "min_value": 1, "strict_min": True}),
+        Expectation("expect_column_values_to_be_between", {"column": "b", "max_value": 1.5}),
+        Expectation("expect_column_value_lengths_to_be_between", {"column": "s", "min_value": 1, "max_value": 3}),
+        Expectation("expect_column_values_to_be_in_set", {"column": "s", "value_set": ["it's", "a\\b"]}),
+        Expectation("expect_column_values_to_not_be_in_set", {"column": "s", "value_set": ["it's", ""]}),
+        Expectation("expect_column_values_to_be_in_set", {"column": "a", "value_set": []}),
+        Expectation("expect_column_values_to_match_regex", {"column": "s", "regex": r"[a-z]\d$|\\"}),
+        Expectation("expect_column_values_to_not_match_regex", {"column": "s", "regex": r"^x\d"}),
+        Expectation("expect_column_pair_values_a_to_be_greater_than_b", {"column_A": "a", "column_B": "b"}),
+        Expectation("expect_column_pair_values_to_be_equal", {"column_A": "a", "column_B": "b"}),
+    )
+    verdict = Judge(tmp_path).judge(Suite("s", "t", expectations), [handle])
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    rejected = [frame.selectExpr(f"count_if(NOT {compile_row_rule(each)}) AS bad").first().bad for each in expectations]
+    assert [each.unexpected_count for each in verdict.expectations] == rejected

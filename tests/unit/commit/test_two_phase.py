@@ -1,0 +1,242 @@
+"""The commit of one checkpoint at a time: check, append, publish, record (F3, G5; issue 4, item 17)."""
+
+import pytest
+
+from checkpointing.commit.two_phase import (
+    TRANSITIONS,
+    CommitIdentity,
+    CommitState,
+    Committed,
+    Declined,
+    Draft,
+    Ended,
+    IdsReserved,
+    TwoPhaseCommit,
+    UnexpectedFactError,
+)
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
+from checkpointing.identifiers import EdgeId
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    PublishFailed,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RowRefused,
+    RowUnknown,
+    TablePublished,
+    TablesChecked,
+)
+from checkpointing.metadata.record import Claim, Holder, Statistics, VertexRecord
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+
+GRAPH = JobGraph(
+    (
+        Vertex("s", VertexKind.SOURCE, 1, splits=("a",)),
+        Vertex(
+            "v",
+            VertexKind.KEYED,
+            1,
+            (Table("out/log", TableMode.APPEND), Table("out/sums", TableMode.UPSERT, ("k",))),
+        ),
+    ),
+    (EdgeId("s", "v"),),
+)
+
+
+def handle(name):
+    """Return a file of that name."""
+    return FileHandle(name, 1, 1, 0)
+
+
+def ranged(name, batch):
+    """Return the upsert table's file of the one range."""
+    keyed = KeyedFile(handle(name), KeyedFileKind.BASE, 0, 127, Version(1, batch))
+    return (RangeFiles("out/sums", (keyed,)),)
+
+
+def draft(checkpoint, staged=(), ranges=(), subsumed=()):
+    """Return an acknowledged checkpoint that carries these files."""
+    snapshot = SubtaskSnapshot(staged=tuple(StagedFile("out/log", handle(n), after) for n, after in staged), ranges=ranges)
+    vertices = (
+        VertexRecord(vertex="s", micro_batch=0, subtasks=(SubtaskSnapshot(position="1"),), splits=("a",)),
+        VertexRecord(vertex="v", micro_batch=1, subtasks=(snapshot,)),
+    )
+    return Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=1), subsumed)
+
+
+@pytest.fixture
+def door():
+    """A commit door right after its claim at version 5."""
+    identity = CommitIdentity(job="j", generation=2, nonce="n", max_parallelism=128)
+    return TwoPhaseCommit(GRAPH, identity, parent=None, versions={}, at_version=5)
+
+
+def committed(door, offered, version, tables=2):
+    """Carry a draft through to its recorded cut; return its row."""
+    (check,) = door.offer(offered, 10)
+    assert isinstance(check, CheckTables)
+    (append,) = door.step(TablesChecked(offered.checkpoint, ()), 20)
+    effects = door.step(RowAppended(append.row.nonce, version), 30)
+    publishes = [effect for effect in effects if isinstance(effect, PublishTable)]
+    assert tables == len(publishes)
+    for place, publish in enumerate(publishes):
+        effects = door.step(TablePublished(offered.checkpoint, publish.publication.table, place + 1), 40)
+    (record,) = effects
+    assert isinstance(record, RecordCut)
+    done = door.step(CutRecorded(offered.checkpoint), 50)
+    assert isinstance(done[0], Committed)
+    return done[0].record
+
+
+def test_a_commit_goes_check_append_publish_record(door):
+    """Nothing is published before the row is in, and the cut is recorded last."""
+    row = committed(door, draft(1, staged=[("a", 0)], ranges=ranged("r1", 1)), 6)
+    assert (0, 1, 2, "n/1") == (row.parent, row.checkpoint, row.generation, row.nonce)
+    assert CommitState.IDLE is door.state
+
+
+def test_the_row_is_a_compare_and_swap_at_the_version_known_last(door):
+    """Each row is appended at exactly the version that the one before took."""
+    committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
+    door.offer(draft(2, staged=[("b", 1)]), 60)
+    (append,) = door.step(TablesChecked(2, ()), 70)
+    assert isinstance(append, AppendRow)
+    assert 6 == append.at_version
+
+
+def test_net_files_are_those_after_the_committed_parent(door):
+    """What a failed checkpoint staged is in the next row; what the parent published is not (design 3, corners)."""
+    committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
+    row = committed(door, draft(3, staged=[("a", 0), ("b", 1), ("c", 2)]), 7, tables=1)
+    assert ("b", "c") == tuple(file.path for file in row.tables[0].adds)
+
+
+def test_a_range_rewritten_twice_publishes_once(door):
+    """An upsert table's row names the live files of the cut, nothing in between."""
+    committed(door, draft(1, ranges=ranged("r1", 1)), 6, tables=1)
+    row = committed(door, draft(3, ranges=ranged("r3", 3)), 7, tables=1)
+    assert ("r3",) == tuple(file.path for file in row.tables[0].files)
+
+
+def test_a_table_without_changes_is_not_published(door):
+    """An empty epoch commits a row and touches no table."""
+    committed(door, draft(1, ranges=ranged("r1", 1)), 6, tables=1)
+    assert () == committed(door, draft(2, ranges=ranged("r1", 1)), 7, tables=0).tables
+
+
+def test_the_next_checkpoint_waits_for_the_cut(door):
+    """At most one checkpoint is committed but unpublished (item 17)."""
+    door.offer(draft(1, staged=[("a", 0)]), 10)
+    door.step(TablesChecked(1, ()), 20)
+    assert () == door.offer(draft(2, staged=[("a", 0), ("b", 1)]), 21)
+    door.step(RowAppended("n/1", 6), 30)
+    door.step(TablePublished(1, "out/log", 1), 40)
+    done, check = door.step(CutRecorded(1), 50)
+    assert (Committed, CheckTables) == (type(done), type(check))
+
+
+def test_a_changed_table_declines_before_the_commit_point(door):
+    """A mismatch found by the check appends no row and names the way out; the door goes on."""
+    door.offer(draft(1), 10)
+    (declined,) = door.step(TablesChecked(1, ("table t: drop the feature",)), 20)
+    assert isinstance(declined, Declined)
+    assert (CheckpointFailureReason.TABLE_CHANGED, "table t: drop the feature") == (declined.reason, declined.message)
+    assert CommitState.IDLE is door.state
+
+
+@pytest.mark.parametrize(
+    ("fact", "reason"),
+    [
+        (RowRefused("n/1", "process 9"), CheckpointFailureReason.FENCED),
+        (RowUnknown("n/1", "no answer"), CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE),
+    ],
+)
+def test_a_row_refused_or_unknown_ends_the_tick(door, fact, reason):
+    """A fenced-out or doubtful coordinator commits nothing more: only a new claim goes on (G5, E3)."""
+    door.offer(draft(1), 10)
+    door.step(TablesChecked(1, ()), 20)
+    (ended,) = door.step(fact, 30)
+    assert isinstance(ended, Ended)
+    assert reason is ended.reason
+    assert () == door.offer(draft(2), 40)
+
+
+def test_a_publication_that_fails_leaves_the_row_pending(door):
+    """After the commit point nothing is discarded: the next tick rolls the row forward."""
+    door.offer(draft(1, staged=[("a", 0)]), 10)
+    door.step(TablesChecked(1, ()), 20)
+    door.step(RowAppended("n/1", 6), 30)
+    (ended,) = door.step(PublishFailed(1, "out/log", "rowTracking: drop it"), 40)
+    assert isinstance(ended, Ended)
+    assert not door.in_doubt
+
+
+def test_the_tick_is_in_doubt_from_the_row_to_the_cut(door):
+    """While the outcome is unknown or unpublished the tick must not end in order."""
+    assert not door.in_doubt
+    door.offer(draft(1, staged=[("a", 0)]), 10)
+    assert not door.in_doubt
+    door.step(TablesChecked(1, ()), 20)
+    assert door.in_doubt
+    door.step(RowAppended("n/1", 6), 30)
+    door.step(TablePublished(1, "out/log", 1), 40)
+    assert door.in_doubt
+    door.step(CutRecorded(1), 50)
+    assert not door.in_doubt
+
+
+def test_subsumed_rows_leave_in_the_same_commit(door):
+    """The new row and the removal of subsumed ones are one append."""
+    door.offer(draft(9, subsumed=(4, 5)), 10)
+    (append,) = door.step(TablesChecked(9, ()), 20)
+    assert (4, 5) == append.subsumed
+
+
+def test_a_further_block_of_ids_is_reserved_between_commits(door):
+    """A claim of the same generation waits for its turn and is answered by IdsReserved."""
+    door.offer(draft(1), 10)
+    claim = Claim(
+        generation=2, holder=Holder(host="h", pid=1, started="s"), first_id=11, last_id=20, at_ms=0, nonce="n+11"
+    )
+    assert () == door.reserve(claim)
+    door.step(TablesChecked(1, ()), 20)
+    door.step(RowAppended("n/1", 6), 30)
+    _, append = door.step(CutRecorded(1), 40)
+    assert (claim, 6) == (append.row, append.at_version)
+    assert (IdsReserved(11, 20),) == door.step(RowAppended("n+11", 7), 50)
+
+
+UNAWAITED = [
+    TablesChecked(1, ()),
+    RowAppended("n/1", 6),
+    RowRefused("n/1", "x"),
+    RowUnknown("n/1", "x"),
+    TablePublished(1, "out/log", 1),
+    PublishFailed(1, "out/log", "x"),
+    CutRecorded(1),
+]
+
+
+@pytest.mark.parametrize("fact", UNAWAITED, ids=lambda fact: type(fact).__name__)
+def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
+    """Every (state, fact) pair that is not in the table is refused, and so is one for another checkpoint."""
+    before = door.snapshot()
+    with pytest.raises(UnexpectedFactError):
+        door.step(fact, 10)
+    assert before == door.snapshot()
+    door.offer(draft(7, staged=[("a", 0)]), 10)
+    before = door.snapshot()
+    with pytest.raises(UnexpectedFactError):
+        door.step(fact, 20)
+    assert before == door.snapshot()
+
+
+def test_every_transition_of_the_table_leads_to_a_known_state():
+    """The table names states only, and the end has no way out."""
+    assert all(targets for targets in TRANSITIONS.values())
+    assert not any(state is CommitState.ENDED for state, _ in TRANSITIONS)
