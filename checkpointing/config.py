@@ -46,7 +46,7 @@ class CheckpointConfig(BaseModel):
     and when the job is caught up (A11).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     interval_ms: Milliseconds | None = Field(default=None, ge=SHORTEST_INTERVAL_MS)
     """Time between periodic triggers; None: no periodic trigger (A2)."""

@@ -67,7 +67,9 @@ Duration = Annotated[Milliseconds, BeforeValidator(_from_duration)]
 class TickSettings(CheckpointConfig, BaseSettings):
     """How one tick runs. Build it by `resolve`, which knows the layers; raises ValidationError like any model."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=False)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=False, use_attribute_docstrings=True
+    )
 
     interval_ms: Duration | None = Field(default=None, ge=10)
     """Time between periodic triggers, in ms or like `10s`; None: no periodic trigger (A2)."""

@@ -43,7 +43,7 @@ class JobSetup:
     seed: int = 0
     idle_poll_ms: int = 500
     """How long an idle split is left alone before it is asked again."""
-    linger_ms: int = 200
+    linger_ms: int = 1_000
     """How long segments may wait for company while more is on its way: fewer, larger micro-batches."""
     credit_bytes: int = 64 * 1024 * 1024
     """Back-pressure: what may lie in one channel, sent and not yet processed."""

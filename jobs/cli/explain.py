@@ -2,17 +2,29 @@
 
 from rich.console import Console
 
+from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.render_graph import render_graph
-from jobs.cli.run import prepared
-from jobs.settings import Layer
+from jobs.launch import Launch, launch
+from jobs.pipeline import InvalidPipelineError
+from jobs.pipelines.registry import UnknownPipelineError
+from jobs.planner.explain import explain as explanation
+from jobs.settings import InvalidSettingsError, Layer
 from jobs.sources.port import SourceError
 
 
 def explain(reference: str, given: Layer, out: Console) -> None:
     """Show the pipeline's vertices, channels and tables; sources without input yet are shown without splits."""
-    found = prepared(reference, given).plan
+    plan = prepared(reference, given).plan
     try:
-        graph = found.with_discovered_splits().graph
-    except SourceError:
-        graph = found.graph
-    out.print(render_graph(found.job, graph))
+        plan = plan.with_discovered_splits()
+    except (SourceError, InvalidPipelineError):
+        out.print("the input is not there yet, so the number of splits is not known")
+    out.print(render_graph(explanation(plan)), soft_wrap=True)
+
+
+def prepared(reference: str, given: Layer) -> Launch:
+    """Return the planned pipeline; raise CommandError for what a user typed or set wrong."""
+    try:
+        return launch(reference, given)
+    except (UnknownPipelineError, InvalidSettingsError, InvalidPipelineError) as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error

@@ -17,9 +17,10 @@ def render_checkpoints(
 ) -> RenderableType:
     """Return the retained checkpoints of a job as a table, and who holds the job."""
     shown, cuts = list(records), frozenset(published)
-    grid = Grid("checkpoint", "kind", "triggered (UTC)", "epoch rows", "took", "aligned for", "held", "state", "cut")
+    grid = Grid("checkpoint", "kind", "triggered, UTC", "rows", "took", "aligned for", "held", "state", "cut")
     for column in (0, 3, 4, 5, 6, 7):
         grid.columns[column].justify = "right"
+    grid.columns[2].no_wrap = True
     for record in shown:
         grid.add_row(*_cells(record), "published" if record.checkpoint in cuts else "not yet")
     heading = Text.assemble((job, "bold"), f": {plural(len(shown), 'checkpoint')} retained")

@@ -8,12 +8,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.paths import ROOT
 from jobs.cli.reading_lines import Recipe, recipes
 
 
 def render_cut(job: str, checkpoint: CheckpointId, root: Path, cut: Mapping[TableName, int]) -> RenderableType:
-    """Return the versions of one consistent cut and the lines that read it; lines are never wrapped."""
-    ordered = dict(sorted(cut.items()))
+    """Return the versions of one consistent cut and the lines that read it; output tables first, states behind."""
+    ordered = dict(sorted(cut.items(), key=lambda entry: (entry[0].startswith(ROOT), entry[0])))
     heading = Text.assemble(("cut ", "bold"), (str(checkpoint), "bold"), f" of {job}: every table as of one moment")
     return Group(heading, _versions(ordered), *_recipes(recipes(root, ordered)))
 

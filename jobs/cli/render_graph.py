@@ -1,62 +1,78 @@
-"""`tidemark explain`: a pipeline as vertices, channels and tables, from its graph alone."""
+"""`tidemark explain`: a pipeline as vertices, channels and tables."""
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from jobs.cli.quantities import plural
+from checkpointing.graph import TableMode, VertexKind
+from jobs.cli.quantities import count, plural
+from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
 
 
-def render_graph(name: str, graph: JobGraph) -> RenderableType:
+def render_graph(plan: PlanExplanation) -> RenderableType:
     """Return the vertices in the order in which a record meets them, each with its inputs and its tables."""
-    channels = sum(len(graph.channels_into(vertex.id)) for vertex in graph.vertices)
     counts = (
-        plural(len(graph.vertices), "vertex", "vertices"),
-        plural(sum(1 for _ in graph.subtasks()), "subtask"),
-        plural(channels, "channel"),
-        plural(len(graph.tables()), "table"),
+        plural(len(plan.vertices), "vertex", "vertices"),
+        plural(sum(vertex.parallelism for vertex in plan.vertices), "subtask"),
+        plural(sum(_channels(vertex) for vertex in plan.vertices), "channel"),
+        plural(sum(len(vertex.tables) for vertex in plan.vertices), "table"),
     )
-    tree = Tree(Text.assemble((name, "bold"), f": {', '.join(counts)}"), guide_style="dim")
-    for vertex in graph.vertices:
-        branch = tree.add(Text.assemble((vertex.id, "bold cyan"), f"  {_kind(vertex)}{_aligning(graph, vertex)}"))
-        for line in _inputs(graph, vertex):
+    tree = Tree(Text.assemble((plan.job, "bold"), f": {', '.join(counts)}"), guide_style="dim")
+    for vertex in plan.vertices:
+        branch = tree.add(Text.assemble((vertex.id, "bold cyan"), f"  {_kind(vertex)}{_aligning(vertex)}"))
+        for line in _lines(vertex):
             branch.add(line)
-        for table in vertex.tables:
-            branch.add(Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(table)}"))
     return tree
 
 
-def _kind(vertex: Vertex) -> str:
+def _lines(vertex: VertexExplanation) -> Iterator[Text]:
+    for ordinal, read in enumerate(vertex.inputs):
+        yield Text.assemble(("← ", "yellow"), f"input {ordinal}: {_read(read)}")
+    for table in vertex.tables:
+        yield Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(table)}")
+
+
+def _kind(vertex: VertexExplanation) -> str:
     match vertex.kind:
         case VertexKind.SOURCE:
-            return f"source of {plural(vertex.parallelism, 'split')}: {', '.join(vertex.splits) or 'none yet'}"
+            cap = "" if vertex.rows_per_epoch is None else f", at most {plural(vertex.rows_per_epoch, 'row')} an epoch"
+            names = f": {', '.join(vertex.splits)}" if vertex.splits else ", its input is not there yet"
+            return f"source of {plural(vertex.parallelism, 'split')}{names}{cap}"
         case VertexKind.STATELESS:
-            return "stateless, materialises its rows"
+            return "stateless, writes its rows down"
         case VertexKind.KEYED:
-            return f"keyed, {plural(vertex.parallelism, 'subtask')} by ranges of key groups"
+            return f"keyed, {plural(vertex.parallelism, 'subtask')}"
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
-def _inputs(graph: JobGraph, vertex: Vertex) -> Iterator[Text]:
-    """Yield a line per input: where its channels come from."""
-    for edge in dict.fromkeys(channel.edge for channel in graph.channels_into(vertex.id)):
-        many = plural(graph.vertex(edge.upstream).parallelism, "channel")
-        yield Text.assemble(("← ", "yellow"), f"input {edge.input}: {edge.upstream}  ", (many, "yellow"))
+def _channels(vertex: VertexExplanation) -> int:
+    return sum(read.channels for read in vertex.inputs)
 
 
-def _aligning(graph: JobGraph, vertex: Vertex) -> str:
-    many = len(graph.channels_into(vertex.id))
-    return f", aligns the barriers of {many} channels" if many > 1 else ""
+def _aligning(vertex: VertexExplanation) -> str:
+    many = _channels(vertex)
+    return f", aligns the barriers of {count(many)} channels" if many > 1 else ""
 
 
-def _how(table: Table) -> str:
+def _read(read: InputExplanation) -> str:
+    what = "lazy slices" if read.lazy else "files"
+    keys = f", exchanged by {', '.join(read.keys)}" if read.keys else ""
+    return f"{read.upstream}  {plural(read.channels, 'channel')} of {what}{keys}"
+
+
+def _how(table: TableExplanation) -> str:
+    judged = "" if table.suite is None else f", judged at every barrier by suite {table.suite}"
+    columns = plural(len(table.columns), "column")
     match table.mode:
         case TableMode.APPEND:
-            how = "append"
+            return f"append, {columns}{judged}"
         case TableMode.UPSERT:
-            how = f"upsert by {', '.join(table.keys)}"
+            return f"upsert by {', '.join(table.keys)}, {columns}{judged}"
         case TableMode.STATE:
-            how = "operator state"
-    return f"{how}, judged by a suite at every barrier" if table.judged else how
+            return f"operator state by {', '.join(table.keys)}"
+        case _ as unreachable:
+            assert_never(unreachable)

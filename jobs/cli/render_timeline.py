@@ -138,7 +138,7 @@ def describe_position(position: str | None) -> str:
         return position
     if not isinstance(found, dict):
         return str(found)
-    parts = (f"{_value(value)} {name}" for name, value in found.items() if name != "format")
+    parts = (f"{name} {_value(value)}" for name, value in found.items() if name != "format")
     return ", ".join(parts)
 
 

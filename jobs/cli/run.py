@@ -13,18 +13,17 @@ from rich.console import Console
 from checkpointing.messages import TickOutcome
 from jobs.cli.display import display_for
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.explain import prepared
 from jobs.cli.flights_report import accounting, worst_routes
 from jobs.cli.observation import History, newest_restorable, observe_history
 from jobs.cli.progress import Tally
 from jobs.cli.render_flights import render_accounting, render_routes
 from jobs.cli.render_summary import render_caught_up, render_done, render_lines, render_places
 from jobs.cli.rows_ahead import rows_ahead
-from jobs.launch import Launch, launch
-from jobs.pipeline import InvalidPipelineError
-from jobs.pipelines.registry import UnknownPipelineError
+from jobs.launch import Launch
 from jobs.runtime.failures import JobHeldError
 from jobs.runtime.tick import TickReport, run_tick
-from jobs.settings import InvalidSettingsError, Layer
+from jobs.settings import Layer
 
 DEMO: Final = "flights"
 
@@ -46,14 +45,6 @@ def run(reference: str, given: Layer, out: Console, progress: Console) -> ExitCo
             raise CommandError(str(held), ExitCode.HELD) from held
     _summary(started, report, tally, out)
     return _ended(started, report)
-
-
-def prepared(reference: str, given: Layer) -> Launch:
-    """Return the planned pipeline; raise CommandError for what a user typed or set wrong."""
-    try:
-        return launch(reference, given)
-    except (UnknownPipelineError, InvalidSettingsError, InvalidPipelineError) as error:
-        raise CommandError(str(error), ExitCode.USAGE) from error
 
 
 def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) -> None:

@@ -6,17 +6,29 @@ threads have begun still ends, as another machine's would.
 
 from collections import Counter
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from checkpointing.identifiers import Generation
 from jobs.runtime.boundaries import boundary_names
 from jobs.runtime.tick import TickReport
 from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.sequence_job import build, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, build, read_cut
 
 NAMES = boundary_names(build().graph)
 RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "DiscardFiles"}
 """What a first tick that goes well need not cross."""
+
+
+def bronze_files(root) -> set[str]:
+    """Return the files that lie in the append table's folder for staged ones."""
+    return {str(path.relative_to(root / BRONZE)) for path in (root / BRONZE / "_data").rglob("*.parquet")}
+
+
+def bronze_active(root) -> set[str]:
+    """Return the files that the append table's log names."""
+    return {str(path) for path in pa.table(DeltaTable(str(root / BRONZE)).get_add_actions()).column("path").to_pylist()}
 
 
 def dies(tick, name: str, occurrence: int = 1) -> bool:
@@ -32,11 +44,12 @@ def dies(tick, name: str, occurrence: int = 1) -> bool:
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_crash_anywhere_changes_nothing_in_the_end(tick, tmp_path, undisturbed, name, occurrence):
-    """Whatever boundary the first tick dies at, after the next one the tables are those of an undisturbed run."""
+    """Whatever boundary a first tick dies at, the next one ends with an undisturbed run's tables and no leftover."""
     dies(tick, name, occurrence)
     report: TickReport = tick(take_over=True)
     assert "" == report.message
     assert undisturbed == read_cut(tmp_path)
+    assert bronze_active(tmp_path) == bronze_files(tmp_path)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "RollForward" in name or "Leftovers" in name])

@@ -1,0 +1,12 @@
+"""What Dagster loads: the definitions of every pipeline named here."""
+
+from typing import Final
+
+import dagster as dg
+
+from orchestration.pipelines import build_definitions
+
+PIPELINES: Final = ("flights",)
+"""Pipelines by name, or as `module:attribute`; each becomes assets, checks, a job and a schedule."""
+
+defs = dg.Definitions.merge(*(build_definitions(reference) for reference in PIPELINES))

@@ -1,0 +1,74 @@
+"""The launchpad's fields: those of the one settings model, as Dagster's configuration shows and checks them.
+
+Only what a user sets is handed on, so that everything else stays with the pipeline and the environment.
+"""
+
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import dagster as dg
+
+from jobs.settings import Layer, TickSettings, launchpad_layer
+
+REPORT_EVERY: Final = "report_every"
+REPORT_EVERY_DEFAULT: Final = 5
+
+_FIRST: Final = ("until_caught_up", "checkpoints", "duration_ms", "take_over", "warehouse", "data")
+"""What is set most often stands first."""
+
+
+def launchpad_schema() -> dict[str, dg.Field]:
+    """Return the configuration of a tick: every setting, none required."""
+    names = [*_FIRST, *(name for name in TickSettings.model_fields if name not in _FIRST)]
+    fields = {name: _field(name) for name in names}
+    fields[REPORT_EVERY] = dg.Field(
+        dg.Int,
+        is_required=False,
+        default_value=REPORT_EVERY_DEFAULT,
+        description=(
+            "Report every so many checkpoints as materializations while the tick runs; the last one always is. "
+            "Each report is an event for every table."
+        ),
+    )
+    return fields
+
+
+def given_settings(config: dict[str, Any]) -> Layer:
+    """Return the layer of settings that a run's configuration is."""
+    return launchpad_layer({name: value for name, value in config.items() if name != REPORT_EVERY})
+
+
+def _field(name: str) -> dg.Field:
+    found = TickSettings.model_fields[name]
+    default = "the pipeline's own" if found.default is None else _shown(found.default)
+    return dg.Field(
+        _dagster_type(name, _plain(found.annotation)),
+        is_required=False,
+        description=f"{found.description or name} Default, if neither pipeline nor environment sets it: {default}.",
+    )
+
+
+def _plain(annotation: Any) -> Any:  # noqa: ANN401 - any type that a field may have
+    """Return what a field holds, without None and without validators."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return _plain(next(each for each in get_args(annotation) if each is not type(None)))
+    return annotation
+
+
+def _dagster_type(name: str, plain: Any) -> Any:  # noqa: ANN401 - Dagster's own union of configuration types
+    if plain is bool:
+        return dg.Bool
+    if isinstance(plain, type) and issubclass(plain, Enum):
+        return dg.Enum(plain.__name__, [dg.EnumValue(member.value) for member in plain])
+    if get_origin(plain) is tuple:
+        return [str]
+    if plain is int and not name.endswith("_ms"):
+        return dg.Int
+    return dg.String
+
+
+def _shown(default: object) -> str:
+    return str(default.value if isinstance(default, Enum) else default)

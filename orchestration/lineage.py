@@ -1,0 +1,114 @@
+"""A job graph as assets: a source is an external asset, each table of a vertex an asset, edges as in the graph."""
+
+from collections.abc import Iterator
+from typing import Final, assert_never
+
+import dagster as dg
+import pyarrow as pa
+
+from checkpointing.graph import Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import JobName, TableName, VertexId
+from jobs.planner import JobPlan
+
+KINDS: Final = {"spark", "delta"}
+
+
+def table_key(table: TableName) -> dg.AssetKey:
+    """Return a table's asset key: the parts of its path under the warehouse."""
+    return dg.AssetKey(table.split("/"))
+
+
+def source_key(job: JobName, source: VertexId) -> dg.AssetKey:
+    """Return a source's asset key; sources of different jobs may bear the same id."""
+    return dg.AssetKey(["sources", job, source])
+
+
+def source_specs(plan: JobPlan) -> tuple[dg.AssetSpec, ...]:
+    """Return the sources, which no run materializes."""
+    return tuple(
+        dg.AssetSpec(
+            source_key(plan.job, source.id),
+            group_name=plan.job,
+            description=f"What source {source.id} of pipeline {plan.job} reads. Its position is part of every checkpoint.",
+        )
+        for source in plan.graph.sources()
+    )
+
+
+def table_specs(plan: JobPlan) -> tuple[dg.AssetSpec, ...]:
+    """Return the tables in topological order, a vertex's state before its outputs."""
+    return tuple(_spec(plan, vertex, table) for vertex in plan.graph.vertices for table in _ordered(vertex))
+
+
+def _spec(plan: JobPlan, vertex: Vertex, table: Table) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        table_key(table.name),
+        deps=list(dict.fromkeys(_deps(plan, vertex, table))),
+        group_name=plan.job,
+        kinds=set(KINDS),
+        description=_description(plan, vertex, table),
+        metadata={
+            "vertex": vertex.id,
+            "mode": table.mode.value,
+            "dagster/column_schema": _column_schema(plan.table_schemas[table.name]),
+        },
+    )
+
+
+def _ordered(vertex: Vertex) -> list[Table]:
+    return sorted(vertex.tables, key=lambda table: table.mode is not TableMode.STATE)
+
+
+def _deps(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[dg.AssetKey]:
+    """Yield what a table is made of: what its vertex reads, and for an output the vertex's state."""
+    for edge in sorted(plan.graph.upstream(vertex.id), key=lambda edge: edge.input):
+        yield from _handed_on(plan, plan.graph.vertex(edge.upstream))
+    for other in vertex.tables:
+        if other.mode is TableMode.STATE and table.mode is not TableMode.STATE:
+            yield table_key(other.name)
+
+
+def _handed_on(plan: JobPlan, vertex: Vertex) -> Iterator[dg.AssetKey]:
+    """Yield the asset of the rows that a vertex hands on; for one that keeps none, those that its rows come from."""
+    match vertex.kind:
+        case VertexKind.SOURCE:
+            yield source_key(plan.job, vertex.id)
+        case VertexKind.STATELESS | VertexKind.KEYED:
+            kept = plan.vertices[vertex.id].spec.table
+            if kept is not None:
+                yield table_key(kept.name)
+                return
+            state = [table for table in vertex.tables if table.mode is TableMode.STATE]
+            yield from (table_key(table.name) for table in state)
+            for edge in () if state else plan.graph.upstream(vertex.id):
+                yield from _handed_on(plan, plan.graph.vertex(edge.upstream))
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _description(plan: JobPlan, vertex: Vertex, table: Table) -> str:
+    match table.mode:
+        case TableMode.STATE:
+            return f"State of operator {vertex.id}, keyed by {_names(table.keys)}: exactly what the newest cut holds."
+        case TableMode.UPSERT:
+            return f"One row for each {_names(table.keys)}, written by vertex {vertex.id}."
+        case TableMode.APPEND:
+            kept = plan.vertices[vertex.id].spec.table
+            if kept is None or kept.name != table.name:
+                return f"Rows that failed a row rule of vertex {vertex.id}, each with the expectation that it failed."
+            return f"Every row of vertex {vertex.id}, once."
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _names(keys: tuple[str, ...]) -> str:
+    return ", ".join(f"`{key}`" for key in keys)
+
+
+def _column_schema(schema: pa.Schema) -> dg.TableSchema:
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
+            for field in schema
+        ]
+    )

@@ -1,0 +1,131 @@
+"""Who gets the job when several want it: by compare-and-swap in one process, by name between processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from checkpointing.messages import TickOutcome
+from jobs.runtime.boundaries import KILL_VARIABLE
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.tick import TickReport
+from tests.scenarios.runtime.sequence_job import read_cut
+
+PROGRAM = Path(__file__).with_name("sequence_job.py")
+LEASE = "_tidemark/numbers/lease"
+
+
+def start(root: Path, *flags: str, kill_at: str = "") -> subprocess.Popen[str]:
+    """Start a tick in a process of its own."""
+    environment = os.environ | {KILL_VARIABLE: kill_at}
+    command = [sys.executable, str(PROGRAM), str(root), *flags]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, object]:
+    """Wait for a tick and return what it printed."""
+    said, complained = process.communicate(timeout=120)
+    assert said, complained
+    return json.loads(said.splitlines()[-1])
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there."""
+    limit = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < limit, f"{path} never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturbed, take_over):
+    """Two ticks that saw the same version both append their claim: one runs, the other is told who was first."""
+    meet = threading.Barrier(2)
+    met = threading.local()
+
+    def together(name: str) -> None:
+        if name == "before:Claim" and not getattr(met, "once", False):
+            met.once = True
+            meet.wait(timeout=30)
+
+    def attempt() -> TickReport | JobHeldError:
+        try:
+            return tick(boundary=together, take_over=take_over)
+        except JobHeldError as held:
+            return held
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = [each.result() for each in [pool.submit(attempt), pool.submit(attempt)]]
+    winners = [end for end in ends if isinstance(end, TickReport)]
+    losers = [end for end in ends if isinstance(end, JobHeldError)]
+    assert (1, 1) == (len(winners), len(losers))
+    assert TickOutcome.CAUGHT_UP is winners[0].outcome
+    assert f"process {os.getpid()}" in str(losers[0])
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(tmp_path, undisturbed):
+    """While one process runs, another ends with the first one's pid; the first ends as if alone."""
+    first = start(tmp_path, "--delay-ms", "700")
+    wait_for(tmp_path / LEASE)
+    second = start(tmp_path)
+    assert first.pid == ended(second)["pid"]
+    assert "caught_up" == ended(first)["outcome"]
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_process_that_was_taken_over_commits_nothing_more(tmp_path, undisturbed):
+    """With --take-over the second process gets the job; the first is refused its next row and ends, naming why."""
+    first = start(tmp_path, "--delay-ms", "1500")
+    wait_for(tmp_path / LEASE)
+    assert "caught_up" == ended(start(tmp_path, "--take-over"))["outcome"]
+    fenced = ended(first)
+    assert "failed" == fenced["outcome"]
+    assert "claimed by process" in fenced["message"]
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_sigterm_ends_a_tick_in_order(tmp_path, undisturbed):
+    """A tick that is terminated releases the job, so that the next begins at once where it stopped."""
+    process = start(tmp_path, "--delay-ms", "700")
+    wait_for(tmp_path / LEASE)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert "stopped" == ended(process)["outcome"]
+    assert not (tmp_path / LEASE).exists()
+    assert "caught_up" == ended(start(tmp_path))["outcome"]
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("kill_at", ["after:Claim", "before:AppendRow#2", "before:RecordCut", "after:LogCommit:tables#3"])
+def test_a_killed_process_is_taken_over_at_once(tmp_path, undisturbed, kill_at):
+    """SIGKILL leaves a holder that is certainly dead: the next process starts at once and makes up for it."""
+    killed = start(tmp_path, kill_at=kill_at)
+    killed.communicate(timeout=120)
+    assert -signal.SIGKILL == killed.returncode
+    assert "caught_up" == ended(start(tmp_path))["outcome"]
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.spark
+@pytest.mark.parametrize("kill_at", ["after:RunMicroBatch#2", "after:AppendRow#2", "after:PublishTable:gold/by_key"])
+def test_a_killed_spark_tick_ends_as_an_undisturbed_one(tmp_path, undisturbed, kill_at):
+    """The same with real Spark: killed after staging, after the commit point and between two publications."""
+    killed = start(tmp_path, "--spark", kill_at=kill_at)
+    killed.communicate(timeout=280)
+    assert -signal.SIGKILL == killed.returncode
+    process = start(tmp_path, "--spark")
+    said, complained = process.communicate(timeout=280)
+    assert "caught_up" == json.loads(said.splitlines()[-1])["outcome"], complained
+    assert undisturbed == read_cut(tmp_path)
