@@ -41,11 +41,10 @@ def given_settings(config: dict[str, Any]) -> Layer:
 
 def _field(name: str) -> dg.Field:
     found = TickSettings.model_fields[name]
-    default = "the pipeline's own" if found.default is None else _shown(found.default)
+    default = _shown(found.default)
+    said = f" Default, if neither pipeline nor environment sets it: {default}." if default else ""
     return dg.Field(
-        _dagster_type(name, _plain(found.annotation)),
-        is_required=False,
-        description=f"{found.description or name} Default, if neither pipeline nor environment sets it: {default}.",
+        _dagster_type(name, _plain(found.annotation)), is_required=False, description=f"{found.description}{said}"
     )
 
 
@@ -71,4 +70,6 @@ def _dagster_type(name: str, plain: Any) -> Any:  # noqa: ANN401 - Dagster's own
 
 
 def _shown(default: object) -> str:
+    if default is None or default == ():
+        return ""
     return str(default.value if isinstance(default, Enum) else default)

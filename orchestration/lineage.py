@@ -29,7 +29,7 @@ def source_specs(plan: JobPlan) -> tuple[dg.AssetSpec, ...]:
         dg.AssetSpec(
             source_key(plan.job, source.id),
             group_name=plan.job,
-            description=f"What source {source.id} of pipeline {plan.job} reads. Its position is part of every checkpoint.",
+            description=f"What source {source.id} of pipeline {plan.job} reads. Every checkpoint holds its position.",
         )
         for source in plan.graph.sources()
     )

@@ -123,7 +123,8 @@ def _state(record: CheckpointRecord) -> Text:
 def _positions(vertices: tuple[VertexRecord, ...]) -> Grid:
     grid = Grid("source", "split", "position", title="positions", title_justify="left", title_style="bold")
     for vertex in vertices:
-        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False):
+        sources = zip(vertex.splits, vertex.subtasks, strict=True) if vertex.splits else ()
+        for split, subtask in sources:
             grid.add_row(vertex.vertex, split, describe_position(subtask.position))
     return grid
 

@@ -35,5 +35,6 @@ def _positions(restored: CheckpointRecord | None) -> dict[tuple[VertexId, SplitI
     return {
         (vertex.vertex, SplitId(split)): subtask.position
         for vertex in restored.vertices
+        if vertex.splits
         for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
     }

@@ -1,6 +1,7 @@
 """A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
 
-`python sequence_job.py WAREHOUSE [--spark] [--take-over]` runs one tick and prints its outcome as JSON.
+`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE]` runs one tick and prints its outcome as
+JSON. With a gate its micro-batches wait until that file is there.
 """
 
 import argparse
@@ -50,13 +51,14 @@ def build(rows: dict[str, int] | None = None, *, keys: int = KEYS, config: Check
 class LocalEngine:
     """Runs the pipeline's two operators in this process; writes the very files that tasks would."""
 
-    def __init__(self, *, delay_ms: int = 0) -> None:
-        """Take so long for every micro-batch."""
-        self._delay_ms = delay_ms
+    def __init__(self, *, gate: Path | None = None) -> None:
+        """Let every micro-batch wait until the file `gate` is there."""
+        self._gate = gate
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
         """Run one micro-batch."""
-        time.sleep(self._delay_ms / 1000)
+        while self._gate is not None and not self._gate.exists():
+            time.sleep(0.01)
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
         segments = [segment for entry in effect.inputs for segment in entry.segments]
         rows = pl.concat([_rows(segment, warehouse) for segment in segments])
@@ -148,12 +150,12 @@ def main() -> None:
     parser.add_argument("warehouse", type=Path)
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--take-over", action="store_true")
-    parser.add_argument("--delay-ms", type=int, default=0)
+    parser.add_argument("--gate", type=Path)
     given = parser.parse_args()
     settings = RuntimeSettings(
         warehouse=given.warehouse, take_over=given.take_over, spark=SparkConfig(cores=1, memory="512m")
     )
-    engine = None if given.spark else LocalEngine(delay_ms=given.delay_ms)
+    engine = None if given.spark else LocalEngine(gate=given.gate)
     try:
         report = run_tick(build(), settings, engine=engine)
     except JobHeldError as held:

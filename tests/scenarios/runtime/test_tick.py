@@ -145,7 +145,7 @@ def test_a_stop_ends_the_tick_in_order_and_the_next_goes_on(tick, tmp_path, undi
     """Asked to stop now, a tick commits nothing more; the next one reads again what was not committed."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))
-    report = tick(inbox=inbox, engine=LocalEngine(delay_ms=50))
+    report = tick(inbox=inbox)
     assert (TickOutcome.STOPPED, ()) == (report.outcome, report.completed)
     assert release_of(stores_at(tmp_path).observe().rows, report.generation) is not None
     tick()

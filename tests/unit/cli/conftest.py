@@ -39,7 +39,10 @@ def state_file(path="state/1.parquet", size=2048):
     return KeyedFile(FileHandle(path, 10, size, 7), KeyedFileKind.BASE, 0, 127, Version(Generation(1), 1))
 
 
-def record(checkpoint=7, parent=6, rows=12_000):
+POSITION = '{"format":1,"files":[{"a":1},{"b":2}],"consumed":1200}'
+
+
+def checkpoint_record(checkpoint=7, parent=6, rows=12_000, position=POSITION):
     """Return a checkpoint of one source and one joining vertex, triggered at STARTED_MS."""
     joined = VertexStatistics(
         vertex=VertexId("joined"),
@@ -57,7 +60,7 @@ def record(checkpoint=7, parent=6, rows=12_000):
         bytes_out=5000,
         busy_ms=640,
     )
-    source = SubtaskSnapshot(position='{"format":1,"files":[{"a":1},{"b":2}],"consumed":1200}')
+    source = SubtaskSnapshot(position=position)
     adds = (FileHandle("silver/flights/_data/1/joined-1-a.parquet", 11, 3000, 1),)
     return CheckpointRecord(
         job="flights",
@@ -80,3 +83,9 @@ def record(checkpoint=7, parent=6, rows=12_000):
         ),
         statistics=Statistics(triggered_ms=STARTED_MS, committed_ms=STARTED_MS + 1200, rows=rows, vertices=(joined,)),
     )
+
+
+@pytest.fixture
+def record():
+    """Return the maker of checkpoints."""
+    return checkpoint_record

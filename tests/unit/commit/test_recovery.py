@@ -6,9 +6,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableRecord
 
-CLAIM = Claim(
-    generation=1, holder=Holder(host="h", pid=1, started="s"), first_id=1, last_id=1_000, at_ms=0, nonce="n"
-)
+CLAIM = Claim(generation=1, holder=Holder(host="h", pid=1, started="s"), first_id=1, last_id=1_000, at_ms=0, nonce="n")
 DEAD = HolderObserved(alive=False, lease=None)
 
 

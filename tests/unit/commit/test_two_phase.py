@@ -61,7 +61,9 @@ def ranged(name, batch):
 
 def draft(checkpoint, staged=(), ranges=(), subsumed=()):
     """Return an acknowledged checkpoint that carries these files."""
-    snapshot = SubtaskSnapshot(staged=tuple(StagedFile("out/log", handle(n), after) for n, after in staged), ranges=ranges)
+    snapshot = SubtaskSnapshot(
+        staged=tuple(StagedFile("out/log", handle(n), after) for n, after in staged), ranges=ranges
+    )
     vertices = (
         VertexRecord(vertex="s", micro_batch=0, subtasks=(SubtaskSnapshot(position="1"),), splits=("a",)),
         VertexRecord(vertex="v", micro_batch=1, subtasks=(snapshot,)),

@@ -1,0 +1,157 @@
+"""Asset checks: the suites' verdicts as kept with the checkpoint, which are the coordinator's; and that the cut is one."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+from pydantic import TypeAdapter
+
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.messages import SuitesJudged
+from jobs.planner import JobPlan
+from jobs.quality.expectation import Expectation, Suite
+from jobs.quality.verdict import ExpectationVerdict, Verdict
+from jobs.runtime.suite_verdicts import verdicts_of
+from jobs.runtime.trace import decode
+from orchestration.lineage import table_key
+from orchestration.observation import Standing
+
+ONE_CUT: Final = "one_cut"
+_NAME_LENGTH_MAX: Final = 100
+_JUDGED: Final = b'"is":"SuitesJudged"'
+_HEAD: Final = 100
+"""Bytes of a trace's line within which it says what it is."""
+_VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
+
+
+def check_specs(plan: JobPlan) -> tuple[dg.AssetCheckSpec, ...]:
+    """Return a check for each expectation of each suite, and `one_cut` for each table."""
+    cuts = (
+        dg.AssetCheckSpec(
+            ONE_CUT,
+            asset=table_key(table.name),
+            description="The table shows the newest checkpoint, as all others do, at the Delta version of its cut.",
+        )
+        for table in plan.graph.tables()
+    )
+    return (*_suite_specs(plan), *cuts)
+
+
+def check_names(suite: Suite) -> dict[Expectation, str]:
+    """Return a name for each expectation of a suite, made of its type and column; a number tells equal ones apart."""
+    names: dict[Expectation, str] = {}
+    for expectation in suite.expectations:
+        name = _name(expectation)
+        same = sum(_name(other) == name for other in names)
+        names[expectation] = f"{name}_{same + 1}" if same else name
+    return names
+
+
+def cut_results(plan: JobPlan, stands: Standing) -> Iterator[dg.AssetCheckResult]:
+    """Yield for each table whether it shows the newest checkpoint at the version that its cut says, or later."""
+    newest = 0 if stands.epoch is None else stands.epoch.record.checkpoint
+    cut: Mapping[TableName, int] = {} if stands.epoch is None else stands.epoch.versions
+    for table in plan.graph.tables():
+        seen = stands.tables.get(table.name)
+        shows, version = (0, 0) if seen is None else (int(seen.shows), seen.version)
+        recorded = cut.get(table.name)
+        yield dg.AssetCheckResult(
+            passed=newest == 0 or (shows == newest and recorded is not None and recorded <= version),
+            asset_key=table_key(table.name),
+            check_name=ONE_CUT,
+            metadata={
+                "newest_checkpoint": newest,
+                "shows_checkpoint": shows,
+                "delta_version": version,
+                "delta_version_of_cut": "not recorded" if recorded is None else recorded,
+            },
+        )
+
+
+def kept_results(plan: JobPlan, stands: Standing) -> Iterator[dg.AssetCheckResult]:
+    """Yield every suite's verdict as it is kept with the newest checkpoint; rows that were not there met it."""
+    record = None if stands.epoch is None else stands.epoch.record
+    kept = {verdict.table: verdict for verdict in verdicts_of(record)} if record is not None else {}
+    for table, suite in plan.suites.items():
+        told = {} if record is None else {"checkpoint": record.checkpoint}
+        yield from _results(suite, kept.get(table), told)
+
+
+def rejected_results(plan: JobPlan, trace: Path) -> Iterator[dg.AssetCheckResult]:
+    """Yield the verdicts that the tick failed by, from its trace: no checkpoint holds them.
+
+    A suite that could not be judged fails with all its expectations. Raises OSError without a trace.
+    """
+    for answer in _rejections(trace):
+        told = {"rejected_checkpoint": int(answer.checkpoint)}
+        verdicts = {verdict.table: verdict for verdict in _VERDICTS.validate_json(answer.report)}
+        for table in plan.graph.vertex(answer.vertex).tables:
+            suite = plan.suites.get(table.name)
+            if suite is not None and (table.name in verdicts or not verdicts):
+                yield from _results(suite, verdicts.get(table.name), told, not_judged=answer.message)
+
+
+def _suite_specs(plan: JobPlan) -> Iterator[dg.AssetCheckSpec]:
+    for suite in plan.suites.values():
+        for expectation, name in check_names(suite).items():
+            yield dg.AssetCheckSpec(
+                name,
+                asset=table_key(TableName(suite.table)),
+                description=f"Suite {suite.name}, judged at every barrier: {expectation}",
+            )
+
+
+def _results(
+    suite: Suite, verdict: Verdict | None, told: Mapping[str, int], not_judged: str = ""
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield a result for each expectation; `not_judged` says why there is no verdict, '' if there were no rows."""
+    found = {} if verdict is None else {_identity(each.type, each.kwargs): each for each in verdict.expectations}
+    for expectation, name in check_names(suite).items():
+        one = found.get(_identity(expectation.type, expectation.kwargs))
+        said = "no rows have been judged by it" if one is None else str(one)
+        yield dg.AssetCheckResult(
+            passed=not not_judged if one is None else one.success,
+            asset_key=table_key(TableName(suite.table)),
+            check_name=name,
+            description=not_judged if one is None and not_judged else said,
+            metadata={
+                "suite": suite.name,
+                "rows": 0 if verdict is None else verdict.rows,
+                **told,
+                **({} if one is None else _found(one)),
+            },
+        )
+
+
+def _found(one: ExpectationVerdict) -> dict[str, dg.MetadataValue]:
+    return {
+        "unexpected_rows": dg.MetadataValue.int(one.unexpected_count),
+        "unexpected_percent": dg.MetadataValue.float(one.unexpected_percent),
+        "unexpected_values": dg.MetadataValue.json(list(one.sample)),
+        "files": dg.MetadataValue.json(list(one.files)),
+    }
+
+
+def _rejections(trace: Path) -> tuple[SuitesJudged, ...]:
+    """Return the last rejection of each vertex; other lines of the trace are not even parsed."""
+    last: dict[VertexId, SuitesJudged] = {}
+    with trace.open("rb") as lines:
+        for line in lines:
+            answer = decode(line).body if _JUDGED in line[:_HEAD] else None
+            if isinstance(answer, SuitesJudged) and not answer.passed:
+                last[answer.vertex] = answer
+    return tuple(last.values())
+
+
+def _identity(kind: str, kwargs: Mapping[str, object]) -> str:
+    """Return what an expectation and its verdict, which went through JSON, have in common."""
+    return f"{kind} {json.dumps(dict(kwargs), sort_keys=True, default=str)}"
+
+
+def _name(expectation: Expectation) -> str:
+    columns = (expectation.kwargs.get(argument) for argument in ("column", "column_A", "column_B"))
+    words = [expectation.type, *(column for column in columns if isinstance(column, str))]
+    return re.sub(r"[^A-Za-z0-9_]", "_", "_".join(words))[:_NAME_LENGTH_MAX]

@@ -1,0 +1,105 @@
+"""What Dagster shows of an epoch: numbers for every table, from a completed checkpoint's row."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import dagster as dg
+
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
+
+Metadata = dict[str, dg.MetadataValue]
+
+DATA_VERSION_TAG: Final = "dagster/data_version"
+"""Dagster's own tag: what lies downstream counts as out of date when it changes."""
+
+POSITION_SHOWN: Final = 500
+"""Characters of a source's position that are shown; `tidemark checkpoints show` has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A completed checkpoint, what publishing it met, and each table's Delta version."""
+
+    record: CheckpointRecord
+    notes: tuple[str, ...]
+    versions: Mapping[TableName, int]
+
+    @property
+    def data_version(self) -> str:
+        """The data version of every table of the cut: ids are never reused."""
+        return str(self.record.checkpoint)
+
+
+def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
+    """Return what is told of a table at a checkpoint; durations in ms, sizes in bytes.
+
+    `alignment_ms`, `bytes_held` and `rows_in` are the writing vertex's; `epoch_rows` are the rows that all
+    sources sent. A table that the checkpoint does not know yet has no numbers of its own.
+    """
+    statistics = epoch.record.statistics
+    told: Metadata = {
+        "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
+        "generation": dg.MetadataValue.int(epoch.record.generation),
+        "duration_ms": dg.MetadataValue.int(statistics.committed_ms - statistics.triggered_ms),
+        "epoch_rows": dg.MetadataValue.int(statistics.rows),
+        "committed_at": dg.MetadataValue.timestamp(statistics.committed_ms / 1000),
+    }
+    if table in epoch.versions:
+        told["delta_version"] = dg.MetadataValue.int(epoch.versions[table])
+    writer = next(vertex.id for vertex in graph.vertices if any(each.name == table for each in vertex.tables))
+    for vertex in statistics.vertices:
+        told |= _vertex_metadata(vertex) if vertex.vertex == writer else {}
+    for written in epoch.record.tables:
+        told |= _written(written) if written.table == table else {}
+    notes = [note for note in epoch.notes if note.startswith(f"{table}: ")]
+    return told | ({"notes": dg.MetadataValue.text("\n".join(notes))} if notes else {})
+
+
+def source_metadata(source: VertexId, epoch: Epoch) -> Metadata:
+    """Return where a source stands at a checkpoint: a position for every split."""
+    positions = {
+        split: (snapshot.position or "")[:POSITION_SHOWN]
+        for vertex in epoch.record.vertices
+        if vertex.vertex == source
+        for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=True)
+    }
+    return {
+        "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
+        "positions": dg.MetadataValue.json(json.loads(json.dumps(positions))),
+    }
+
+
+def _vertex_metadata(vertex: VertexStatistics) -> Metadata:
+    return {
+        "alignment_ms": dg.MetadataValue.int(vertex.alignment_ms),
+        "bytes_held": dg.MetadataValue.int(vertex.bytes_held),
+        "rows_in": dg.MetadataValue.int(vertex.rows_in),
+        "busy_ms": dg.MetadataValue.int(vertex.busy_ms),
+        "micro_batches": dg.MetadataValue.int(vertex.micro_batches),
+    }
+
+
+def _written(written: TableRecord) -> Metadata:
+    """An append table gained rows; an upsert table has rows; a state table's files count keys more than once."""
+    match written.mode:
+        case TableMode.APPEND:
+            return {
+                "rows_added": dg.MetadataValue.int(sum(file.rows for file in written.adds)),
+                "bytes_added": dg.MetadataValue.int(sum(file.bytes for file in written.adds)),
+            }
+        case TableMode.UPSERT:
+            return {
+                "dagster/row_count": dg.MetadataValue.int(sum(file.rows for file in written.files)),
+                "bytes": dg.MetadataValue.int(sum(file.bytes for file in written.files)),
+            }
+        case TableMode.STATE:
+            return {
+                "files": dg.MetadataValue.int(len(written.files)),
+                "bytes": dg.MetadataValue.int(sum(file.bytes for file in written.files)),
+            }
+        case _ as unreachable:
+            assert_never(unreachable)

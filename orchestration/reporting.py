@@ -1,0 +1,71 @@
+"""A tick's news as Dagster events, while it runs: materializations by epoch, and a few lines of log."""
+
+from collections.abc import Mapping
+
+import dagster as dg
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.runtime.listener import Progress, Recovery, SparkStarted
+from orchestration.epochs import DATA_VERSION_TAG, Epoch, table_metadata
+from orchestration.lineage import table_key
+
+
+class EpochReporter:
+    """Reports every so many checkpoints; the newest is held back, for the tick's end reports it.
+
+    Dagster writes an event down as soon as it is logged, so that its page plots a tick that still runs.
+    """
+
+    def __init__(self, context: dg.AssetExecutionContext, graph: JobGraph, every: int) -> None:
+        """Report each `every`-th checkpoint of this job."""
+        self._context = context
+        self._graph = graph
+        self._every = max(1, every)
+        self._seen = 0
+        self.held: Epoch | None = None
+        """The newest checkpoint that this tick completed, not reported yet; None if there is none."""
+
+    def claimed(self, claim: Claim, why: str) -> None:
+        """Log whose place this tick takes."""
+        self._context.log.info("generation %d: %s", claim.generation, why)
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Log where the tick begins."""
+        begins = "the beginning" if recovery.restored is None else f"checkpoint {recovery.restored}"
+        self._context.log.info("begins from %s; deleted %d leftover files", begins, recovery.leftovers)
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Report the checkpoint before this one if it is its turn, and hold this one."""
+        if self._seen and self._seen % self._every == 0:
+            self.report_held()
+        self._seen += 1
+        self.held = Epoch(record, notes, dict(versions))
+        for note in notes:
+            self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Log why a checkpoint failed."""
+        self._context.log.warning("checkpoint %d failed, %s: %s", checkpoint, reason.message, message)
+
+    def progress(self, progress: Progress) -> None:
+        """Log that Spark is there; rows and micro-batches are too many for an event log."""
+        if isinstance(progress, SparkStarted):
+            self._context.log.info("Spark started in %d ms", progress.duration_ms)
+
+    def report_held(self) -> None:
+        """Report the checkpoint that is held back, if there is one: once."""
+        epoch, self.held = self.held, None
+        if epoch is None:
+            return
+        for table in self._graph.tables():
+            self._context.log_event(
+                dg.AssetMaterialization(
+                    table_key(table.name),
+                    description=f"checkpoint {epoch.record.checkpoint}",
+                    metadata=table_metadata(self._graph, table.name, epoch),
+                    tags={DATA_VERSION_TAG: epoch.data_version},
+                )
+            )

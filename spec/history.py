@@ -1,0 +1,158 @@
+"""What happened in a run, in order, as the stores saw it: the one thing that the invariants judge.
+
+A simulation writes it as it goes. Whoever has a real run's rows, cuts and table logs can write it as well.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from checkpointing.config import CheckpointingMode
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.handles import KeyedFile
+from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName
+from checkpointing.messages import EndTick, Publication
+from checkpointing.metadata.record import CheckpointRecord, Claim
+
+
+@dataclass(frozen=True, slots=True)
+class JobClaimed:
+    """A generation's claim (or its next block of ids) is in."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class RowCommitted:
+    """A checkpoint's row is in; `kept` are the checkpoints that the table holds after that commit."""
+
+    record: CheckpointRecord
+    kept: tuple[CheckpointId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanged:
+    """A publication changed a table; `active` are its files at the new version."""
+
+    checkpoint: CheckpointId
+    publication: Publication
+    version: int
+    active: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CutWritten:
+    """Somebody recorded the cut of a checkpoint; `active` are the files of each table at that version."""
+
+    checkpoint: CheckpointId
+    versions: tuple[tuple[TableName, int], ...]
+    active: tuple[tuple[TableName, frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesDiscarded:
+    """Files were deleted; `needed` are those that a row or a table still named then."""
+
+    paths: tuple[str, ...]
+    needed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileMissed:
+    """Somebody who holds the job, or who publishes, wanted a file that had been deleted."""
+
+    path: str
+    wanted_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTriggered:
+    """A generation gave out an id."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEnded:
+    """Listeners were told that a checkpoint is complete (`reason` None) or aborted."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+    reason: CheckpointFailureReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBroken:
+    """A vertex met rows of one channel in another order than they were sent."""
+
+    vertex: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class TickOver:
+    """A tick came to its end by itself; `readable` is how far each split could be read then."""
+
+    generation: Generation
+    end: EndTick
+    readable: tuple[tuple[SplitId, int], ...]
+    newest: CheckpointRecord | None
+    """The newest row at that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickStuck:
+    """A tick waits for nothing (a deadlock), or works without end (a livelock)."""
+
+    generation: Generation
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoorBroke:
+    """A door raised what its docstring does not promise, or a fault-free tick did not catch up."""
+
+    generation: Generation
+    error: str
+
+
+Event = (
+    JobClaimed
+    | RowCommitted
+    | TableChanged
+    | CutWritten
+    | FilesDiscarded
+    | FileMissed
+    | CheckpointTriggered
+    | CheckpointEnded
+    | OrderBroken
+    | TickOver
+    | TickStuck
+    | DoorBroke
+)
+
+Rows = tuple[tuple[int, ...], ...]
+"""The rows of a file, each a tuple of whole numbers."""
+
+
+@dataclass(slots=True)
+class History:
+    """The events of a run in order, what its files hold (deleted ones too), and what it promised to keep."""
+
+    mode: CheckpointingMode
+    retained: int
+    max_parallelism: int
+    rows: Callable[[str], Rows]
+    """The rows of a table's or channel's file."""
+    state: Callable[[KeyedFile], dict[int, tuple[object, ...] | None]]
+    """What a state file says of keys; None: the key is gone."""
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Note what happened."""
+        self.events.append(event)
+
+    def multiset(self, paths: frozenset[str]) -> Counter[tuple[int, ...]]:
+        """Return the rows of these files together."""
+        return Counter(row for path in paths for row in self.rows(path))

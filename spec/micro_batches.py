@@ -1,0 +1,219 @@
+"""The simulated micro-batches: what each vertex of the small pipeline computes, on rows in memory.
+
+They keep the promises of the real ones: new immutable files only, a base after a few deltas, and an upsert
+range that was written for other key groups is written anew as soon as the vertex runs.
+"""
+
+from collections.abc import Iterable
+
+from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.snapshots import RangeFiles
+from spec.history import OrderBroken, Rows
+from spec.pipeline import (
+    BRONZE_ORDERS,
+    BRONZE_PAYMENTS,
+    JOINED,
+    JOINED_STATE,
+    JOINED_TABLE,
+    MAX_PARALLELISM,
+    ORDERS_TABLE,
+    PAYMENTS_TABLE,
+    TOTALS_STATE,
+    TOTALS_TABLE,
+    key_group,
+    key_of,
+    source_rows,
+    split_of,
+)
+from spec.world import StateRows, World, Written
+
+DELTAS_MAX = 3
+_TABLES = {BRONZE_ORDERS: ORDERS_TABLE, BRONZE_PAYMENTS: PAYMENTS_TABLE, JOINED: JOINED_TABLE}
+
+
+class MicroBatches:
+    """Runs micro-batches against a world. `in_order`: whether a channel's order must be seen (exactly once)."""
+
+    def __init__(self, world: World, *, in_order: bool) -> None:
+        """Write into that world."""
+        self._world = world
+        self._in_order = in_order
+
+    def run(self, effect: RunMicroBatch) -> MicroBatchFinished:
+        """Carry one out; raise FileGoneError if its generation was fenced out and a file is gone."""
+        inputs = {each.input: self._rows(each.segments, effect) for each in effect.inputs}
+        if effect.vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS):
+            outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs[0]),)
+        elif effect.vertex == JOINED:
+            outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
+        else:
+            outputs = self._keyed_sum(effect, inputs[0])
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, 1)
+
+    def _rows(self, segments: Iterable[Segment], effect: RunMicroBatch) -> Rows:
+        found: list[tuple[int, ...]] = []
+        for segment in segments:
+            if isinstance(segment, SourceSlice):
+                found += [(row,) for row in source_rows(segment.split, int(segment.start), int(segment.end))]
+            else:
+                for file in segment.files:
+                    found += self._read(file.path, effect).rows
+        return tuple(found)
+
+    def _read(self, path: str, effect: RunMicroBatch) -> Written:
+        reader = f"micro-batch {effect.micro_batch} of {effect.vertex}"
+        return self._world.read(path, reader, Generation(effect.generation))
+
+    # -------------------------------------------------------------- the vertices
+
+    def _keyed_join(self, effect: RunMicroBatch, orders: Rows, payments: Rows) -> tuple[SubtaskOutput, ...]:
+        outputs = []
+        for index, own in enumerate(_ranges(effect)):
+            left = [row for (row,) in orders if own.first <= key_group(key_of(row)) <= own.last]
+            right = [row for (row,) in payments if own.first <= key_group(key_of(row)) <= own.last]
+            if not left and not right:
+                outputs.append(SubtaskOutput())
+                continue
+            before = self._state(effect, index, own)
+            after, pairs = _join(before, left, right)
+            self._see_order(effect, after)
+            staged = self._appended(effect, pairs)
+            state = self._state_file(effect, index, own, before, after, JOINED_STATE)
+            outputs.append(SubtaskOutput(staged.emitted, staged.staged, state))
+        return tuple(outputs)
+
+    def _keyed_sum(self, effect: RunMicroBatch, pairs: Rows) -> tuple[SubtaskOutput, ...]:
+        outputs = []
+        for index, own in enumerate(_ranges(effect)):
+            mine = [pair for pair in pairs if own.first <= key_group(pair[0]) <= own.last]
+            current = next((each.files for each in effect.ranges[index] if each.table == TOTALS_TABLE), ())
+            fits = all((file.first_key_group, file.last_key_group) == (own.first, own.last) for file in current)
+            if not mine and fits:
+                outputs.append(SubtaskOutput())
+                continue
+            before = self._state(effect, index, own)
+            after = self._summed(effect, before, mine)
+            state = self._state_file(effect, index, own, before, after, TOTALS_STATE) if mine else ()
+            outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after),)))
+        return tuple(outputs)
+
+    def _summed(self, effect: RunMicroBatch, before: StateRows, pairs: list[tuple[int, ...]]) -> StateRows:
+        after: StateRows = {}
+        for key, order, payment, number in pairs:
+            count, total, last = _ints(after.get(key) or before.get(key) or (0, 0, 0))
+            if self._in_order and number != last + 1:
+                self._broken(effect, f"pair {number} of key {key} came after pair {last}")
+            after[key] = (count + 1, total + order + payment, number)
+        return after
+
+    # -------------------------------------------------------------- order
+
+    def _see_order(self, effect: RunMicroBatch, after: StateRows) -> None:
+        """Rows of one split must have come in the order in which the split has them."""
+        if not self._in_order:
+            return
+        for key, value in after.items():
+            orders, payments, _ = value or ((), (), 0)
+            newest: dict[int, int] = {}
+            for row in (*_tuple(orders), *_tuple(payments)):
+                split = split_of(row)
+                if newest.get(split, -1) >= row:
+                    self._broken(effect, f"row {row} of key {key} came after row {newest[split]}")
+                newest[split] = row
+
+    def _broken(self, effect: RunMicroBatch, what: str) -> None:
+        self._world.history.add(OrderBroken(str(effect.vertex), what))
+
+    # -------------------------------------------------------------- files
+
+    def _appended(self, effect: RunMicroBatch, rows: Rows) -> SubtaskOutput:
+        if not rows:
+            return SubtaskOutput()
+        table = _TABLES[effect.vertex]
+        file = self._write(effect, table, rows=rows)
+        return SubtaskOutput(emitted=(file,), staged=((table, file),))
+
+    def _state(self, effect: RunMicroBatch, index: int, own: KeyGroupRange) -> StateRows:
+        found: StateRows = {}
+        for keyed in effect.state[index]:
+            rows = self._read(keyed.file.path, effect).state
+            if keyed.kind is KeyedFileKind.BASE:
+                found = {
+                    key: value
+                    for key, value in found.items()
+                    if not keyed.first_key_group <= key_group(key) <= keyed.last_key_group
+                }
+            found |= {key: value for key, value in rows.items() if own.first <= key_group(key) <= own.last}
+        return found
+
+    def _state_file(  # noqa: PLR0913, PLR0917 - what a state file is made of
+        self,
+        effect: RunMicroBatch,
+        index: int,
+        own: KeyGroupRange,
+        before: StateRows,
+        after: StateRows,
+        table: TableName,
+    ) -> tuple[KeyedFile, ...]:
+        is_base = len(effect.state[index]) >= DELTAS_MAX
+        file = self._write(effect, table, state=before | after if is_base else after)
+        kind = KeyedFileKind.BASE if is_base else KeyedFileKind.DELTA
+        return (KeyedFile(file, kind, own.first, own.last, _version(effect)),)
+
+    def _range(
+        self, effect: RunMicroBatch, own: KeyGroupRange, current: tuple[KeyedFile, ...], changed: StateRows
+    ) -> RangeFiles:
+        rows = {row[0]: row for keyed in current for row in self._read(keyed.file.path, effect).rows}
+        mine = {key: row for key, row in rows.items() if own.first <= key_group(key) <= own.last}
+        mine |= {key: (key, *_ints(value or ())[:2]) for key, value in changed.items()}
+        if not mine:
+            return RangeFiles(TOTALS_TABLE, ())
+        file = self._write(effect, TOTALS_TABLE, rows=tuple(mine.values()))
+        keyed = KeyedFile(file, KeyedFileKind.BASE, own.first, own.last, _version(effect))
+        return RangeFiles(TOTALS_TABLE, (keyed,))
+
+    def _write(
+        self, effect: RunMicroBatch, table: TableName, *, rows: Rows = (), state: StateRows | None = None
+    ) -> FileHandle:
+        written = Written(Generation(effect.generation), effect.vertex, effect.micro_batch, rows, state or {})
+        return self._world.write(table, written, len(rows) or len(written.state))
+
+
+def _ranges(effect: RunMicroBatch) -> tuple[KeyGroupRange, ...]:
+    return key_group_ranges(MAX_PARALLELISM, len(effect.state))
+
+
+def _version(effect: RunMicroBatch) -> Version:
+    return Version(Generation(effect.generation), effect.micro_batch)
+
+
+def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRows, Rows]:
+    """Pair every new order with all payments of its key and every new payment with the older orders."""
+    after: StateRows = {}
+    pairs: list[tuple[int, ...]] = []
+    for side, row in [*((0, row) for row in left), *((1, row) for row in right)]:
+        key = key_of(row)
+        orders, payments, number = after.get(key) or before.get(key) or ((), (), 0)
+        others = _tuple(payments) if side == 0 else _tuple(orders)
+        for other in others:
+            number = _int(number) + 1
+            pairs.append((key, row, other, number) if side == 0 else (key, other, row, number))
+        mine = (*_tuple(orders), row) if side == 0 else _tuple(orders)
+        after[key] = (mine, _tuple(payments) if side == 0 else (*_tuple(payments), row), number)
+    return after, tuple(pairs)
+
+
+def _tuple(value: object) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _ints(value: tuple[object, ...]) -> tuple[int, ...]:
+    return tuple(_int(each) for each in value)

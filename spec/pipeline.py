@@ -1,0 +1,100 @@
+"""The small pipeline that the simulator runs and the reference model replays: its graph and its rows.
+
+    orders (splits a, b) -> bronze_orders   \
+                                             joined -> totals
+    payments (split c)   -> bronze_payments /
+
+A source row is one whole number, unique in the world, from which its split and its key can be told. So two
+tables' contents can be compared row by row, and the order of a split's rows can be seen anywhere downstream.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import EdgeId, SplitId, TableName, VertexId
+
+KEYS: Final = 6
+MAX_PARALLELISM: Final = 4
+ROW_BYTES: Final = 10
+
+ORDERS: Final = VertexId("orders")
+PAYMENTS: Final = VertexId("payments")
+BRONZE_ORDERS: Final = VertexId("bronze_orders")
+BRONZE_PAYMENTS: Final = VertexId("bronze_payments")
+JOINED: Final = VertexId("joined")
+TOTALS: Final = VertexId("totals")
+
+ORDERS_TABLE: Final = TableName("bronze/orders")
+PAYMENTS_TABLE: Final = TableName("bronze/payments")
+JOINED_TABLE: Final = TableName("silver/joined")
+TOTALS_TABLE: Final = TableName("gold/totals")
+JOINED_STATE: Final = TableName("state/joined")
+TOTALS_STATE: Final = TableName("state/totals")
+
+SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
+    ORDERS: (SplitId("a"), SplitId("b")),
+    PAYMENTS: (SplitId("c"),),
+}
+_ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2}
+_STRIDE: Final = 4
+
+
+def graph(parallelism: int) -> JobGraph:
+    """Return the graph with its keyed vertices at that parallelism."""
+    return JobGraph(
+        (
+            Vertex(ORDERS, VertexKind.SOURCE, 2, splits=SPLITS[ORDERS]),
+            Vertex(PAYMENTS, VertexKind.SOURCE, 1, splits=SPLITS[PAYMENTS]),
+            Vertex(BRONZE_ORDERS, VertexKind.STATELESS, 1, (Table(ORDERS_TABLE, TableMode.APPEND),)),
+            Vertex(BRONZE_PAYMENTS, VertexKind.STATELESS, 1, (Table(PAYMENTS_TABLE, TableMode.APPEND),)),
+            Vertex(
+                JOINED,
+                VertexKind.KEYED,
+                parallelism,
+                (Table(JOINED_TABLE, TableMode.APPEND, judged=True), Table(JOINED_STATE, TableMode.STATE)),
+            ),
+            Vertex(
+                TOTALS,
+                VertexKind.KEYED,
+                parallelism,
+                (Table(TOTALS_TABLE, TableMode.UPSERT, ("key",)), Table(TOTALS_STATE, TableMode.STATE)),
+            ),
+        ),
+        (
+            EdgeId(ORDERS, BRONZE_ORDERS),
+            EdgeId(PAYMENTS, BRONZE_PAYMENTS),
+            EdgeId(BRONZE_ORDERS, JOINED, 0),
+            EdgeId(BRONZE_PAYMENTS, JOINED, 1),
+            EdgeId(JOINED, TOTALS),
+        ),
+    )
+
+
+def source_rows(split: SplitId, start: int, end: int) -> Iterator[int]:
+    """Yield the rows of a split between two positions."""
+    ordinal = _ORDINALS[split]
+    return (place * _STRIDE + ordinal for place in range(start, end))
+
+
+def split_of(row: int) -> int:
+    """Return the ordinal of the split that a source row came from; later rows of a split are larger."""
+    return row % _STRIDE
+
+
+def key_of(row: int) -> int:
+    """Return a source row's key."""
+    return (row // _STRIDE * 5 + row % _STRIDE) % KEYS
+
+
+def key_group(key: int) -> int:
+    """Return a key's key group."""
+    return key % MAX_PARALLELISM
+
+
+def by_key(rows: Iterable[int]) -> dict[int, list[int]]:
+    """Return source rows by their keys, in order."""
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        found.setdefault(key_of(row), []).append(row)
+    return found

@@ -1,0 +1,243 @@
+"""The stores of a simulated warehouse, in memory: files, table logs, `checkpoints`, `cuts`.
+
+Each keeps the promises that its counterpart on Delta keeps, and no more: an append is a compare-and-swap,
+publishing is idempotent, a cut is recorded once. Files are kept after their deletion, so that the invariants
+can still compare contents; who reads a deleted one is found out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from checkpointing.commit.fencing import newest_checkpoint, newest_claim
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile
+from checkpointing.channel_items import StagedSegment
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row
+from spec.history import (
+    CutWritten,
+    FileMissed,
+    FilesDiscarded,
+    History,
+    JobClaimed,
+    RowCommitted,
+    Rows,
+    TableChanged,
+)
+from spec.pipeline import ROW_BYTES
+
+StateRows = dict[int, tuple[object, ...] | None]
+
+
+class FileGoneError(Exception):
+    """A file that had been deleted was wanted by somebody who no longer holds the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A staged file: who wrote it, and what is in it."""
+
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+    rows: Rows = ()
+    state: StateRows = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TableLog:
+    """A table's log: the active files at each version, and which checkpoint it shows."""
+
+    versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
+    shown: list[int] = field(default_factory=lambda: [0])
+    """By version: the checkpoint that it shows (the newest `txn`)."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return len(self.versions) - 1
+
+    @property
+    def active(self) -> frozenset[str]:
+        """The active files."""
+        return self.versions[-1]
+
+    def commit(self, active: frozenset[str], shown: int) -> None:
+        """Add a version."""
+        self.versions.append(active)
+        self.shown.append(shown)
+
+
+class World:
+    """One job's warehouse."""
+
+    def __init__(self, new_history: Callable[["World"], History]) -> None:
+        """Begin empty."""
+        self.now_ms = 1_000
+        self.files: dict[str, Written] = {}
+        self.gone: set[str] = set()
+        self.tables: dict[TableName, TableLog] = {}
+        self.version = 0
+        self.log: list[tuple[int, Row]] = []
+        self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
+        self.history = new_history(self)
+        self._needed: dict[CheckpointId, frozenset[str]] = {}
+
+    # -------------------------------------------------------------- files
+
+    def write(self, folder: str, written: Written, rows: int) -> FileHandle:
+        """Stage a new, immutable file."""
+        name = f"{written.vertex}-{written.micro_batch}-{len(self.files)}"
+        path = f"{folder}/_data/{written.generation}/{name}.parquet"
+        self.files[path] = written
+        return FileHandle(path, rows, rows * ROW_BYTES, 0)
+
+    def read(self, path: str, reader: str, generation: Generation) -> Written:
+        """Return a file's contents; raise FileGoneError if it is gone and the reader was fenced out before."""
+        if path in self.gone:
+            if generation < self.generation:
+                raise FileGoneError(path)
+            self.history.add(FileMissed(path, reader))
+        return self.files[path]
+
+    def rows_of(self, path: str) -> Rows:
+        """Return the rows of a file, whether it was deleted or not."""
+        return self.files[path].rows
+
+    def state_of(self, keyed: KeyedFile) -> StateRows:
+        """Return what a state file says, whether it was deleted or not."""
+        return self.files[keyed.file.path].state
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete files; deleting twice changes nothing."""
+        fresh = tuple(path for path in paths if path not in self.gone)
+        needed = self._in_use()
+        self.gone.update(fresh)
+        if fresh:
+            self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
+
+    def _in_use(self) -> set[str]:
+        used = {path for log in self.tables.values() for path in log.active}
+        for record in self.checkpoints():
+            used |= self.paths_of(record)
+        return used
+
+    def paths_of(self, record: CheckpointRecord) -> frozenset[str]:
+        """Return every file that a row names."""
+        if record.checkpoint not in self._needed:
+            self._needed[record.checkpoint] = frozenset(_paths(record))
+        return self._needed[record.checkpoint]
+
+    def discard_leftovers(self, current: Generation) -> None:
+        """Delete what older generations staged and certainly nothing references (K4)."""
+        newest = newest_checkpoint(self.rows())
+        self.discard(
+            [path for path, file in self.files.items() if path not in self.gone and _is_leftover(file, current, newest)]
+        )
+
+    # -------------------------------------------------------------- checkpoints
+
+    @property
+    def generation(self) -> Generation:
+        """The generation that holds the job."""
+        newest = newest_claim(self.rows())
+        return newest.generation if newest is not None else Generation(0)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return all rows."""
+        return tuple(row for _, row in self.log)
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """Return the checkpoints that the table holds, oldest first."""
+        return [row for _, row in self.log if isinstance(row, CheckpointRecord)]
+
+    def append(
+        self, row: Row, at_version: int, subsumed: tuple[CheckpointId, ...] = ()
+    ) -> RowAppended | RowRefused | RowUnknown:
+        """Append the row if the table is at that version; a nonce that is in is found again."""
+        if self.version == at_version:
+            self._commit(row, subsumed)
+            return RowAppended(row.nonce, self.version)
+        there = next((version for version, known in self.log if known.nonce == row.nonce), None)
+        if there is not None:
+            return RowAppended(row.nonce, there)
+        return RowRefused(row.nonce, f"generation {self.generation}")
+
+    def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...]) -> None:
+        self.version += 1
+        self.log = [
+            (version, known)
+            for version, known in self.log
+            if not (isinstance(known, CheckpointRecord) and known.checkpoint in subsumed)
+        ]
+        self.log.append((self.version, row))
+        if isinstance(row, CheckpointRecord):
+            self.history.add(RowCommitted(row, tuple(record.checkpoint for record in self.checkpoints())))
+        elif isinstance(row, Claim):
+            self.history.add(JobClaimed(row))
+
+    # -------------------------------------------------------------- tables
+
+    def table(self, name: TableName) -> TableLog:
+        """Return a table's log."""
+        return self.tables.setdefault(name, TableLog())
+
+    def publish(self, checkpoint: CheckpointId, publication: Publication) -> TablePublished:
+        """Make the table show the checkpoint, once; return the version at which it came to show it."""
+        log = self.table(publication.table)
+        if log.shown[-1] >= checkpoint:
+            version = next(at for at, shown in enumerate(log.shown) if shown >= checkpoint)
+            return TablePublished(checkpoint, publication.table, version)
+        wanted = publication.adds if publication.mode is TableMode.APPEND else publication.files
+        for file in wanted:
+            if file.path in self.gone:
+                self.history.add(FileMissed(file.path, f"publishing checkpoint {checkpoint} of {publication.table}"))
+        paths = frozenset(file.path for file in wanted)
+        active = log.active | paths if publication.mode is TableMode.APPEND else paths
+        log.commit(active, checkpoint)
+        self.history.add(TableChanged(checkpoint, publication, log.version, active))
+        return TablePublished(checkpoint, publication.table, log.version)
+
+    def optimize(self, name: TableName) -> None:
+        """A foreign OPTIMIZE: all active files of a table become one."""
+        log = self.table(name)
+        if len(log.active) < 2 or self.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
+            return
+        rows = tuple(row for path in sorted(log.active) for row in self.files[path].rows)
+        path = f"{name}/part-{log.version}-{len(self.files)}"
+        self.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
+        log.commit(frozenset({path}), log.shown[-1])
+
+    # -------------------------------------------------------------- cuts
+
+    def record_cut(self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...]) -> None:
+        """Record the cut of a checkpoint; the first one stays."""
+        active = tuple((name, self.table(name).versions[version]) for name, version in versions)
+        self.cuts.setdefault(checkpoint, dict(versions))
+        self.history.add(CutWritten(checkpoint, versions, active))
+
+
+def _paths(record: CheckpointRecord) -> Iterator[str]:
+    for vertex in record.vertices:
+        for snapshot in vertex.subtasks:
+            yield from (keyed.file.path for keyed in snapshot.state)
+            yield from (keyed.file.path for entry in snapshot.ranges for keyed in entry.files)
+            for held in snapshot.in_flight:
+                for segment in held.segments:
+                    if isinstance(segment, StagedSegment):
+                        yield from (file.path for file in segment.files)
+    for table in record.tables:
+        yield from (file.path for file in (*table.adds, *table.files))
+
+
+def _is_leftover(file: Written, current: Generation, newest: CheckpointRecord | None) -> bool:
+    """The rule of the clean-up: an older generation's file that came after everything that a row can name."""
+    if file.generation in (0, current) or file.generation > current:
+        return False
+    if newest is None or file.generation > newest.generation:
+        return True
+    if file.generation < newest.generation:
+        return False
+    counter = next((vertex.micro_batch for vertex in newest.vertices if vertex.vertex == file.vertex), None)
+    return counter is not None and file.micro_batch > counter

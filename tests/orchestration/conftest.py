@@ -1,0 +1,37 @@
+"""What the tests of the orchestration share: a Dagster instance, and Dagster runs of the tiny pipeline without Spark."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from jobs.runtime.tick import run_tick
+from orchestration.pipelines import build_definitions
+from tests.scenarios.runtime.sequence_job import JOB, LocalEngine
+
+NUMBERS = "tests.orchestration.numbers:build"
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """Return a Dagster instance that lives as long as the test."""
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture
+def run_job(tmp_path: Path, instance: dg.DagsterInstance) -> Callable[..., dg.ExecuteInProcessResult]:
+    """Run the pipeline's job in this process, in this test's warehouse; further settings are the launchpad's."""
+
+    def run(
+        reference: str = NUMBERS, engine: LocalEngine | None = None, **settings: object
+    ) -> dg.ExecuteInProcessResult:
+        definitions = build_definitions(reference, runner=partial(run_tick, engine=engine or LocalEngine()))
+        config = {"warehouse": str(tmp_path / "warehouse")} | settings
+        return definitions.resolve_job_def(JOB).execute_in_process(
+            run_config={"ops": {f"{JOB}_tick": {"config": config}}}, instance=instance, raise_on_error=False
+        )
+
+    return run

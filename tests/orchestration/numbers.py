@@ -1,0 +1,54 @@
+"""Tiny pipelines over numbers, as Dagster loads them: `tests.orchestration.numbers:build`, and one that is judged."""
+
+import os
+import signal
+from pathlib import Path
+
+from jobs.pipeline import Pipeline, count, sum_of
+from jobs.quality.expectation import Expectation
+from jobs.sources.sequence import SequenceSource
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine
+
+LARGEST_ALLOWED = 120
+"""The judged pipeline's suite rejects what is larger: first met in the third epoch of a hundred rows."""
+
+
+def build(_data: Path) -> Pipeline:
+    """Return numbers to bronze, counted by key in gold: what `LocalEngine` can run."""
+    return _pipeline(())
+
+
+def judged(_data: Path) -> Pipeline:
+    """Return the same, its bronze judged by a suite that the third epoch does not meet."""
+    bounds = {"column": "value", "min_value": 0, "max_value": LARGEST_ALLOWED}
+    return _pipeline(
+        (
+            Expectation("expect_column_values_to_be_between", bounds),
+            Expectation("expect_column_values_to_not_be_null", {"column": "value"}),
+        )
+    )
+
+
+def _pipeline(expectations: tuple[Expectation, ...]) -> Pipeline:
+    pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
+    if expectations:
+        numbers = numbers.expect(*expectations, suite="small_numbers")
+    numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
+    return pipeline
+
+
+class InterruptedEngine(LocalEngine):
+    """An engine during whose third micro-batch the process is interrupted, as Dagster's termination does it."""
+
+    def __init__(self) -> None:
+        """Count micro-batches."""
+        super().__init__()
+        self._left = 3
+
+    def run(self, *asked):
+        """Run one, interrupting the process in the third."""
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().run(*asked)

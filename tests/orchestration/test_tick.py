@@ -1,0 +1,139 @@
+"""A materialization is a tick: its epochs are shown, its refusals named, its verdicts checks."""
+
+import os
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Claim, Holder
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.holders import this_process
+from jobs.stores.warehouse import Warehouse
+from tests.orchestration.numbers import InterruptedEngine
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
+
+BRONZE_KEY = dg.AssetKey(BRONZE.split("/"))
+GOLD_KEY = dg.AssetKey(GOLD.split("/"))
+
+
+def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, object]]:
+    """Return the metadata of each materialization of a table, oldest first, its data version with it."""
+    records = instance.fetch_materializations(key, limit=100, ascending=True).records
+    return [
+        {name: value.value for name, value in record.asset_materialization.metadata.items()}
+        | {"data_version": record.asset_materialization.tags["dagster/data_version"]}
+        for record in records
+    ]
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """Return what the failed step says."""
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    return event.step_failure_data.user_failure_data.description
+
+
+def hold(root, holder: Holder) -> None:
+    """Claim the job for somebody, as his tick would."""
+    stores = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
+    claim = Claim(
+        generation=Generation(1),
+        holder=holder,
+        first_id=CheckpointId(1),
+        last_id=CheckpointId(100),
+        at_ms=stores.warehouse.now_ms(),
+        nonce="other",
+    )
+    stores.append(claim, stores.observe().version)
+
+
+def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, tmp_path):
+    """Every table is materialized once an epoch that is reported, with the numbers that Dagster plots."""
+    result = run_job(report_every=1)
+    assert result.success
+    assert 300 == len(read_cut(tmp_path / "warehouse")[BRONZE])
+    shown = materializations(instance, BRONZE_KEY)
+    assert [1, 2, 3] == [each["checkpoint"] for each in shown]
+    assert [100, 100, 100] == [each["rows_added"] for each in shown]
+    assert ["1", "2", "3"] == [each["data_version"] for each in shown]
+    assert "caught_up" == shown[-1]["outcome"]
+    assert DeltaTable(str(tmp_path / "warehouse" / BRONZE)).version() == shown[-1]["delta_version"]
+    assert {"duration_ms", "alignment_ms", "bytes_held", "epoch_rows"} < set(shown[0])
+    assert 7 == materializations(instance, GOLD_KEY)[-1]["dagster/row_count"]
+
+
+def test_a_second_materialization_is_caught_up_and_its_data_version_the_same(run_job, instance):
+    """A tick that finds nothing says so; what lies downstream is not out of date by it."""
+    run_job()
+    result = run_job()
+    assert result.success
+    first, second = materializations(instance, GOLD_KEY)
+    assert ("caught_up", 0, 3) == tuple(second[name] for name in ("outcome", "completed_checkpoints", "checkpoint"))
+    assert first["data_version"] == second["data_version"]
+    checks = result.get_asset_check_evaluations()
+    assert {("one_cut", True)} == {(check.check_name, check.passed) for check in checks}
+    assert 3 == len(checks)
+
+
+def test_a_source_shows_where_it_stands(run_job, instance):
+    """After a tick the source is observed with the position of each split."""
+    run_job()
+    (record,) = instance.fetch_observations(dg.AssetKey(["sources", JOB, "numbers"]), limit=5).records
+    assert {"a": "150", "b": "150"} == record.asset_observation.metadata["positions"].value
+
+
+def test_the_launchpad_bounds_a_tick_and_a_wrong_value_is_named(run_job):
+    """`checkpoints` ends a tick; a value that the settings refuse fails the Dagster run, naming field and place."""
+    result = run_job(checkpoints=1)
+    (last,) = [event for event in result.asset_materializations_for_node(f"{JOB}_tick") if event.asset_key == GOLD_KEY]
+    assert ("stopped", 1) == tuple(last.metadata[name].value for name in ("outcome", "completed_checkpoints"))
+    assert "interval_ms (set in the launchpad)" in failure(run_job(interval_ms="soon"))
+
+
+def test_a_job_that_is_held_is_refused_by_the_holders_name(run_job, tmp_path):
+    """While a living process holds the job a Dagster run fails naming it, and changes nothing; take_over takes it."""
+    warehouse = tmp_path / "warehouse"
+    hold(warehouse, this_process("another-run"))
+    said = failure(run_job())
+    assert f"process {os.getpid()} on" in said
+    assert "Dagster run another-run" in said
+    assert "take_over: true" in said
+    assert not (warehouse / BRONZE).exists()
+    assert run_job(take_over=True).success
+
+
+@pytest.mark.parametrize(("ended", "taken"), [(True, True), (False, False)])
+def test_a_holder_whose_dagster_run_has_ended_is_dead(run_job, instance, tmp_path, ended, taken):
+    """A holder on another host is taken over at once if Dagster knows that its run has ended, and not otherwise."""
+    run_id = "11111111-1111-4111-8111-111111111111"
+    status = dg.DagsterRunStatus.FAILURE if ended else dg.DagsterRunStatus.STARTED
+    instance.add_run(dg.DagsterRun(job_name=JOB, run_id=run_id, status=status))
+    hold(tmp_path / "warehouse", Holder(host="elsewhere", pid=1, started="then", dagster_run=run_id))
+    assert taken == run_job().success
+
+
+def test_a_terminated_dagster_run_ends_its_tick_in_order(run_job, instance, tmp_path):
+    """The interrupt stops the tick, which releases the job; the Dagster run is not a success, and nothing is lost."""
+    result = run_job(engine=InterruptedEngine())
+    assert not result.success
+    stores = JobStores(Warehouse(tmp_path / "warehouse", ProtocolPaths(JOB)), cross_freely)
+    assert "Release" == type(stores.observe().rows[-1]).__name__
+    assert run_job().success
+    assert 300 == len(read_cut(tmp_path / "warehouse")[BRONZE])
+
+
+def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):
+    """The expectation that failed is a failed check with its values, the others pass; the message says what to do."""
+    result = run_job("tests.orchestration.numbers:judged", report_every=100)
+    assert not result.success
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    between = checks["expect_column_values_to_be_between_value"]
+    assert not between.passed
+    assert "121" in between.metadata["unexpected_values"].value
+    assert checks["expect_column_values_to_not_be_null_value"].passed
+    assert "turn the expectation into a row rule" in failure(result)
+    assert [2] == [each["checkpoint"] for each in materializations(instance, BRONZE_KEY)]
+    assert 200 == len(read_cut(tmp_path / "warehouse")[BRONZE])

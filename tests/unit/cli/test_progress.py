@@ -1,0 +1,124 @@
+"""What a tick shows while it works, and how long its bar is."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
+from checkpointing.metadata.record import Claim, Holder
+from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
+from jobs.cli.progress import Tally
+from jobs.cli.rows_ahead import ENDLESS, rows_ahead
+from jobs.runtime.listener import MicroBatchRan, Recovery, RowsRead, SparkStarted, SparkStarting
+from jobs.sources.port import SourceError
+
+FLIGHTS = VertexId("flights")
+CLAIM = Claim(
+    generation=Generation(2),
+    holder=Holder(host="h", pid=1, started="s"),
+    first_id=CheckpointId(1),
+    last_id=CheckpointId(1000),
+    at_ms=0,
+    nonce="n",
+)
+
+
+class Split:
+    """A source of these splits; each has rows up to its number. Positions are whole numbers."""
+
+    def __init__(self, rows, error=None):
+        self.rows = rows
+        self.error = error
+
+    def splits(self):
+        return tuple(SplitId(name) for name in self.rows)
+
+    def poll(self, request):
+        if self.error:
+            raise SourceError(self.error)
+        start = int(request.position or 0)
+        end = min(self.rows[request.split], start + request.max_rows)
+        if start == end:
+            return None
+        return SourceSlice(request.source, request.split, str(start), str(end), "", end - start, 0)
+
+
+@pytest.fixture
+def told():
+    """Return a plain display and a function that gives the lines it has printed."""
+    out = io.StringIO()
+    display = PlainDisplay(Console(file=out, width=40, highlight=False), Tally(rows_ahead=24_000))
+    return display, lambda: out.getvalue().splitlines()
+
+
+def test_plain_lines_tell_a_tick(told, record):
+    """Claim, where it begins, Spark, each checkpoint with rows, seconds and how much is done."""
+    display, lines = told
+    display.claimed(CLAIM, "process 7 on h has died")
+    display.recovered(Recovery(CheckpointId(6), CheckpointId(6), 3))
+    display.progress(SparkStarting())
+    display.progress(SparkStarted(9_000))
+    display.progress(RowsRead(FLIGHTS, SplitId("EWR"), 12_000))
+    display.progress(MicroBatchRan(FLIGHTS, 1, 12_000, 300))
+    display.completed(record(), ("silver/flights: went on after version 6",), {})
+    assert [
+        "generation 2: process 7 on h has died",
+        "checkpoint 6 was committed and not yet published: published now",
+        "3 files of unfinished epochs removed: nothing refers to them",
+        "begins after checkpoint 6, 24,000 rows to read",
+        "Spark is starting",
+        "Spark is there after 9.00 s",
+        "checkpoint 7: 12,000 rows, 1.20 s, 12,000 of 24,000 (50 %)",
+        "  silver/flights: went on after version 6",
+    ] == lines()
+
+
+def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
+    """The reason's own message where no other is there."""
+    display, lines = told
+    display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "")
+    assert [
+        "checkpoint 7 failed: the checkpoint expired before it completed; its rows belong to the next one"
+    ] == lines()
+
+
+def test_a_live_display_counts_the_same(record):
+    """Bar or lines: the tally that the summary reads is one."""
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True), Tally(rows_ahead=100))
+    with display:
+        display.progress(SparkStarting())
+        display.progress(RowsRead(FLIGHTS, SplitId("EWR"), 13_000))
+        display.progress(MicroBatchRan(FLIGHTS, 1, 13_000, 300))
+        display.completed(record(), (), {})
+    tally = display.tally
+    assert (13_000, 12_000, 1_000, 13_000, 1) == (
+        tally.rows_read,
+        tally.rows_committed,
+        tally.rows_open,
+        tally.rows_ahead,
+        tally.micro_batches,
+    )
+
+
+def test_a_pipe_gets_lines_and_a_terminal_a_bar():
+    """A log must not be full of redrawn bars."""
+    assert type(display_for(Console(file=io.StringIO()), Tally())) is PlainDisplay
+    terminal = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
+    assert type(display_for(terminal, Tally())) is LiveDisplay
+
+
+def test_rows_ahead_are_those_after_the_restored_positions(record):
+    """From the start all of them, after a checkpoint the rest; vertices without splits have no position."""
+    sources = {FLIGHTS: Split({"EWR": 5_000, "JFK": 100})}
+    restored = record(position="1200")
+    assert 5_100 == rows_ahead(sources, None)
+    assert 3_900 == rows_ahead(sources, restored)
+
+
+def test_an_endless_or_unreadable_source_has_no_total():
+    """Then the bar has no length, and the tick itself says what is wrong."""
+    assert rows_ahead({FLIGHTS: Split({"EWR": 2 * ENDLESS})}, None) is None
+    assert rows_ahead({FLIGHTS: Split({"EWR": 1}, error="unreadable")}, None) is None

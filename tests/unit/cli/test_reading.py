@@ -1,0 +1,105 @@
+"""The lines that read a cut work as they are printed, and the reports read what the stores wrote."""
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Claim, Holder, Release
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.main import execute
+from jobs.cli.observation import newest_restorable, observe_history
+from jobs.cli.reading_lines import recipes, variable
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore
+from jobs.stores.warehouse import Warehouse
+
+SILVER = TableName("silver/flights")
+STATE = TableName("_tidemark/flights/state/joined")
+JOB = JobName("flights")
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """Two tables of three versions each, a row more in each; return their warehouse."""
+    for table in (SILVER, STATE):
+        for number in range(3):
+            write_deltalake(str(tmp_path / table), pa.table({"number": [number]}), mode="append")
+    return tmp_path
+
+
+@pytest.fixture
+def job(tmp_path, record):
+    """A job with checkpoint 6, published, and 7, committed only; held by a process of another machine."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(JOB), now_ms=lambda: 1_700_000_002_000)
+    holder = Holder(host="elsewhere", pid=9, started="s")
+    claim = Claim(
+        generation=Generation(2),
+        holder=holder,
+        first_id=CheckpointId(1),
+        last_id=CheckpointId(1000),
+        at_ms=0,
+        nonce="claim",
+    )
+    rows = (claim, record(6, 5).model_copy(update={"nonce": "six"}), record(7, 6))
+    store = CheckpointStore(warehouse)
+    for version, row in enumerate(rows):
+        store.append(row, version)
+    CutStore(warehouse).record(CheckpointId(6), [(SILVER, 4)])
+    return warehouse
+
+
+@pytest.mark.parametrize("engine", ["Polars", "DuckDB"])
+def test_the_lines_read_each_table_at_its_version(tables, engine):
+    """Version 0 has one row, version 2 has three, whichever engine reads."""
+    recipe = next(each for each in recipes(tables, {SILVER: 0, STATE: 2}) if each.engine == engine)
+    names: dict = {}
+    exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
+    read = [names[variable(table)] for table in (SILVER, STATE)]
+    rows = [each.collect().height if engine == "Polars" else each.num_rows for each in read]
+    assert [1, 3] == rows
+
+
+@pytest.mark.spark
+def test_sparks_lines_read_each_table_at_its_version(tables, spark):
+    """The same lines for a session that has Delta."""
+    recipe = next(each for each in recipes(tables, {SILVER: 0, STATE: 2}) if each.engine == "Spark")
+    names = {"spark": spark}
+    exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
+    assert [1, 3] == [names[variable(table)].count() for table in (SILVER, STATE)]
+
+
+def test_a_history_is_what_the_stores_hold(job):
+    """Newest first; a row without a cut is committed, not published; the holder is named."""
+    history = observe_history(job.root, JOB)
+    assert [7, 6] == [row.checkpoint for row in history.records]
+    assert ({SILVER: 4}, 1_700_000_002_000) == (history.cut(CheckpointId(6)).versions, history.cut(6).at_ms)
+    assert "held by process 9 on elsewhere, generation 2" == history.holder
+    assert 7 == newest_restorable(job.root, JOB).checkpoint
+    with pytest.raises(CommandError, match="committed, but its tables are not published yet"):
+        history.cut(CheckpointId(7))
+    with pytest.raises(CommandError, match="checkpoint 9 of flights is not retained: there are 7, 6"):
+        history.record(9)
+
+
+def test_a_released_job_is_free(job):
+    """After an orderly end nobody holds it."""
+    CheckpointStore(job).append(Release(generation=Generation(2), next_id=CheckpointId(8), at_ms=0, nonce="end"), 3)
+    assert "nobody holds the job: the last tick ended in order" == observe_history(job.root, JOB).holder
+
+
+def test_the_pipelines_name_may_be_left_out(job, capsys):
+    """`show 6` and `cut 6` are about the demo."""
+    for command in (["checkpoints", "show", "6"], ["cut", "6"], ["checkpoints", "list"]):
+        assert ExitCode.DONE == execute([*command, "--warehouse", str(job.root)])
+    shown = capsys.readouterr().out
+    assert "checkpoint 6 of flights" in shown
+    assert f"silver_flights = pl.scan_delta('{job.root}/silver/flights', version=4)" in shown
+    assert "2 checkpoints retained" in shown
+
+
+def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
+    """The newest row is committed only."""
+    assert ExitCode.FAILED == execute(["cut", "--warehouse", str(job.root)])
+    assert "'tidemark run flights' rolls it forward" in capsys.readouterr().err

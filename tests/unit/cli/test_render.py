@@ -1,0 +1,157 @@
+"""What the reports show, from plain data on a recording console."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpointing.graph import TableMode, VertexKind
+from checkpointing.identifiers import CheckpointId, JobName, SplitId, TableName, VertexId
+from jobs.cli.flights_report import Accounting, Route
+from jobs.cli.progress import CheckpointLine
+from jobs.cli.quantities import moment, plural, seconds, size
+from jobs.cli.render_checkpoints import render_checkpoints
+from jobs.cli.render_cut import render_cut
+from jobs.cli.render_flights import render_accounting, render_routes
+from jobs.cli.render_graph import render_graph
+from jobs.cli.render_summary import render_caught_up, render_done, render_lines
+from jobs.cli.render_timeline import describe_position, moments, render_timeline
+from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
+
+STARTED_MS = 1_700_000_000_000
+"""When the recorded checkpoint was triggered."""
+SILVER = TableName("silver/flights")
+GOLD = TableName("gold/delays_by_route")
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [(0, "0.00 s"), (450, "0.45 s"), (59_999, "60.00 s"), (125_000, "2 min 05 s"), (3_720_000, "1 h 02 min")],
+)
+def test_durations_are_read_in_the_unit_that_fits(milliseconds, said):
+    """Seconds with hundredths, then minutes, then hours."""
+    assert said == seconds(milliseconds)
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 B"), (1023, "1023 B"), (4300, "4.2 KiB"), (3 << 40, "3.0 TiB")])
+def test_sizes_are_read_in_the_largest_unit_that_leaves_one(number, said):
+    """Bytes are whole, larger units have a digit behind the point."""
+    assert said == size(number)
+
+
+def test_one_is_singular_and_moments_are_utc():
+    """`1 row`, `2 rows`, `2 vertices`; a moment does not depend on where it is read."""
+    assert ["1 row", "2 rows", "2 vertices"] == [plural(1, "row"), plural(2, "row"), plural(2, "vertex", "vertices")]
+    assert "2023-11-14 22:13:20" == moment(STARTED_MS)
+
+
+def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
+    """Trigger, each barrier at its channel, aligned, acknowledged, commit point, published."""
+    told = [(each.at_ms - STARTED_MS, each.what) for each in moments(record(), STARTED_MS + 1500)]
+    assert [
+        (0, "barrier 7 triggered"),
+        (100, "barrier on flights->joined:0[0]"),
+        (900, "barrier on weather->joined:1[0]"),
+        (900, "aligned after 0.80 s, 4.0 KiB held"),
+        (950, "acknowledged"),
+        (1200, "COMMIT POINT: the row is in `checkpoints`"),
+        (1500, "published, cut recorded"),
+    ] == told
+
+
+def test_a_timeline_shows_tables_state_and_positions(shown, record):
+    """What publishing meant for each table, the state's size with shared files counted once, and every position."""
+    text = shown(render_timeline(record(), STARTED_MS + 1500, {SILVER: 7, GOLD: 8}))
+    assert "checkpoint 7 of flights, builds on 6, generation 2: 12,000 rows" in text
+    assert "state 1 file, 2.0 KiB in all" in text
+    assert "files 2, consumed 1,200" in text
+    assert "append: adds │     1 │   11 │ 2.9 KiB │             7" in text
+    assert "upsert: all of it │     2 │   22 │ 5.9 KiB │             8" in text
+
+
+def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
+    """Between commit point and cut nothing pretends to be visible."""
+    text = shown(render_timeline(record(), None, {}))
+    assert "not published yet" in text
+    assert "published, cut recorded" not in text
+    assert "not published" in text.split("tables")[-1]
+
+
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [(None, "at its start"), ("105", "105"), ("not json", "not json"), ('{"format":1,"offset":105}', "offset 105")],
+)
+def test_positions_of_any_source_are_told_in_short(position, said):
+    """A position means something to its source alone; what is shown is still readable."""
+    assert said == describe_position(position)
+
+
+def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
+    """A line per checkpoint; a row without a recorded cut is not yet published."""
+    text = shown(render_checkpoints("flights", [record(8, 7), record(7, 6)], {CheckpointId(7)}, "held by somebody"))
+    lines = [line for line in text.splitlines() if "checkpoint │" in line]
+    assert ["not yet", "published"] == [line.split("│")[-2].strip() for line in lines]
+    assert "2 checkpoints retained" in text
+    assert "held by somebody" in text
+
+
+def test_a_cut_shows_output_tables_before_states(shown):
+    """Who wants to read comes for the tables."""
+    cut = {TableName("_tidemark/flights/state/joined"): 3, SILVER: 7}
+    text = shown(render_cut("flights", CheckpointId(7), Path("/w"), cut))
+    assert text.index("silver/flights") < text.index("_tidemark/flights/state/joined")
+
+
+def test_lines_of_a_cut_are_never_wrapped(shown):
+    """A line that is copied must be whole."""
+    deep = Path("/a") / "/".join(["very"] * 30)
+    text = shown(render_cut("flights", CheckpointId(7), deep, {SILVER: 7}), width=40)
+    assert f"silver_flights = pl.scan_delta('{deep}/silver/flights', version=7)" in text.splitlines()
+
+
+def test_a_summary_adds_up_epochs(shown):
+    """Rows so far are the sum of the epochs above."""
+    lines = [CheckpointLine(CheckpointId(n), 1000, 500, 20, 0, 2048, {}) for n in (1, 2)]
+    rows = [line.split("│")[1:4] for line in shown(render_lines(lines)).splitlines() if "KiB" in line]
+    assert [["1", "1,000", "1,000"], ["2", "1,000", "2,000"]] == [[cell.strip() for cell in row] for row in rows]
+    assert "flights is caught up: 2,000 rows in 2 checkpoints, 1.50 s" in shown(
+        render_done("flights", "is caught up", lines, 1500)
+    )
+
+
+def test_caught_up_is_said_in_one_line(shown):
+    """The second run changes nothing and says so."""
+    assert "flights is caught up: nothing new to read, all tables at checkpoint 29\n" == shown(
+        render_caught_up("flights", 29)
+    )
+
+
+def test_the_accounting_says_whether_it_holds(shown):
+    """Bronze = silver + quarantine + waiting, or a loud sentence."""
+    holds = shown(render_accounting(Accounting(336_776, 325_819, 9_430, 1_527)))
+    assert "bronze 336,776 = silver 325,819 + quarantine 9,430 + waiting for weather 1,527  holds" in holds
+    assert "DOES NOT HOLD" in shown(render_accounting(Accounting(336_776, 325_819, 9_430, 1_526)))
+
+
+def test_routes_are_shown_worst_first_as_given(shown):
+    """Carrier, destination, flights, mean and longest delay."""
+    text = shown(render_routes([Route("EV", "CAE", 106, 41.76, 1_200)]))
+    assert "│ EV      │ CAE │     106 │   41.8 min │ 1,200 min │" in text
+
+
+def test_explain_shows_channels_alignment_tables_and_suites(shown):
+    """A joining vertex of two inputs aligns the barriers of all their channels."""
+    source = VertexExplanation(VertexId("flights"), VertexKind.SOURCE, 2, (SplitId("EWR"), SplitId("JFK")), 500, (), ())
+    state = TableExplanation(TableName("_tidemark/f/state/joined"), TableMode.STATE, ("origin",), (), None)
+    silver = TableExplanation(SILVER, TableMode.APPEND, (), (("origin", "string"),), "sound")
+    reads = (
+        InputExplanation(VertexId("flights"), 2, lazy=True, keys=("origin",)),
+        InputExplanation(VertexId("weather"), 1, lazy=False, keys=("origin",)),
+    )
+    joined = VertexExplanation(VertexId("joined"), VertexKind.KEYED, 2, (), None, reads, (silver, state))
+    text = shown(render_graph(PlanExplanation(JobName("f"), (source, joined))))
+    assert "f: 2 vertices, 4 subtasks, 3 channels, 2 tables" in text
+    assert "flights  source of 2 splits: EWR, JFK, at most 500 rows an epoch" in text
+    assert "joined  keyed, 2 subtasks, aligns the barriers of 3 channels" in text
+    assert "← input 0: flights  2 channels of lazy slices, exchanged by origin" in text
+    assert "⇒ silver/flights  append, 1 column, judged at every barrier by suite sound" in text
+    assert "⇒ _tidemark/f/state/joined  operator state by origin" in text

@@ -1,0 +1,122 @@
+"""The one configuration: which layer wins, and what an error says."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.job.setup import TickLimits
+from jobs.settings import InvalidSettingsError, TickSettings, duration_ms, flags_layer, folder, launchpad_layer, resolve
+
+NOTHING = flags_layer({})
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch):
+    for name in TickSettings.model_fields:
+        monkeypatch.delenv(f"TIDEMARK_{name.upper()}", raising=False)
+
+
+def test_each_later_layer_wins(monkeypatch):
+    """Defaults < the pipeline's own < environment < flags, field by field."""
+    assert 1 == resolve({}, NOTHING).retained
+    assert 2 == resolve({"retained": 2}, NOTHING).retained
+    monkeypatch.setenv("TIDEMARK_RETAINED", "3")
+    assert 3 == resolve({"retained": 2}, NOTHING).retained
+    assert 4 == resolve({"retained": 2}, flags_layer({"retained": 4})).retained
+    assert 5 == resolve({"retained": 2}, launchpad_layer({"retained": 5})).retained
+
+
+def test_a_flag_that_was_not_given_covers_nothing():
+    """None from the command line means: leave it to the layers below."""
+    assert 2 == resolve({"retained": 2}, flags_layer({"retained": None})).retained
+
+
+def test_rules_over_several_fields_hold_across_layers():
+    """The pipeline counts rows of its source; the flag alone would be a contradiction."""
+    settings = resolve({"every_rows": 12_000, "rows_of": ("flights",)}, flags_layer({"every_rows": "500"}))
+    assert (500, ("flights",)) == (settings.every_rows, settings.rows_of)
+    with pytest.raises(InvalidSettingsError, match=r"rows_of \(given on the command line\): needs every_rows"):
+        resolve({}, flags_layer({"rows_of": "flights, weather"}))
+
+
+def test_an_error_names_field_rule_and_origin_of_each_refused_value(monkeypatch):
+    """Whoever reads it knows which of the four places to correct."""
+    monkeypatch.setenv("TIDEMARK_EVERY_ROWS", "-1")
+    with pytest.raises(InvalidSettingsError) as refused:
+        resolve({"retained": 0}, flags_layer({"duration_ms": "soon", "mode": "never"}), pipeline="pipeline flights")
+    assert {
+        "every_rows (TIDEMARK_EVERY_ROWS): must be greater than 0",
+        "retained (set by pipeline flights): must be greater than or equal to 1",
+        "duration_ms (given on the command line): write a duration like 30s, 5m or 2h, not 'soon'",
+        "mode (given on the command line): must be 'exactly_once' or 'at_least_once'",
+    } == {str(problem) for problem in refused.value.problems}
+
+
+def test_a_contradiction_names_the_origin_of_its_field():
+    """The core's rules over several fields come through with field and origin."""
+    with pytest.raises(InvalidSettingsError, match=r"max_concurrent \(set by the pipeline\): must be 1 with unaligned"):
+        resolve({"unaligned": True, "max_concurrent": 2}, NOTHING)
+
+
+def test_a_misspelt_variable_is_not_passed_over(monkeypatch):
+    """A setting that silently does nothing is worse than an error."""
+    monkeypatch.setenv("TIDEMARK_RETAIND", "3")
+    with pytest.raises(InvalidSettingsError, match="TIDEMARK_RETAIND: there is no such setting; did you mean TIDEMARK"):
+        resolve({}, NOTHING)
+
+
+def test_a_misspelt_setting_names_the_near_one():
+    """`--set retaind=3`."""
+    with pytest.raises(InvalidSettingsError, match=r"retaind .*did you mean retained"):
+        resolve({}, flags_layer({"retaind": "3"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("500ms", 500), ("30s", 30_000), ("1.5m", 90_000), ("2 h", 7_200_000)]
+)
+def test_durations_carry_their_unit(text, milliseconds):
+    """As a person writes them."""
+    assert milliseconds == duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5 minutes", "-5s", "s"])
+def test_a_duration_without_a_known_unit_is_refused(text):
+    """Nobody guesses whether 5 are seconds or minutes."""
+    with pytest.raises(ValueError, match="30s, 5m or 2h"):
+        duration_ms(text)
+
+
+def test_the_core_gets_its_part_and_the_tick_its_limits():
+    """The same values, in the types that protocol and runtime take."""
+    given = {"interval_ms": "10s", "mode": "at_least_once", "duration_ms": "5m", "checkpoints": "3"}
+    settings = resolve({}, flags_layer(given | {"until_caught_up": "false"}))
+    assert CheckpointConfig(interval_ms=10_000, mode=CheckpointingMode.AT_LEAST_ONCE) == settings.checkpoint_config()
+    assert TickLimits(until_caught_up=False, checkpoints=3, duration_ms=300_000) == settings.limits()
+
+
+def test_every_field_of_the_core_is_a_setting_with_its_default():
+    """What CheckpointConfig gains, TickSettings has."""
+    settings = TickSettings()
+    assert CheckpointConfig() == settings.checkpoint_config()
+
+
+@pytest.mark.parametrize("memory", ["lots", "2", "2gb", "0g"])
+def test_sparks_memory_is_written_as_spark_writes_it(memory):
+    """A JVM would say it too, but after seconds and in its own words."""
+    with pytest.raises(InvalidSettingsError, match=r"spark_memory .*512m or 2g"):
+        resolve({}, flags_layer({"spark_memory": memory}))
+
+
+def test_spark_runs_in_one_place():
+    """A master and a Connect server contradict each other."""
+    with pytest.raises(InvalidSettingsError, match=r"spark_master .*can't go with spark_connect_url"):
+        resolve({}, flags_layer({"spark_master": "local[2]", "spark_connect_url": "sc://h:1"}))
+
+
+def test_folders_are_known_before_the_pipeline_is(monkeypatch):
+    """Flag, then environment, then default; rules over other fields do not matter yet."""
+    assert Path("warehouse") == folder("warehouse", NOTHING)
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", "/elsewhere")
+    assert Path("/elsewhere") == folder("warehouse", flags_layer({"rows_of": "flights"}))
+    assert Path("/here") == folder("warehouse", flags_layer({"warehouse": Path("/here")}))

@@ -1,0 +1,239 @@
+"""The driver around the real job door, its effects carried out in memory."""
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId, TableName, VertexId
+from checkpointing.job.door import JobDoor
+from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    EndTick,
+    MicroBatchFinished,
+    NotifyComplete,
+    PollSource,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RowUnknown,
+    RunMicroBatch,
+    SliceOffered,
+    SourceIdle,
+    StopKind,
+    StopRequested,
+    SubtaskOutput,
+    TablePublished,
+    TablesChecked,
+    TickOutcome,
+    TimeAdvanced,
+)
+from checkpointing.metadata.record import Claim, Holder
+from jobs.runtime.driver import Clock, DoorFailedError, Driver, Inbox
+from jobs.runtime.listener import Narrator, SilentListener
+from jobs.runtime.trace import TickStarted, TraceWriter, read_trace
+from jobs.stores.warehouse import system_clock_ms
+
+SOURCE, SINK, TABLE = VertexId("numbers"), VertexId("bronze"), TableName("bronze/numbers")
+ROWS = 100
+
+
+def setup_of(limits: TickLimits | None = None, **config: object) -> JobSetup:
+    """Return the set-up of a job with one split and one append table."""
+    source = Vertex(SOURCE, VertexKind.SOURCE, 1, splits=(SplitId("a"),))
+    sink = Vertex(SINK, VertexKind.STATELESS, 1, (Table(TABLE, TableMode.APPEND),))
+    claim = Claim(
+        generation=Generation(1),
+        holder=Holder(host="h", pid=1, started="s"),
+        first_id=CheckpointId(1),
+        last_id=CheckpointId(1000),
+        at_ms=1,
+        nonce="n",
+    )
+    return JobSetup(
+        graph=JobGraph((source, sink), (EdgeId(SOURCE, SINK),)),
+        config=CheckpointConfig(**({"every_rows": 40, "slice_rows_max": 20, "micro_batch_rows_max": 20} | config)),
+        job=JobName("numbers"),
+        claim=claim,
+        at_version=1,
+        limits=limits or TickLimits(),
+        idle_poll_ms=20,
+    )
+
+
+class InMemory:
+    """Effects in memory: a source of a hundred rows, files that only have names, a table as a list of them."""
+
+    def __init__(self) -> None:
+        self.published: list[FileHandle] = []
+        self.completed: list[CheckpointId] = []
+        self.version = 1
+
+    def carry_out(self, effect):
+        match effect:
+            case PollSource():
+                start = int(effect.position or 0)
+                end = min(start + effect.max_rows, ROWS)
+                if start == end:
+                    return SourceIdle(effect.source, effect.split)
+                piece = SourceSlice(effect.source, effect.split, str(start), str(end), "", end - start, end - start)
+                return SliceOffered(piece)
+            case RunMicroBatch():
+                rows = sum(segment.rows for entry in effect.inputs for segment in entry.segments)
+                file = FileHandle(f"{TABLE}/_data/1/{effect.micro_batch}", rows, rows, 0)
+                return MicroBatchFinished(effect.vertex, effect.micro_batch, (SubtaskOutput(staged=((TABLE, file),)),))
+            case CheckTables():
+                return TablesChecked(effect.checkpoint, ())
+            case AppendRow():
+                self.version += 1
+                return RowAppended(effect.row.nonce, self.version)
+            case PublishTable():
+                self.published.extend(effect.publication.adds)
+                return TablePublished(effect.checkpoint, effect.publication.table, len(self.published))
+            case RecordCut():
+                return CutRecorded(effect.checkpoint)
+            case NotifyComplete():
+                self.completed.append(effect.checkpoint)
+                return None
+            case _:
+                return None
+
+
+class Ride:
+    """One drive of the door with these handlers; afterwards its end and its trace."""
+
+    def __init__(
+        self, path: Path, handlers: InMemory, setup: JobSetup, *, inbox: Inbox | None = None, clock=None
+    ) -> None:
+        self.door = JobDoor(setup)
+        self.narrator = Narrator(SilentListener())
+        self._path, self._setup = path, setup
+        with TraceWriter(path) as trace:
+            self.driver = Driver(
+                self.door, handlers, inbox or Inbox(), trace, self.narrator, Clock(clock or system_clock_ms)
+            )
+            self.end, self.late = self.driver.run(setup, 5_000)
+
+    @property
+    def bodies(self) -> list[object]:
+        """What the trace holds."""
+        return [entry.body for entry in read_trace(self._path)]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Return where a ride's trace goes."""
+    return tmp_path / "1.ndjson"
+
+
+def test_the_door_is_driven_until_it_has_caught_up(trace):
+    """Every row is published once, every checkpoint told, and the loop ends with nothing running."""
+    handlers = InMemory()
+    ride = Ride(trace, handlers, setup_of())
+    assert (EndTick(TickOutcome.CAUGHT_UP), ()) == (ride.end, ride.late)
+    assert ROWS == sum(file.rows for file in handlers.published)
+    assert [1, 2, 3] == handlers.completed == [record.checkpoint for record in ride.narrator.completed]
+    assert handlers.version == ride.driver.at_version
+
+
+def test_time_is_told_before_every_fact_and_never_goes_back(trace):
+    """Even if the machine's clock jumps to and fro, the door sees a time that only rises."""
+    ticks = itertools.count(1_000, 7)
+    ride = Ride(trace, InMemory(), setup_of(), clock=lambda: next(ticks) * (-1) ** next(ticks) + 5_000)
+    started, *bodies = ride.bodies
+    assert isinstance(started, TickStarted)
+    facts = [body for body in bodies if type(body).__name__ in {"TimeAdvanced", "SliceOffered", "RowAppended"}]
+    assert all(
+        isinstance(one, TimeAdvanced) for one, two in itertools.pairwise(facts) if not isinstance(two, TimeAdvanced)
+    )
+    times = [body.now_ms for body in bodies if isinstance(body, TimeAdvanced)]
+    assert sorted(times) == times
+
+
+def test_timers_fire_without_a_fact(trace):
+    """A job that has nothing to read still takes its periodic checkpoints, woken by the clock alone."""
+    handlers = InMemory()
+    limits = TickLimits(until_caught_up=False, checkpoints=4)
+    ride = Ride(trace, handlers, setup_of(limits, every_rows=None, interval_ms=30))
+    assert TickOutcome.FAILED is not ride.end.outcome
+    assert 4 <= len(handlers.completed)
+
+
+def test_a_stop_that_came_before_the_start_is_obeyed(trace):
+    """Nothing is committed once a stop is asked for."""
+    inbox = Inbox()
+    inbox.put(StopRequested(StopKind.NOW))
+    ride = Ride(trace, InMemory(), setup_of(), inbox=inbox)
+    assert TickOutcome.STOPPED is ride.end.outcome
+    assert [] == [body for body in ride.bodies if isinstance(body, AppendRow)]
+
+
+def test_a_row_of_unknown_fate_ends_the_tick(trace):
+    """When nobody can tell whether the row is in, the tick fails and publishes nothing of it."""
+
+    class Doubtful(InMemory):
+        def carry_out(self, effect):
+            return RowUnknown(effect.row.nonce, "lost") if isinstance(effect, AppendRow) else super().carry_out(effect)
+
+    handlers = Doubtful()
+    ride = Ride(trace, handlers, setup_of())
+    assert (TickOutcome.FAILED, []) == (ride.end.outcome, handlers.published)
+    assert "lost" in ride.end.message
+
+
+def test_an_effect_that_has_no_failure_fact_ends_the_tick_by_name(trace):
+    """A cut that cannot be recorded is no decision of the door: the tick fails and names it."""
+
+    class Full(InMemory):
+        def carry_out(self, effect):
+            if isinstance(effect, RecordCut):
+                raise OSError("disk full")
+            return super().carry_out(effect)
+
+    ride = Ride(trace, Full(), setup_of())
+    assert (TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (
+        ride.end.outcome,
+        ride.end.reason,
+    )
+    assert "RecordCut: OSError: disk full" == ride.end.message == ride.bodies[-1].error
+
+
+def test_a_door_that_raises_is_a_bug_and_says_where_the_trace_is(trace):
+    """An answer that nobody asked for makes the door raise; the fact is the last but one line of the trace."""
+    inbox = Inbox()
+    inbox.put(RowAppended("nobody", 3))
+    with pytest.raises(DoorFailedError, match=str(trace)):
+        Ride(trace, InMemory(), setup_of(), inbox=inbox)
+    *_, fact, broken = [entry.body for entry in read_trace(trace)]
+    assert RowAppended("nobody", 3) == fact
+    assert "UnexpectedFactError" in broken.error
+
+
+def test_what_still_runs_at_the_end_is_waited_for_in_bounds_and_named(trace):
+    """A micro-batch that hangs does not keep a stopped tick from ending."""
+    hang = threading.Event()
+
+    class Hanging(InMemory):
+        def carry_out(self, effect):
+            if isinstance(effect, RunMicroBatch):
+                inbox.put(StopRequested(StopKind.NOW))
+                hang.wait(10)
+            return super().carry_out(effect)
+
+    inbox = Inbox()
+    setup = setup_of()
+    door = JobDoor(setup)
+    with TraceWriter(trace) as writer:
+        driver = Driver(door, Hanging(), inbox, writer, Narrator(SilentListener()), Clock(system_clock_ms))
+        end, late = driver.run(setup, 50)
+    hang.set()
+    assert (TickOutcome.STOPPED, ("RunMicroBatch",)) == (end.outcome, late)
