@@ -1,4 +1,4 @@
-"""Asset checks: the suites' verdicts as kept with the checkpoint, which are the coordinator's; and that the cut is one."""
+"""Asset checks: the suites' verdicts, as kept with the checkpoint, and whether all tables show one cut."""
 
 import json
 import re

@@ -17,7 +17,7 @@ from orchestration.epochs import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a job stands: its newest checkpoint with the recorded cut (None before the first), the tables as they are."""
+    """Where a job stands: its newest checkpoint with its cut (None before the first), and the tables as they are."""
 
     epoch: Epoch | None
     tables: Mapping[TableName, TableSeen]

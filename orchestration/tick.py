@@ -92,7 +92,7 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
         run = instance.get_run_by_id(run_id)
         return None if run is None else run.is_finished
 
-    return replace(started.runtime(), dagster_run=context.run_id, run_ended=run_ended)
+    return replace(started.runtime(), dagster_run=context.run.run_id, run_ended=run_ended)
 
 
 def _failed(plan: JobPlan, report: TickReport) -> Iterator[Events]:

@@ -150,7 +150,7 @@ class MicroBatches:
             found |= {key: value for key, value in rows.items() if own.first <= key_group(key) <= own.last}
         return found
 
-    def _state_file(  # noqa: PLR0913, PLR0917 - what a state file is made of
+    def _state_file(
         self,
         effect: RunMicroBatch,
         index: int,

@@ -89,5 +89,3 @@ def _brief(rows: Counter[int] | Counter[Pair]) -> str:
     shown = sorted(rows.items())
     more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""  # noqa: PLR2004
     return f"{shown[:5]}{more}" if shown else "nothing"
-
-

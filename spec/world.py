@@ -8,10 +8,10 @@ can still compare contents; who reads a deleted one is found out.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from checkpointing.channel_items import StagedSegment
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
-from checkpointing.channel_items import StagedSegment
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row

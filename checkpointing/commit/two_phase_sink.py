@@ -8,191 +8,33 @@ is visible before. The external system is behind effects; each is answered by a 
 from dataclasses import dataclass
 from typing import assert_never
 
-from checkpointing.identifiers import CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A transaction of the external system: its number within this sink's life, and when it began (ms)."""
-
-    number: int
-    begun_ms: int
-    sink: str = ""
-    """Names the sink object that began it, so that two lives of a subtask never share a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """What a snapshot stores: the transactions to commit, oldest first, and the one to abort."""
-
-    pre_committed: tuple[tuple[CheckpointId, Transaction], ...] = ()
-    current: Transaction | None = None
-
-
-class NoOpenTransactionError(RuntimeError):
-    """An element came after the end of the input, or before the sink was opened."""
-
-    def __init__(self, value: object) -> None:
-        super().__init__(f"element {value!r} came to a sink without a current transaction; open it, or end the input")
-
-
-class SnapshotUnderWayError(RuntimeError):
-    """Something came while a pre-commit was unanswered that must wait for its answer."""
-
-    def __init__(self, checkpoint: CheckpointId) -> None:
-        super().__init__(f"the snapshot for checkpoint {checkpoint} is not answered yet; answer PreCommit first")
-
-
-# ------------------------------------------------------------------ facts
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOpened:
-    """The sink starts; `restored` is what its last completed snapshot stored (None: a fresh start)."""
-
-    now_ms: int
-    restored: SinkState | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ElementArrived:
-    """A row for the current transaction."""
-
-    value: object
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotRequested:
-    """The barrier of this checkpoint is here."""
-
-    checkpoint: CheckpointId
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PreCommitted:
-    """Answer to PreCommit."""
-
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PreCommitFailed:
-    """Answer to PreCommit: the snapshot fails, the transaction stays current."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionNotified:
-    """Checkpoint n is complete; a late or repeated notification finds nothing to commit."""
-
-    checkpoint: CheckpointId
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Answer to Commit. Committing a committed transaction again is a success."""
-
-    transaction: Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRefused:
-    """Answer to Commit: it failed."""
-
-    transaction: Transaction
-    error: str
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class InputFinished:
-    """No element will come any more: the next snapshot takes the last transaction and begins none (FLINK-23473)."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkClosed:
-    """The sink ends; its current transaction is aborted, the pre-committed ones are left to a restore."""
-
-
-SinkFact = (
-    SinkOpened
-    | ElementArrived
-    | SnapshotRequested
-    | PreCommitted
-    | PreCommitFailed
-    | CompletionNotified
-    | Committed
-    | CommitRefused
-    | InputFinished
-    | SinkClosed
+from checkpointing.commit.sink_messages import (
+    Abort,
+    BeginTransaction,
+    Commit,
+    CommitRefused,
+    Committed,
+    CompletionNotified,
+    ElementArrived,
+    FailSink,
+    InputFinished,
+    NoOpenTransactionError,
+    PreCommit,
+    PreCommitFailed,
+    PreCommitted,
+    SinkClosed,
+    SinkEffect,
+    SinkFact,
+    SinkOpened,
+    SinkState,
+    SnapshotRequested,
+    SnapshotUnderWayError,
+    StoreState,
+    Transaction,
+    WarnOfTimeout,
+    WriteElement,
 )
-
-# ------------------------------------------------------------------ effects
-
-
-@dataclass(frozen=True, slots=True)
-class BeginTransaction:
-    """Begin it in the external system."""
-
-    transaction: Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class WriteElement:
-    """Write the row into the transaction."""
-
-    transaction: Transaction
-    value: object
-
-
-@dataclass(frozen=True, slots=True)
-class PreCommit:
-    """Flush the transaction so that it can be committed whatever happens; answer PreCommitted or PreCommitFailed."""
-
-    transaction: Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """The snapshot for this checkpoint: store the state."""
-
-    checkpoint: CheckpointId
-    state: SinkState
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Make the transaction visible, idempotently; answer Committed or CommitRefused."""
-
-    transaction: Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Drop the transaction; it may be unknown, or dropped already."""
-
-    transaction: Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class WarnOfTimeout:
-    """The transaction to commit is so old that the external system may soon drop it."""
-
-    age_ms: int
-    timeout_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class FailSink:
-    """Fail the subtask: `error` is the first that the external system raised."""
-
-    error: str
-
-
-SinkEffect = BeginTransaction | WriteElement | PreCommit | StoreState | Commit | Abort | WarnOfTimeout | FailSink
+from checkpointing.identifiers import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

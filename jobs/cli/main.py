@@ -3,6 +3,7 @@
 `--debug` may stand anywhere: then an error is shown with its traceback.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,7 +197,9 @@ def _layer(values: dict[str, object]) -> "Layer":
 def _console(*, stderr: bool = False) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - not needed for --help
 
-    console = Console(stderr=stderr, highlight=False)
+    # Of stderr a descriptor of our own: while the JVM starts, descriptor 2 leads to Spark's log.
+    file = os.fdopen(os.dup(sys.stderr.fileno()), "w") if stderr else sys.stdout
+    console = Console(file=file, highlight=False)
     if not console.is_terminal:
         console.width = _LOG_WIDTH
     return console

@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import (
     CompletedCheckpoint,
     CompletedCheckpointStore,
@@ -11,59 +12,6 @@ from checkpointing.coordinator.completed import (
 )
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.id_counter import CheckpointIdCounter
-from checkpointing.coordinator.messages import (
-    AbortRequested,
-    AnswerAcknowledge,
-    AskHook,
-    AskOperatorCoordinator,
-    AssignState,
-    CheckpointIdFailed,
-    CheckpointIdFetched,
-    CheckpointRequested,
-    CheckpointTimeoutFired,
-    CloseHook,
-    CommitCheckpoint,
-    CommitFailed,
-    CommitSucceeded,
-    CommitUnknown,
-    CoordinatorEffect,
-    CoordinatorFact,
-    CoordinatorTimeAdvanced,
-    CreateLocation,
-    DiscardState,
-    FailJob,
-    FetchCheckpointId,
-    HookAnswered,
-    HookFailed,
-    LocationCreated,
-    LocationFailed,
-    NotifyAborted,
-    NotifyComplete,
-    NotifyOperatorCoordinatorAborted,
-    NotifyOperatorCoordinatorComplete,
-    OperatorCoordinatorAnswered,
-    OperatorCoordinatorFailed,
-    PeriodicTimerFired,
-    RequestFailed,
-    RequestSucceeded,
-    ResetHook,
-    ResetOperatorCoordinator,
-    RestoreFinished,
-    RestoreHook,
-    RestoreKind,
-    RestoreRequested,
-    SchedulerStarted,
-    SchedulerStopped,
-    SetNextCheckpointId,
-    ShutDown,
-    StateDiscarded,
-    TaskAcknowledged,
-    TaskDeclined,
-    TaskStateChanged,
-    TriggerFailed,
-    TriggerTask,
-    WakeAt,
-)
 from checkpointing.coordinator.properties import (
     CHECKPOINT,
     CheckpointProperties,
@@ -72,11 +20,19 @@ from checkpointing.coordinator.properties import (
     synchronous_savepoint,
 )
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import Handle, RestoreMode, SharedStateRegistry
-from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, TaskState
+from checkpointing.coordinator.shared_state import RestoreMode
+from checkpointing.coordinator.task import SnapshotMetrics, TaskState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of
+from spec.coordinator_cases.given import (
+    CountingRegistry,
+    initial_states,
+    no_coordinator_calls,
+    no_hook_calls,
+    savepoint_of,
+    state_of,
+)
+from spec.coordinator_cases.observed import ObservedCoordinator
 from spec.coordinator_cases.topology import topology_of
 from spec.coordinator_cases.unit import Step, StepError, Value
 
@@ -88,29 +44,7 @@ FAR_AWAY_MS = 10**15
 SEED = 20_240_924
 
 
-class CountingRegistry(SharedStateRegistry):
-    """A registry that tells how often each handle was handed in."""
-
-    def __init__(self, registrations: dict[str, int]) -> None:
-        super().__init__()
-        self._registrations = registrations
-
-    def register(
-        self,
-        key: str,
-        handle: Handle,
-        checkpoint: CheckpointId,
-        *,
-        prevent_discarding_created_checkpoint: bool = False,
-    ) -> Handle:
-        """Count, then register."""
-        self._registrations[str(handle)] += 1
-        return super().register(
-            key, handle, checkpoint, prevent_discarding_created_checkpoint=prevent_discarding_created_checkpoint
-        )
-
-
-class CoordinatorUnit:
+class CoordinatorUnit(ObservedCoordinator):
     """Drives a CheckpointCoordinator and plays everything around it."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
@@ -130,12 +64,12 @@ class CoordinatorUnit:
         self.complete_subsumed: dict[str, int | None] = {}
         self.discarded: list[str] = []
         self.registrations: dict[str, int] = defaultdict(int)
-        self.hook_calls: dict[str, dict[str, Value]] = defaultdict(_no_hook_calls)
-        self.coordinator_calls: dict[str, dict[str, list[int]]] = defaultdict(_no_coordinator_calls)
+        self.hook_calls: dict[str, dict[str, Value]] = defaultdict(no_hook_calls)
+        self.coordinator_calls: dict[str, dict[str, list[int]]] = defaultdict(no_coordinator_calls)
         self.restored_state: dict[str, list[str]] = {}
         self.finished_state_checked = 0
         self.job_failed = 0
-        self.acknowledged: AnswerAcknowledge | None = None
+        self.acknowledged: told.AnswerAcknowledge | None = None
         self.result: Value = None
         self.store_open = True
         self.kept: tuple[CompletedCheckpoint, ...] | None = None
@@ -151,7 +85,7 @@ class CoordinatorUnit:
         )
         self.unaligned = bool(given.get("unaligned"))
         self.max_parallelisms: dict[str, int] = {}
-        self.task_states: dict[str, TaskState] = _initial_states(given)
+        self.task_states: dict[str, TaskState] = initial_states(given)
         self.door = self._new_door()
 
     def _new_door(self) -> CheckpointCoordinator:
@@ -175,7 +109,7 @@ class CoordinatorUnit:
         topology = topology_of(given, self.max_parallelisms)
         door = CheckpointCoordinator(settings, topology, self.store, now_ms=self.now_ms)
         for task, state in self.task_states.items():
-            door.step(TaskStateChanged(task, state))
+            door.step(told.TaskStateChanged(task, state))
         return door
 
     # -------------------------------------------------------------- steps
@@ -212,7 +146,7 @@ class CoordinatorUnit:
 
     def _request(self, name: str, properties: CheckpointProperties, *, periodic: bool = False) -> None:
         self.futures[name] = "pending"
-        self.tell(CheckpointRequested(name, properties, periodic))
+        self.tell(told.CheckpointRequested(name, properties, periodic))
 
     def _do_run(self, _step: Step) -> None:
         """Nothing but the run to idle."""
@@ -221,27 +155,27 @@ class CoordinatorUnit:
         job = JOB if step.options.get("job", JOB) == JOB else "another job"
         metrics = SnapshotMetrics(**step.options.get("metrics", {}))
         task, checkpoint = step.args[:2]
-        self.tell(TaskAcknowledged(job, task, checkpoint, _state_of(step.argument(2)), metrics))
+        self.tell(told.TaskAcknowledged(job, task, checkpoint, state_of(step.argument(2)), metrics))
 
     def _do_decline(self, step: Step) -> None:
         task, checkpoint, reason = step.args
-        self.tell(TaskDeclined(JOB, task, checkpoint, CheckpointFailureReason[reason]))
+        self.tell(told.TaskDeclined(JOB, task, checkpoint, CheckpointFailureReason[reason]))
 
     def _do_expire(self, step: Step) -> None:
         checkpoint = step.args[0]
-        self.pieces.append(lambda: self.tell(CheckpointTimeoutFired(checkpoint)))
+        self.pieces.append(lambda: self.tell(told.CheckpointTimeoutFired(checkpoint)))
 
     def _do_abort_pending(self, step: Step) -> None:
-        self.tell(AbortRequested(CheckpointFailureReason[step.args[0]]))
+        self.tell(told.AbortRequested(CheckpointFailureReason[step.args[0]]))
 
     def _do_set_task_state(self, step: Step) -> None:
         task, state = step.args
         self.task_states[task] = TaskState(state)
-        self.tell(TaskStateChanged(task, TaskState(state)))
+        self.tell(told.TaskStateChanged(task, TaskState(state)))
 
     def _do_tick(self, step: Step) -> None:
         for _ in range(step.argument(0, 1)):
-            self.pieces.append(lambda: self.tell(PeriodicTimerFired()))
+            self.pieces.append(lambda: self.tell(told.PeriodicTimerFired()))
             self._run_to_idle()
 
     def _do_advance_ms(self, step: Step) -> None:
@@ -252,17 +186,17 @@ class CoordinatorUnit:
 
     def _advance_to(self, at_ms: int) -> None:
         self.now_ms = at_ms
-        self.pieces.append(lambda: self.tell(CoordinatorTimeAdvanced(at_ms)))
+        self.pieces.append(lambda: self.tell(told.CoordinatorTimeAdvanced(at_ms)))
         self._run_to_idle()
 
     def _do_start_scheduler(self, _step: Step) -> None:
-        self.tell(SchedulerStarted(SEED))
+        self.tell(told.SchedulerStarted(SEED))
 
     def _do_stop_scheduler(self, _step: Step) -> None:
-        self.tell(SchedulerStopped())
+        self.tell(told.SchedulerStopped())
 
     def _do_shutdown(self, _step: Step) -> None:
-        self.tell(ShutDown())
+        self.tell(told.ShutDown())
 
     def _do_release(self, step: Step) -> None:
         for answer in self.stalled.pop(step.args[0], ()):
@@ -273,13 +207,13 @@ class CoordinatorUnit:
         self.result = self.door.add_hook(step.args[0])
 
     def _do_restore(self, step: Step) -> None:
-        kind = RestoreKind(step.args[0])
+        kind = told.RestoreKind(step.args[0])
         source = self.given.get("savepoint")
         self.tell(
-            RestoreRequested(
+            told.RestoreRequested(
                 kind,
                 allow_non_restored=bool(step.options.get("allow_non_restored", False)),
-                savepoint=None if source is None else _savepoint_of(source),
+                savepoint=None if source is None else savepoint_of(source),
                 mode=RestoreMode(step.options.get("mode", "NO_CLAIM")),
             )
         )
@@ -306,7 +240,7 @@ class CoordinatorUnit:
 
     # -------------------------------------------------------------- effects
 
-    def tell(self, fact: CoordinatorFact, door: CheckpointCoordinator | None = None) -> None:
+    def tell(self, fact: told.CoordinatorFact, door: CheckpointCoordinator | None = None) -> None:
         """Step the door (or an older one that asked) and carry out what it wants."""
         asked = self.door if door is None else door
         for effect in asked.step(fact):
@@ -318,7 +252,7 @@ class CoordinatorUnit:
             self.pieces.popleft()()
         self.in_piece = False
 
-    def _answer(self, call: str, door: CheckpointCoordinator, answer: Callable[[bool], CoordinatorFact]) -> None:
+    def _answer(self, call: str, door: CheckpointCoordinator, answer: Callable[[bool], told.CoordinatorFact]) -> None:
         """Answer in a piece of its own, or when the call is released."""
 
         def give(failed: bool) -> None:  # noqa: FBT001 - one flag
@@ -329,59 +263,59 @@ class CoordinatorUnit:
         else:
             self.pieces.append(lambda: give(False))  # noqa: FBT003 - one flag
 
-    def _carry_out(self, effect: CoordinatorEffect, door: CheckpointCoordinator) -> None:  # noqa: C901, PLR0912, PLR0915 - one line an effect
+    def _carry_out(self, effect: told.CoordinatorEffect, door: CheckpointCoordinator) -> None:  # noqa: C901, PLR0912, PLR0915 - one line an effect
         match effect:
-            case FetchCheckpointId():
+            case told.FetchCheckpointId():
                 self.pieces.append(lambda: self._answer("id", door, self._fetched))
-            case CreateLocation():
+            case told.CreateLocation():
                 created = effect
                 self._answer("location", door, lambda failed: self._located(created, failed=failed))
-            case AskOperatorCoordinator():
+            case told.AskOperatorCoordinator():
                 self._ask_coordinator(effect, door)
-            case AskHook():
+            case told.AskHook():
                 asked = effect
                 self.pieces.append(lambda: self._ask_hook(asked, door))
-            case TriggerTask():
+            case told.TriggerTask():
                 self._trigger(effect, door)
-            case CommitCheckpoint():
+            case told.CommitCheckpoint():
                 self._commit(effect, door)
-            case NotifyComplete():
+            case told.NotifyComplete():
                 self.messages["complete"][str(effect.task)].append(effect.checkpoint)
                 self.complete_subsumed[str(effect.checkpoint)] = effect.subsumed
-            case NotifyAborted():
+            case told.NotifyAborted():
                 self.messages["abort"][str(effect.task)].append(effect.checkpoint)
                 self.abort_latest[str(effect.task)] = effect.latest_completed or 0
-            case NotifyOperatorCoordinatorComplete():
+            case told.NotifyOperatorCoordinatorComplete():
                 self.coordinator_calls[effect.coordinator]["complete"].append(effect.checkpoint)
-            case NotifyOperatorCoordinatorAborted():
+            case told.NotifyOperatorCoordinatorAborted():
                 self.coordinator_calls[effect.coordinator]["aborted"].append(effect.checkpoint)
-            case RequestSucceeded():
+            case told.RequestSucceeded():
                 self.futures[effect.request] = "ok"
-            case RequestFailed():
+            case told.RequestFailed():
                 self.futures[effect.request] = f"failed:{effect.reason.name}"
-            case FailJob():
+            case told.FailJob():
                 self.job_failed += 1
                 self._raise_if_called("fail_job_error")
-            case DiscardState():
+            case told.DiscardState():
                 self.discarded.extend(effect.handles)
                 discarded = effect
-                self.pieces.append(lambda: self.tell(StateDiscarded(discarded.checkpoint), door))
-            case AnswerAcknowledge():
+                self.pieces.append(lambda: self.tell(told.StateDiscarded(discarded.checkpoint), door))
+            case told.AnswerAcknowledge():
                 self.acknowledged = effect
-            case AssignState():
+            case told.AssignState():
                 self.restored_state[str(effect.task)] = [] if effect.state is None else list(effect.state.handles)
-            case RestoreHook():
+            case told.RestoreHook():
                 self.hook_calls[effect.hook]["restore"].append([effect.checkpoint, effect.state])
-            case ResetHook():
+            case told.ResetHook():
                 self.hook_calls[effect.hook]["reset"] += 1
-            case CloseHook():
+            case told.CloseHook():
                 self.hook_calls[effect.hook]["close"] += 1
-            case SetNextCheckpointId():
+            case told.SetNextCheckpointId():
                 self.counter.go_on_at(effect.next_id)
-            case RestoreFinished():
+            case told.RestoreFinished():
                 self.result = effect.checkpoint is not None
                 self.finished_state_checked += effect.finished_checked
-            case WakeAt() | ResetOperatorCoordinator():
+            case told.WakeAt() | told.ResetOperatorCoordinator():
                 pass
             case _:
                 assert_never(effect)
@@ -390,211 +324,67 @@ class CoordinatorUnit:
         if fault in self.faults and not self.in_piece:
             self.errors.append(fault)
 
-    def _fetched(self, failed: bool) -> CoordinatorFact:  # noqa: FBT001 - one flag
+    def _fetched(self, failed: bool) -> told.CoordinatorFact:  # noqa: FBT001 - one flag
         if "id_io_error" in self.faults:
-            return CheckpointIdFailed(io_error=True)
+            return told.CheckpointIdFailed(io_error=True)
         if failed or "first_id_error" in self.faults:
             self.faults.discard("first_id_error")
-            return CheckpointIdFailed(io_error=False)
-        return CheckpointIdFetched(self.counter.fetch())
+            return told.CheckpointIdFailed(io_error=False)
+        return told.CheckpointIdFetched(self.counter.fetch())
 
-    def _located(self, effect: CreateLocation, *, failed: bool) -> CoordinatorFact:
+    def _located(self, effect: told.CreateLocation, *, failed: bool) -> told.CoordinatorFact:
         if failed or "location_io_error" in self.faults:
-            return LocationFailed(effect.checkpoint, io_error=not failed)
-        return LocationCreated(effect.checkpoint)
+            return told.LocationFailed(effect.checkpoint, io_error=not failed)
+        return told.LocationCreated(effect.checkpoint)
 
-    def _ask_coordinator(self, effect: AskOperatorCoordinator, door: CheckpointCoordinator) -> None:
+    def _ask_coordinator(self, effect: told.AskOperatorCoordinator, door: CheckpointCoordinator) -> None:
         name, checkpoint = effect.coordinator, effect.checkpoint
         self.coordinator_calls[name]["snapshot"].append(checkpoint)
         state = self.given["operator_coordinators"][name].get("state")
 
-        def answer(failed: bool) -> CoordinatorFact:  # noqa: FBT001 - one flag
+        def answer(failed: bool) -> told.CoordinatorFact:  # noqa: FBT001 - one flag
             if failed:
-                return OperatorCoordinatorFailed(name, checkpoint)
-            return OperatorCoordinatorAnswered(name, checkpoint, state)
+                return told.OperatorCoordinatorFailed(name, checkpoint)
+            return told.OperatorCoordinatorAnswered(name, checkpoint, state)
 
         self._answer(f"oc:{name}", door, answer)
 
-    def _ask_hook(self, effect: AskHook, door: CheckpointCoordinator) -> None:
+    def _ask_hook(self, effect: told.AskHook, door: CheckpointCoordinator) -> None:
         hook, checkpoint = effect.hook, effect.checkpoint
         calls = self.hook_calls[hook]
         calls["trigger"] += 1
         calls["saw_pending"].append([pending.id for pending in door.pending])
         behaviour = self.given.get("hooks", {}).get(hook, {})
         for task in behaviour.get("acks", ()):
-            self.tell(TaskAcknowledged(JOB, task, checkpoint), door)
+            self.tell(told.TaskAcknowledged(JOB, task, checkpoint), door)
         state = behaviour.get("state")
 
-        def answer(failed: bool) -> CoordinatorFact:  # noqa: FBT001 - one flag
-            return HookFailed(hook, checkpoint) if failed else HookAnswered(hook, checkpoint, state)
+        def answer(failed: bool) -> told.CoordinatorFact:  # noqa: FBT001 - one flag
+            return told.HookFailed(hook, checkpoint) if failed else told.HookAnswered(hook, checkpoint, state)
 
         self._answer(f"hook:{hook}", door, answer)
 
-    def _trigger(self, effect: TriggerTask, door: CheckpointCoordinator) -> None:
+    def _trigger(self, effect: told.TriggerTask, door: CheckpointCoordinator) -> None:
         task = str(effect.task)
         self.messages["trigger"][task].append(effect.checkpoint)
         self.types[task][str(effect.checkpoint)] = effect.type.value
         if f"trigger_rpc_error:{task}" in self.faults:
-            self.pieces.append(lambda: self.tell(TaskStateChanged(effect.task, TaskState.FINISHED), door))
-            self.pieces.append(lambda: self.tell(TriggerFailed(effect.task, effect.checkpoint), door))
+            self.pieces.append(lambda: self.tell(told.TaskStateChanged(effect.task, TaskState.FINISHED), door))
+            self.pieces.append(lambda: self.tell(told.TriggerFailed(effect.task, effect.checkpoint), door))
 
-    def _commit(self, effect: CommitCheckpoint, door: CheckpointCoordinator) -> None:
+    def _commit(self, effect: told.CommitCheckpoint, door: CheckpointCoordinator) -> None:
         answer = self._committed(effect)
-        if not isinstance(answer, CommitSucceeded) and not self.in_piece:
+        if not isinstance(answer, told.CommitSucceeded) and not self.in_piece:
             self.errors.append("FINALIZE_CHECKPOINT_FAILURE")
         self.tell(answer, door)
 
-    def _committed(self, effect: CommitCheckpoint) -> CommitSucceeded | CommitFailed | CommitUnknown:
+    def _committed(self, effect: told.CommitCheckpoint) -> told.CoordinatorFact:
         if "metadata_io_error" in self.faults:
-            return CommitFailed(effect.checkpoint, message="the metadata could not be written")
+            return told.CommitFailed(effect.checkpoint, message="the metadata could not be written")
         if effect.properties.is_savepoint:
-            return CommitSucceeded(effect.checkpoint)
+            return told.CommitSucceeded(effect.checkpoint)
         if "store_add_error" in self.faults or not self.store_open:
-            return CommitFailed(effect.checkpoint, message="the store refused the checkpoint")
+            return told.CommitFailed(effect.checkpoint, message="the store refused the checkpoint")
         if "store_add_unknown" in self.faults:
-            return CommitUnknown(effect.checkpoint, message="the store did not answer")
-        return CommitSucceeded(effect.checkpoint)
-
-    # -------------------------------------------------------------- facts
-
-    def fact(self, name: str, expected: Value) -> Value:
-        """Return what holds for a fact."""
-        return getattr(self, f"_fact_{name}")(expected)
-
-    def _fact_pending(self, _: Value) -> Value:
-        return [pending.id for pending in self.door.pending]
-
-    def _fact_completed(self, _: Value) -> Value:
-        return [checkpoint.id for checkpoint in self.store.checkpoints]
-
-    def _fact_future(self, _: Value) -> Value:
-        return self.futures
-
-    def _fact_acked(self, _: Value) -> Value:
-        return {str(pending.id): len(pending.states) for pending in self.door.pending}
-
-    def _fact_unacked(self, _: Value) -> Value:
-        return {str(pending.id): len(pending.unacknowledged) for pending in self.door.pending}
-
-    def _fact_ack_result(self, _: Value) -> Value:
-        return None if self.acknowledged is None else self.acknowledged.result.value
-
-    def _fact_ack_return(self, _: Value) -> Value:
-        return None if self.acknowledged is None else self.acknowledged.accepted
-
-    def _messages(self, sort: str, expected: Value) -> Value:
-        return {task: self.messages[sort][task] for task in expected}
-
-    def _fact_trigger_msgs(self, expected: Value) -> Value:
-        return self._messages("trigger", expected)
-
-    def _fact_complete_msgs(self, expected: Value) -> Value:
-        return self._messages("complete", expected)
-
-    def _fact_abort_msgs(self, expected: Value) -> Value:
-        return self._messages("abort", expected)
-
-    def _fact_abort_latest_completed(self, _: Value) -> Value:
-        return self.abort_latest
-
-    def _fact_complete_subsumed(self, _: Value) -> Value:
-        return self.complete_subsumed
-
-    def _fact_checkpoint_type(self, _: Value) -> Value:
-        return self.types
-
-    def _fact_timers(self, _: Value) -> Value:
-        return len(self.door.pending)
-
-    def _fact_periodic_timers(self, _: Value) -> Value:
-        _running, next_ms = self.door.snapshot().scheduler
-        return 0 if next_ms is None else 1
-
-    def _fact_queued(self, _: Value) -> Value:
-        return len(self.door.snapshot().queued)
-
-    def _fact_triggering(self, _: Value) -> Value:
-        return self.door.is_triggering
-
-    def _fact_next_id(self, _: Value) -> Value:
-        return self.counter.next_id
-
-    def _fact_recent_expired(self, _: Value) -> Value:
-        return list(self.door.snapshot().recent_expired)
-
-    def _fact_can_be_subsumed(self, _: Value) -> Value:
-        return {str(pending.id): pending.properties.can_be_subsumed for pending in self.door.pending}
-
-    def _fact_discarded(self, expected: Value) -> Value:
-        return [handle for handle in expected if self.discarded.count(handle) == 1]
-
-    def _fact_not_discarded(self, expected: Value) -> Value:
-        return [handle for handle in expected if handle not in self.discarded]
-
-    def _fact_shared_registrations(self, expected: Value) -> Value:
-        return {handle: self.registrations[handle] for handle in expected}
-
-    def _fact_operator_states(self, _: Value) -> Value:
-        return {str(checkpoint.id): checkpoint.operator_states() for checkpoint in self.store.checkpoints}
-
-    def _fact_master_states(self, _: Value) -> Value:
-        return {str(checkpoint.id): dict(checkpoint.master_states) for checkpoint in self.store.checkpoints}
-
-    def _fact_hook_calls(self, expected: Value) -> Value:
-        return {hook: self.hook_calls[hook] for hook in expected}
-
-    def _fact_oc_calls(self, expected: Value) -> Value:
-        return {name: self.coordinator_calls[name] for name in expected}
-
-    def _fact_job_failed(self, _: Value) -> Value:
-        return self.job_failed
-
-    def _fact_counters(self, _: Value) -> Value:
-        return counters(self.door.statistics)
-
-    def _fact_stats(self, expected: Value) -> Value:
-        return {id_: statistics_of(self.door.statistics, int(id_)) for id_ in expected}
-
-    def _fact_history(self, _: Value) -> Value:
-        return history(self.door.statistics)
-
-    def _fact_latest(self, _: Value) -> Value:
-        return latest(self.door.statistics)
-
-    def _fact_finished_state_checked(self, _: Value) -> Value:
-        return self.finished_state_checked
-
-    def _fact_restored_state(self, expected: Value) -> Value:
-        return {task: self.restored_state.get(task, []) for task in expected}
-
-    def _fact_result(self, _: Value) -> Value:
-        return self.result
-
-
-def _no_hook_calls() -> dict[str, Value]:
-    return {"trigger": 0, "reset": 0, "close": 0, "restore": [], "saw_pending": []}
-
-
-def _no_coordinator_calls() -> dict[str, list[int]]:
-    return {"snapshot": [], "complete": [], "aborted": []}
-
-
-def _initial_states(given: Mapping[str, Value]) -> dict[str, TaskState]:
-    states = {task: TaskState(state) for task, state in given.get("task_state", {}).items()}
-    for name, vertex in given.get("vertices", {}).items():
-        states.update({f"{name}/{index}": TaskState.FINISHED for index in vertex.get("finished", ())})
-    return states
-
-
-def _state_of(raw: Value) -> AcknowledgedState | None:
-    match raw:
-        case None:
-            return None
-        case str():
-            return AcknowledgedState(private=(raw,))
-        case _:
-            return AcknowledgedState(tuple(raw.get("private", ())), tuple(raw.get("shared", {}).items()))
-
-
-def _savepoint_of(raw: Mapping[str, Value]) -> CompletedCheckpoint:
-    return CompletedCheckpoint(id=CheckpointId(raw["id"]), properties=savepoint(unaligned=False))
+            return told.CommitUnknown(effect.checkpoint, message="the store did not answer")
+        return told.CommitSucceeded(effect.checkpoint)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import assert_never
 
-from checkpointing.commit.two_phase_sink import (
+from checkpointing.commit.sink_messages import (
     Abort,
     BeginTransaction,
     Commit,
@@ -21,15 +21,14 @@ from checkpointing.commit.two_phase_sink import (
     SinkEffect,
     SinkFact,
     SinkOpened,
-    SinkSettings,
     SinkState,
     SnapshotRequested,
     StoreState,
     Transaction,
-    TwoPhaseCommitSink,
     WarnOfTimeout,
     WriteElement,
 )
+from checkpointing.commit.two_phase_sink import SinkSettings, TwoPhaseCommitSink
 from spec.coordinator_cases.unit import Step, StepError, UnknownWordError, Value
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the orchestration share: a Dagster instance, and Dagster runs of the tiny pipeline without Spark."""
+"""What the tests of the orchestration share: a Dagster instance, and its runs of the tiny pipeline without Spark."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from jobs.pipeline import Pipeline, count, sum_of
@@ -41,14 +42,16 @@ def _pipeline(expectations: tuple[Expectation, ...]) -> Pipeline:
 class InterruptedEngine(LocalEngine):
     """An engine during whose third micro-batch the process is interrupted, as Dagster's termination does it."""
 
-    def __init__(self) -> None:
-        """Count micro-batches."""
+    def __init__(self, before: Callable[[], None]) -> None:
+        """Count micro-batches; `before` is called right before the interrupt."""
         super().__init__()
         self._left = 3
+        self._before = before
 
     def run(self, *asked):
         """Run one, interrupting the process in the third."""
         self._left -= 1
         if self._left == 0:
+            self._before()
             os.kill(os.getpid(), signal.SIGINT)
         return super().run(*asked)

@@ -11,7 +11,9 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
 from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.job_stores import JobStores
+from jobs.runtime.tick import LEASE_MS
 from jobs.stores.holders import this_process
+from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
 from tests.orchestration.numbers import InterruptedEngine
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
@@ -111,14 +113,21 @@ def test_a_holder_whose_dagster_run_has_ended_is_dead(run_job, instance, tmp_pat
     run_id = "11111111-1111-4111-8111-111111111111"
     status = dg.DagsterRunStatus.FAILURE if ended else dg.DagsterRunStatus.STARTED
     instance.add_run(dg.DagsterRun(job_name=JOB, run_id=run_id, status=status))
-    hold(tmp_path / "warehouse", Holder(host="elsewhere", pid=1, started="then", dagster_run=run_id))
+    holder = Holder(host="elsewhere", pid=1, started="then", dagster_run=run_id)
+    hold(tmp_path / "warehouse", holder)
+    LeaseStore(Warehouse(tmp_path / "warehouse", ProtocolPaths(JOB))).renew(Generation(1), holder, LEASE_MS)
     assert taken == run_job().success
 
 
 def test_a_terminated_dagster_run_ends_its_tick_in_order(run_job, instance, tmp_path):
-    """The interrupt stops the tick, which releases the job; the Dagster run is not a success, and nothing is lost."""
-    result = run_job(engine=InterruptedEngine())
-    assert not result.success
+    """The interrupt stops the tick, which releases the job; the Dagster run is canceled, and nothing is lost."""
+
+    def terminate() -> None:
+        instance.report_run_canceling(instance.get_runs()[0])
+
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        run_job(engine=InterruptedEngine(terminate))
+    assert dg.DagsterRunStatus.CANCELED is instance.get_runs()[0].status
     stores = JobStores(Warehouse(tmp_path / "warehouse", ProtocolPaths(JOB)), cross_freely)
     assert "Release" == type(stores.observe().rows[-1]).__name__
     assert run_job().success

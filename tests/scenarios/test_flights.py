@@ -183,7 +183,7 @@ def lay_out_few(folder: Path, data: Path, distance: int) -> None:
 
 
 def test_a_failed_suite_lets_nobody_see_its_epoch(spark, data, tmp_path) -> None:
-    """One negative distance: the tick ends, the message names suite, expectation, value and file, all tables are empty."""
+    """One negative distance: the message names suite, expectation, value and file, and all tables stay empty."""
     lay_out_few(tmp_path / "data", data, -1)
     warehouse = tmp_path / "warehouse"
     planned = plan(flights.build(tmp_path / "data"))

@@ -5,6 +5,7 @@ threads have begun still ends, as another machine's would.
 """
 
 from collections import Counter
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -34,10 +35,8 @@ def bronze_active(root) -> set[str]:
 def dies(tick, name: str, occurrence: int = 1) -> bool:
     """Run a tick that dies at the boundary; return whether it got there."""
     boundary = Mortal(name, occurrence)
-    try:
+    with suppress(Dead):
         tick(boundary=boundary)
-    except Dead:
-        pass
     return boundary.dead
 
 

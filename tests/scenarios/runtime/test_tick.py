@@ -127,7 +127,7 @@ def test_a_cut_that_does_not_fit_is_refused_before_the_claim(tick, tmp_path):
     """Another max_parallelism is refused naming both numbers, and the job stays free."""
     tick()
     before = stores_at(tmp_path).observe().version
-    with pytest.raises(CutDoesNotFitError, match="max_parallelism 128.*64"):
+    with pytest.raises(CutDoesNotFitError, match=r"max_parallelism 128.*64"):
         tick(plan=build(config=CONFIG.model_copy(update={"max_parallelism": 64})))
     assert before == stores_at(tmp_path).observe().version
 

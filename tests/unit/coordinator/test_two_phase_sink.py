@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.commit.two_phase_sink import (
+from checkpointing.commit.sink_messages import (
     Abort,
     BeginTransaction,
     Commit,
@@ -18,15 +18,14 @@ from checkpointing.commit.two_phase_sink import (
     PreCommitted,
     SinkClosed,
     SinkOpened,
-    SinkSettings,
     SinkState,
     SnapshotRequested,
     SnapshotUnderWayError,
     StoreState,
     Transaction,
-    TwoPhaseCommitSink,
     WarnOfTimeout,
 )
+from checkpointing.commit.two_phase_sink import SinkSettings, TwoPhaseCommitSink
 
 T0, T1, T2 = (Transaction(number, 0) for number in range(3))
 

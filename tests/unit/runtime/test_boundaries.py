@@ -79,7 +79,8 @@ def test_the_kill_strikes_at_that_occurrence_of_any_table():
     """A name without its table means any, and the n-th time is counted over all of them."""
     program = (
         "from jobs.runtime.boundaries import KillAt\nkill = KillAt('before:PublishTable', 2)\n"
-        "for name in ('before:PublishTables', 'after:PublishTable:a', 'before:PublishTable:a', 'before:PublishTable:b'):\n"
+        "for name in ('before:PublishTables', 'after:PublishTable:a', 'before:PublishTable:a',\n"
+        "             'before:PublishTable:b'):\n"
         "    print(name, flush=True)\n    kill(name)\nprint('survived')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -78,7 +78,7 @@ class InMemory:
         self.completed: list[CheckpointId] = []
         self.version = 1
 
-    def carry_out(self, effect):
+    def carry_out(self, effect):  # noqa: PLR0911 - an answer for each effect
         match effect:
             case PollSource():
                 start = int(effect.position or 0)

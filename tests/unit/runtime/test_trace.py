@@ -70,8 +70,15 @@ def test_a_reason_is_written_by_its_name():
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"{", b"[]", b'{"format":1,"at_ms":1,"is":"Nothing","body":{}}', b'{"format":2,"at_ms":1,"is":"EndTick"}']
-    + [b'{"format":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}', b'{"format":1,"is":"EndTick","body":{}}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format":1,"at_ms":1,"is":"Nothing","body":{}}',
+        b'{"format":2,"at_ms":1,"is":"EndTick"}',
+        b'{"format":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
+        b'{"format":1,"is":"EndTick","body":{}}',
+    ],
 )
 def test_what_is_no_entry_is_refused(line):
     """Anything but an entry of this format raises, with the text that was met."""

@@ -1,0 +1,255 @@
+"""What the coordinator asks for: effects, imperative, in the order in which they are to be carried out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from checkpointing.coordinator.properties import CheckpointProperties, CheckpointType
+from checkpointing.coordinator.task import AcknowledgedState, Task
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+
+
+class AcknowledgeResult(Enum):
+    """What became of an acknowledgement (E1; Flink: `TaskAcknowledgeResult`)."""
+
+    SUCCESS = "SUCCESS"
+    DUPLICATE = "DUPLICATE"
+    """That task had acknowledged already: changes nothing, discards nothing."""
+    UNKNOWN = "UNKNOWN"
+    """No such task in the checkpoint's plan: its private state is discarded."""
+    DISCARDED = "DISCARDED"
+    """No such pending checkpoint (late or never known): its private state is discarded."""
+    FOREIGN = "FOREIGN"
+    """Another job's message: not touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCheckpointId:
+    """Answer with CheckpointIdFetched or CheckpointIdFailed. At most one is outstanding."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLocation:
+    """Make the place where the checkpoint's metadata will lie; answer LocationCreated or LocationFailed."""
+
+    checkpoint: CheckpointId
+    properties: CheckpointProperties
+
+
+@dataclass(frozen=True, slots=True)
+class AskOperatorCoordinator:
+    """Ask for a snapshot; answer OperatorCoordinatorAnswered or OperatorCoordinatorFailed."""
+
+    coordinator: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AskHook:
+    """Ask a master hook; answer HookAnswered or HookFailed (A8)."""
+
+    hook: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerTask:
+    """Tell a task to start checkpoint n; TriggerFailed if it cannot be told."""
+
+    task: Task
+    checkpoint: CheckpointId
+    properties: CheckpointProperties
+    type: CheckpointType = CheckpointType.CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCheckpoint:
+    """Store the checkpoint, metadata and row in one atomic commit; answer CommitSucceeded, -Failed or -Unknown.
+
+    Shared state was registered before this effect (FLINK-6640). Until the answer the checkpoint is
+    FINALISING. A plain or synchronous savepoint is written, but does not enter the line of checkpoints
+    that are retained (`properties.is_savepoint`). `subsumed` are the checkpoints that leave the store
+    in the same commit.
+    """
+
+    checkpoint: CheckpointId
+    properties: CheckpointProperties
+    triggered_ms: int
+    states: Mapping[Task, AcknowledgedState]
+    coordinator_states: Mapping[str, str] = field(default_factory=dict)
+    master_states: Mapping[str, str] = field(default_factory=dict)
+    finished: tuple[Task, ...] = ()
+    """Tasks that had finished before the trigger: they have nothing to restore (B4)."""
+    subsumed: tuple[CheckpointId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyComplete:
+    """Tell a task that checkpoint n is complete; `subsumed` is the newest one that thereby left the store."""
+
+    task: Task
+    checkpoint: CheckpointId
+    subsumed: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAborted:
+    """Tell a task that checkpoint n failed, and the latest completed id, so a missed complete is made good."""
+
+    task: Task
+    checkpoint: CheckpointId
+    latest_completed: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOperatorCoordinatorComplete:
+    """Tell an operator coordinator that checkpoint n is complete (F1)."""
+
+    coordinator: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOperatorCoordinatorAborted:
+    """Tell an operator coordinator that checkpoint n failed (F1)."""
+
+    coordinator: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSucceeded:
+    """The request became this completed checkpoint."""
+
+    request: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The request failed, before (`reason.pre_flight`) or after its checkpoint was pending."""
+
+    request: str
+    reason: CheckpointFailureReason
+    message: str = ""
+    checkpoint: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Too many checkpoints failed, or a stopping savepoint did: fail the whole job (E5, FLINK-12858)."""
+
+    reason: CheckpointFailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardState:
+    """Delete these handles: certainly referenced by nothing. Answer StateDiscarded when it is done."""
+
+    checkpoint: CheckpointId
+    handles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAcknowledge:
+    """The reply to TaskAcknowledged. `accepted`: the checkpoint is pending, or was and has just expired."""
+
+    task: Task
+    checkpoint: CheckpointId
+    result: AcknowledgeResult
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Step the door with CoordinatorTimeAdvanced at `at_ms` at the latest (replaces the earlier wish)."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignState:
+    """Give a task the state it restores from; None: it starts empty."""
+
+    task: Task
+    checkpoint: CheckpointId
+    state: AcknowledgedState | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreHook:
+    """Restore a master hook; `state` None: the checkpoint holds none of it (A8)."""
+
+    hook: str
+    checkpoint: CheckpointId
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetHook:
+    """Tell a master hook that the job restarts without a checkpoint."""
+
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseHook:
+    """Tell a master hook that the coordinator is shut down."""
+
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOperatorCoordinator:
+    """Restore an operator coordinator; `checkpoint` None: to its empty state."""
+
+    coordinator: str
+    checkpoint: CheckpointId | None
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetNextCheckpointId:
+    """The id counter goes on at `next_id`."""
+
+    next_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFinished:
+    """The reply to RestoreRequested: what was restored; None: there was no checkpoint.
+
+    `finished_checked`: operators that had finished were checked against the job graph.
+    """
+
+    checkpoint: CheckpointId | None
+    finished_checked: bool
+
+
+CoordinatorEffect = (
+    FetchCheckpointId
+    | CreateLocation
+    | AskOperatorCoordinator
+    | AskHook
+    | TriggerTask
+    | CommitCheckpoint
+    | NotifyComplete
+    | NotifyAborted
+    | NotifyOperatorCoordinatorComplete
+    | NotifyOperatorCoordinatorAborted
+    | RequestSucceeded
+    | RequestFailed
+    | FailJob
+    | DiscardState
+    | AnswerAcknowledge
+    | WakeAt
+    | AssignState
+    | RestoreHook
+    | ResetHook
+    | CloseHook
+    | ResetOperatorCoordinator
+    | SetNextCheckpointId
+    | RestoreFinished
+)

@@ -1,0 +1,278 @@
+"""What the coordinator is told: facts, past tense, one a step (see `messages` for the caller's duties)."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from checkpointing.coordinator.completed import CompletedCheckpoint, RestoreMode
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorTimeAdvanced:
+    """The clock shows `now_ms`: every timer due by then fires, in order of its time."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStarted:
+    """The job turned RUNNING: trigger periodically (A1). `seed` draws the first, random delay (A2)."""
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStopped:
+    """The job left RUNNING: no periodic trigger; what is pending or queued fails (A1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDown:
+    """The coordinator ends for good: whatever is pending, queued or asked later fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicTimerFired:
+    """The periodic timer fires now, whatever the clock says; without one nothing happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTimeoutFired:
+    """The timeout of a pending checkpoint fires now, whatever the clock says."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """Somebody wants a checkpoint; `request` names it in RequestSucceeded or RequestFailed.
+
+    `periodic` means: as if by the periodic timer, so the minimum pause holds it back (A3).
+    """
+
+    request: str
+    properties: CheckpointProperties
+    periodic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIdFetched:
+    """Answer to FetchCheckpointId: an id never handed out before (A6)."""
+
+    id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIdFailed:
+    """Answer to FetchCheckpointId: `io_error` tells an input or output error from any other."""
+
+    io_error: bool = True
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocationCreated:
+    """Answer to CreateLocation."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class LocationFailed:
+    """Answer to CreateLocation: `io_error` tells an input or output error from any other."""
+
+    checkpoint: CheckpointId
+    io_error: bool = True
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCoordinatorAnswered:
+    """Answer to AskOperatorCoordinator: `state` is a private handle of the checkpoint, or None."""
+
+    coordinator: str
+    checkpoint: CheckpointId
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCoordinatorFailed:
+    """Answer to AskOperatorCoordinator: no snapshot; the checkpoint fails."""
+
+    coordinator: str
+    checkpoint: CheckpointId
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswered:
+    """Answer to AskHook: `state` is kept in the checkpoint; None leaves no entry (A8)."""
+
+    hook: str
+    checkpoint: CheckpointId
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookFailed:
+    """Answer to AskHook: the checkpoint fails (A8)."""
+
+    hook: str
+    checkpoint: CheckpointId
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerFailed:
+    """Answer to TriggerTask: the message did not reach the task; the checkpoint fails."""
+
+    task: Task
+    checkpoint: CheckpointId
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStateChanged:
+    """An execution attempt is in that state from now on."""
+
+    task: Task
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task failed: every pending checkpoint that it has not acknowledged fails with TASK_FAILURE."""
+
+    task: Task
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAcknowledged:
+    """A task took its snapshot (E1). `state` None: it has none."""
+
+    job: str
+    task: Task
+    checkpoint: CheckpointId
+    state: AcknowledgedState | None = None
+    metrics: SnapshotMetrics = NO_METRICS
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeclined:
+    """A task will not take its snapshot: the checkpoint fails, whoever says so."""
+
+    job: str
+    task: Task
+    checkpoint: CheckpointId
+    reason: CheckpointFailureReason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMeasured:
+    """Metrics in a message of their own, at times after the checkpoint failed (E6)."""
+
+    job: str
+    task: Task
+    checkpoint: CheckpointId
+    metrics: SnapshotMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSucceeded:
+    """Answer to CommitCheckpoint: it is stored. THE COMMIT POINT lies behind."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """Answer to CommitCheckpoint: it is certainly not stored."""
+
+    checkpoint: CheckpointId
+    reason: CheckpointFailureReason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUnknown:
+    """Answer to CommitCheckpoint: perhaps it is stored. It fails here, and nothing is deleted (E3)."""
+
+    checkpoint: CheckpointId
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRequested:
+    """All pending checkpoints fail with this reason (not the queued requests)."""
+
+    reason: CheckpointFailureReason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDiscarded:
+    """Answer to DiscardState: one deletion is done; too many under way hold triggers back (A3)."""
+
+    checkpoint: CheckpointId
+
+
+class RestoreKind(Enum):
+    """How much of the job is restored (Flink: the four restore calls of `CheckpointCoordinator`)."""
+
+    LATEST = "latest"
+    """All tasks and coordinators, from the newest checkpoint of the store; without one they are reset."""
+    INITIAL = "initial"
+    """The same at the start of a job after a failover: finished operators must fit the job graph."""
+    REGION = "region"
+    """Some tasks: coordinators are left alone, state without a taker is ignored."""
+    SAVEPOINT = "savepoint"
+    """From a savepoint, which enters the store first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequested:
+    """Restore tasks, hooks and coordinators (G1); raises RestoreRefusedError when it does not fit (G2).
+
+    `savepoint` is what RestoreKind.SAVEPOINT loads; `mode` says who owns its files from now on (G3).
+    """
+
+    kind: RestoreKind
+    allow_non_restored: bool = False
+    savepoint: CompletedCheckpoint | None = None
+    mode: RestoreMode = RestoreMode.NO_CLAIM
+
+
+CoordinatorFact = (
+    CoordinatorTimeAdvanced
+    | SchedulerStarted
+    | SchedulerStopped
+    | ShutDown
+    | PeriodicTimerFired
+    | CheckpointTimeoutFired
+    | CheckpointRequested
+    | CheckpointIdFetched
+    | CheckpointIdFailed
+    | LocationCreated
+    | LocationFailed
+    | OperatorCoordinatorAnswered
+    | OperatorCoordinatorFailed
+    | HookAnswered
+    | HookFailed
+    | TriggerFailed
+    | TaskStateChanged
+    | TaskFailed
+    | TaskAcknowledged
+    | TaskDeclined
+    | TaskMeasured
+    | CommitSucceeded
+    | CommitFailed
+    | CommitUnknown
+    | AbortRequested
+    | StateDiscarded
+    | RestoreRequested
+)

@@ -1,0 +1,1 @@
+"""The barrier cases (aligned, tracker, unaligned) against the real `InputGate`: run, then compare."""

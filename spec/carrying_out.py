@@ -1,0 +1,117 @@
+"""Carries out a door's effects against the world, with the faults that a scenario draws."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import assert_never
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import Generation, SplitId
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    DiscardFiles,
+    Effect,
+    EndTick,
+    Fact,
+    JudgeSuites,
+    MicroBatchFailed,
+    NotifyAborted,
+    NotifyComplete,
+    PollFailed,
+    PollSource,
+    PublishFailed,
+    PublishTable,
+    RecordCut,
+    RowUnknown,
+    RunMicroBatch,
+    SliceOffered,
+    SourceIdle,
+    SuitesJudged,
+    TablesChecked,
+    WakeAt,
+)
+from spec.faults import Faults
+from spec.micro_batches import MicroBatches
+from spec.pipeline import ROW_BYTES
+from spec.world import FileGoneError, World
+
+QUALITY_MESSAGE = "a row was bad: mend it"
+
+
+class Hands:
+    """What touches the world. `readable` says how far each split can be read just now."""
+
+    def __init__(self, world: World, random: Random, *, in_order: bool) -> None:
+        """Act on that world."""
+        self._world = world
+        self._random = random
+        self._micro_batches = MicroBatches(world, in_order=in_order)
+        self.readable: dict[SplitId, int] = {}
+
+    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:
+        """Carry out one effect; return the fact that answers it, None for one that has no answer."""
+        match effect:
+            case PollSource():
+                return self._poll(effect, faults, self.readable)
+            case RunMicroBatch():
+                return self._run(effect, faults)
+            case JudgeSuites():
+                return self._judge(effect, generation, faults)
+            case CheckTables():
+                problems = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
+                return TablesChecked(effect.checkpoint, problems)
+            case AppendRow():
+                return self._append(effect, faults)
+            case PublishTable():
+                if self._strikes(faults.publish_fails):
+                    return PublishFailed(effect.checkpoint, effect.publication.table, "the log refuses")
+                return self._world.publish(effect.checkpoint, effect.publication)
+            case RecordCut():
+                self._world.record_cut(effect.checkpoint, effect.versions)
+                return CutRecorded(effect.checkpoint)
+            case DiscardFiles():
+                self._world.discard(effect.paths)
+                return None
+            case NotifyComplete() | NotifyAborted() | WakeAt() | EndTick():
+                return None
+            case _:
+                assert_never(effect)
+
+    def _poll(self, effect: PollSource, faults: Faults, readable: Mapping[SplitId, int]) -> Fact:
+        if self._strikes(faults.poll_fails):
+            return PollFailed(effect.source, effect.split, "a file is damaged")
+        start = int(effect.position or "0")
+        rows = min(effect.max_rows, readable.get(effect.split, 0) - start)
+        if rows <= 0:
+            return SourceIdle(effect.source, effect.split)
+        end = str(start + rows)
+        return SliceOffered(SourceSlice(effect.source, effect.split, str(start), end, "", rows, rows * ROW_BYTES))
+
+    def _run(self, effect: RunMicroBatch, faults: Faults) -> Fact:
+        failed = MicroBatchFailed(effect.vertex, effect.micro_batch, "a task died")
+        try:
+            finished = self._micro_batches.run(effect)
+        except FileGoneError:
+            return failed
+        return failed if self._strikes(faults.micro_batch_fails) else finished
+
+    def _judge(self, effect: JudgeSuites, generation: Generation, faults: Faults) -> Fact:
+        try:
+            for _, files in effect.files:
+                for file in files:
+                    self._world.read(file.path, f"suites of checkpoint {effect.checkpoint}", generation)
+        except FileGoneError:
+            return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="{}", message="a file is gone")
+        passed = not self._strikes(faults.suite_fails)
+        return SuitesJudged(effect.vertex, effect.checkpoint, passed, "{}", "" if passed else QUALITY_MESSAGE)
+
+    def _append(self, effect: AppendRow, faults: Faults) -> Fact:
+        if self._strikes(faults.write_lost):
+            return RowUnknown(effect.row.nonce, "the store does not answer")
+        answer = self._world.append(effect.row, effect.at_version, effect.subsumed)
+        lost = self._strikes(faults.reply_lost)
+        return RowUnknown(effect.row.nonce, "the connection broke") if lost else answer
+
+    def _strikes(self, probability: float) -> bool:
+        return probability > 0 and self._random.random() < probability

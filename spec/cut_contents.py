@@ -1,0 +1,159 @@
+"""What a committed row and a recorded cut of the small pipeline say: rows read, in flight, shown, held as state."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.commit.net import live_files
+from checkpointing.graph import Table, TableMode
+from checkpointing.handles import KeyedFile, KeyedFileKind
+from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.snapshots import ChannelState
+from spec.history import CutWritten, History, RowCommitted
+from spec.model import Contents, Pair, replay
+from spec.pipeline import (
+    JOINED,
+    JOINED_TABLE,
+    ORDERS_TABLE,
+    PAYMENTS_TABLE,
+    TOTALS,
+    TOTALS_TABLE,
+    graph,
+    key_group,
+    source_rows,
+)
+
+StateRow = tuple[object, ...] | None
+
+
+def first_cuts(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
+    """Yield every committed row whose cut was recorded, with its first recording."""
+    records: dict[CheckpointId, CheckpointRecord] = {}
+    for event in history.events:
+        if isinstance(event, RowCommitted):
+            records[event.record.checkpoint] = event.record
+        elif isinstance(event, CutWritten) and event.checkpoint in records:
+            yield records.pop(event.checkpoint), event
+
+
+def positions(record: CheckpointRecord) -> dict[SplitId, int]:
+    """Return how far each split was read before the barrier."""
+    return {
+        SplitId(split): int(snapshot.position or "0")
+        for vertex in record.vertices
+        for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=False)
+    }
+
+
+def in_flight(record: CheckpointRecord) -> Iterator[ChannelState]:
+    """Yield what the row holds in flight, channel by channel."""
+    return (held for vertex in record.vertices for snapshot in vertex.subtasks for held in snapshot.in_flight)
+
+
+def expected(history: History, record: CheckpointRecord) -> Contents:
+    """Return what the reference says of this cut."""
+    rows: dict[VertexId, Counter[int]] = {}
+    pairs: Counter[Pair] = Counter()
+    for held in in_flight(record):
+        upstream = held.channel.edge.upstream
+        for segment in held.segments:
+            if isinstance(segment, SourceSlice):
+                sent = source_rows(segment.split, int(segment.start), int(segment.end))
+                rows.setdefault(upstream, Counter()).update(sent)
+                continue
+            paths = frozenset(file.path for file in segment.files)
+            if upstream == JOINED:
+                pairs += _pairs(history.multiset(paths))
+            else:
+                rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
+    return replay(positions(record), rows, pairs)
+
+
+def shown(history: History, cut: CutWritten, state: Contents) -> Contents:
+    """Return what the tables show at this cut; the join's state is no table's and is taken from `state`."""
+    active = dict(cut.active)
+    totals = {key: (count, total) for key, count, total in history.multiset(active[TOTALS_TABLE]).elements()}
+    return Contents(
+        _numbers(history.multiset(active[ORDERS_TABLE])),
+        _numbers(history.multiset(active[PAYMENTS_TABLE])),
+        _pairs(history.multiset(active[JOINED_TABLE])),
+        totals,
+        state.join_state,
+    )
+
+
+def repeated_keys(history: History, cut: CutWritten) -> list[int]:
+    """Return the keys that the upsert table shows more than once at this cut."""
+    keys = Counter(row[0] for row in history.multiset(dict(cut.active)[TOTALS_TABLE]).elements())
+    return [key for key, times in keys.items() if times > 1]
+
+
+def held(history: History, record: CheckpointRecord, tables: Contents) -> Contents:
+    """Return what the row's state files hold; what is no state is taken from `tables`."""
+    totals = {
+        key: (_number(value[0]), _number(value[1])) for key, value in _state(history, record, TOTALS) if value is not None
+    }
+    joined = {
+        key: (_sorted(value[0]), _sorted(value[1])) for key, value in _state(history, record, JOINED) if value is not None
+    }
+    return Contents(tables.orders, tables.payments, tables.joined, totals, joined)
+
+
+def _state(history: History, record: CheckpointRecord, vertex: VertexId) -> Iterator[tuple[int, StateRow]]:
+    """Yield the keys of a vertex: each subtask's files, oldest first, in its own range of key groups."""
+    was = next(each for each in record.vertices if each.vertex == vertex)
+    ranges = key_group_ranges(record.max_parallelism, len(was.subtasks))
+    for own, snapshot in zip(ranges, was.subtasks, strict=True):
+        yield from _merged(history, snapshot.state, own).items()
+
+
+def _merged(history: History, files: tuple[KeyedFile, ...], own: KeyGroupRange) -> dict[int, StateRow]:
+    found: dict[int, StateRow] = {}
+    for file in files:
+        if file.kind is KeyedFileKind.BASE:
+            kept = KeyGroupRange(file.first_key_group, file.last_key_group)
+            found = {key: value for key, value in found.items() if not kept.first <= key_group(key) <= kept.last}
+        mine = history.state(file).items()
+        found |= {key: value for key, value in mine if own.first <= key_group(key) <= own.last}
+    return found
+
+
+def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
+    """Yield every upsert and state table that consists of other files at the cut than the row says."""
+    active = dict(cut.active)
+    vertices = {vertex.vertex: vertex for vertex in record.vertices}
+    for vertex in graph(1).operators():
+        for table in vertex.tables:
+            if table.mode is not TableMode.APPEND:
+                yield from _other_files(record, table, active, {f.path for f in live_files(table, vertices[vertex.id])})
+
+
+def _other_files(
+    record: CheckpointRecord, table: Table, active: dict[TableName, frozenset[str]], wanted: set[str]
+) -> Iterator[str]:
+    if active[table.name] != wanted:
+        missing, strange = sorted(wanted - active[table.name]), sorted(active[table.name] - wanted)
+        yield f"{table.name} at cut {record.checkpoint} lacks {missing}, has {strange} too much"
+
+
+def _numbers(rows: Counter[tuple[int, ...]]) -> Counter[int]:
+    return Counter({row[0]: times for row, times in rows.items()})
+
+
+def _pairs(rows: Counter[tuple[int, ...]]) -> Counter[Pair]:
+    found: Counter[Pair] = Counter()
+    for (_, order, payment, _), times in rows.items():
+        found[order, payment] += times
+    return found
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _sorted(value: object) -> tuple[int, ...]:
+    return tuple(sorted(value)) if isinstance(value, tuple) else ()
+
+

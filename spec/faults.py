@@ -1,0 +1,154 @@
+"""What a seed means: the job's configuration, how fast things are, and what goes wrong how often.
+
+Each seed draws a random subset of the faults (swarm testing), so that rare combinations meet and many runs
+are free of the faults that would hide others.
+"""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
+from checkpointing.gate import GatePolicy
+from checkpointing.identifiers import SplitId, VertexId
+from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS
+
+LONGEST_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Probabilities: `crash` per turn of a tick, `optimize` per tick, the others per effect."""
+
+    crash: float = 0.0
+    zombie: float = 0.0
+    """Of an effect that was outstanding at a crash: it is carried out all the same, later."""
+    micro_batch_fails: float = 0.0
+    poll_fails: float = 0.0
+    suite_fails: float = 0.0
+    table_problem: float = 0.0
+    publish_fails: float = 0.0
+    reply_lost: float = 0.0
+    """AppendRow wrote the row, but nobody knows."""
+    write_lost: float = 0.0
+    """AppendRow wrote nothing, but nobody knows."""
+    optimize: float = 0.0
+    stop: float = 0.0
+    """Per tick: somebody asks it to stop."""
+    race: float = 0.0
+    """Per tick: another coordinator takes over while it runs."""
+
+
+NONE = Faults()
+_WORST = Faults(
+    crash=0.02,
+    zombie=0.6,
+    micro_batch_fails=0.03,
+    poll_fails=0.01,
+    suite_fails=0.08,
+    table_problem=0.1,
+    publish_fails=0.03,
+    reply_lost=0.08,
+    write_lost=0.08,
+    optimize=0.8,
+    stop=0.6,
+    race=0.6,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One run: what is configured for all ticks, and what differs from tick to tick is drawn later."""
+
+    faults: Faults
+    policy: GatePolicy
+    config: dict[str, Any]
+    """Of `CheckpointConfig`, without what belongs to the policy."""
+    rows_per_epoch: dict[VertexId, int]
+    rows: dict[SplitId, int]
+    """How many rows each split has in the end."""
+    ticks: int
+    slow_split: SplitId | None
+    latency_ms: dict[str, int]
+    """By the kind of effect: the longest that one takes."""
+    linger_ms: int
+    idle_poll_ms: int
+    credit_bytes: int
+    ids_per_claim: int | None
+    parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
+
+    @property
+    def mode(self) -> CheckpointingMode:
+        """Exactly once, or at least once."""
+        at_least_once = self.policy is GatePolicy.AT_LEAST_ONCE
+        return CheckpointingMode.AT_LEAST_ONCE if at_least_once else CheckpointingMode.EXACTLY_ONCE
+
+    def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
+        """Return the configuration; a patient one never expires a checkpoint and holds back without a limit."""
+        settings = {**self.config, **_of_policy(self.policy), "mode": self.mode}
+        if patient:
+            settings |= {"timeout_ms": LONGEST_MS}
+            if settings.get("max_alignment_bytes") is not None:
+                settings |= {"max_alignment_bytes": UNLIMITED}
+        return CheckpointConfig(max_parallelism=MAX_PARALLELISM, **settings)
+
+
+def draw(random: Random) -> Scenario:
+    """Draw a scenario."""
+    policy = random.choice(list(GatePolicy))
+    overtaking = policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
+    slice_rows = random.choice([1, 3, 8, 20])
+    return Scenario(
+        faults=_swarm(random),
+        policy=policy,
+        config={
+            **_triggers(random),
+            "max_concurrent": 1 if overtaking else random.choice([1, 2]),
+            "timeout_ms": random.choice([LONGEST_MS, LONGEST_MS, 400]),
+            "tolerable_failures": random.choice([0, 2, 100]),
+            "retained": random.choice([1, 1, 2, 3]),
+            "slice_rows_max": slice_rows,
+            "micro_batch_rows_max": slice_rows * random.choice([1, 4, 100]),
+        },
+        rows_per_epoch={PAYMENTS: random.choice([2, 5])} if random.random() < 0.3 else {},
+        rows={split: random.choice([0, 5, 12, 25]) for split in (SplitId("a"), SplitId("b"), SplitId("c"))},
+        ticks=random.choice([1, 2, 3, 4]),
+        slow_split=random.choice([None, None, SplitId("a"), SplitId("c")]),
+        latency_ms={"poll": 20, "run": random.choice([20, 200]), "store": random.choice([5, 50])},
+        linger_ms=random.choice([0, 30, 1_000]),
+        idle_poll_ms=random.choice([20, 500]),
+        credit_bytes=random.choice([30, 200, 1_000_000]),
+        ids_per_claim=random.choice([None, None, 2]),
+    )
+
+
+def _triggers(random: Random) -> dict[str, Any]:
+    triggers: dict[str, Any] = {}
+    if random.random() < 0.5:
+        triggers["interval_ms"] = random.choice([80, 300])
+    if random.random() < 0.5:
+        triggers["every_rows"] = random.choice([3, 10])
+        if random.random() < 0.5:
+            triggers["rows_of"] = (ORDERS,)
+    return triggers
+
+
+def _swarm(random: Random) -> Faults:
+    chosen = {
+        name: getattr(_WORST, name) * random.choice([0.3, 1.0])
+        for name in Faults.__dataclass_fields__
+        if random.random() < 0.4
+    }
+    return replace(NONE, **chosen)
+
+
+def _of_policy(policy: GatePolicy) -> dict[str, Any]:
+    match policy:
+        case GatePolicy.UNALIGNED:
+            return {"unaligned": True}
+        case GatePolicy.ALTERNATING:
+            return {"unaligned": True, "alignment_timeout_ms": 60}
+        case GatePolicy.ALIGNED_BUFFERING:
+            return {"max_alignment_bytes": 100}
+        case GatePolicy.ALIGNED_BLOCKING | GatePolicy.AT_LEAST_ONCE:
+            return {}

@@ -1,0 +1,327 @@
+"""The named predicates that every run must fulfil. Each takes a history and yields what breaks it.
+
+They know rows, cuts, files and notifications, nothing of how they came about; so the same predicates judge
+simulations, traces of real runs, and a warehouse at rest. This module needs no clock and no test library.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from checkpointing.commit.recovery import publications
+from checkpointing.config import CheckpointingMode
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import CheckpointRecord
+from spec import model
+from spec.cut_contents import expected, first_cuts, held, in_flight, other_files, positions, repeated_keys, shown
+from spec.history import (
+    CheckpointEnded,
+    CheckpointTriggered,
+    CutWritten,
+    DoorBroke,
+    Event,
+    FileMissed,
+    FilesDiscarded,
+    History,
+    JobClaimed,
+    OrderBroken,
+    RowCommitted,
+    TableChanged,
+    TickOver,
+    TickStuck,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that a run broke, by its id, and how."""
+
+    invariant: str
+    what: str
+
+    def __str__(self) -> str:
+        """Return `id: what`."""
+        return f"{self.invariant}: {self.what}"
+
+
+Invariant = Callable[[History], Iterator[str]]
+INVARIANTS: dict[str, Invariant] = {}
+_E = TypeVar("_E", bound=Event)
+
+
+def _named(name: str) -> Callable[[Invariant], Invariant]:
+    def register(invariant: Invariant) -> Invariant:
+        INVARIANTS[name] = invariant
+        return invariant
+
+    return register
+
+
+def violations(history: History) -> tuple[Violation, ...]:
+    """Return all that the history breaks, invariant by invariant, each at most three times."""
+    found = []
+    for name, invariant in INVARIANTS.items():
+        for count, what in enumerate(invariant(history)):
+            if count == 3:  # noqa: PLR2004 - the first ones tell the story
+                break
+            found.append(Violation(name, what))
+    return tuple(found)
+
+
+def _of(history: History, kind: type[_E]) -> Iterator[_E]:
+    return (event for event in history.events if isinstance(event, kind))
+
+
+# ------------------------------------------------------------------ one cut
+
+
+@_named("cut-is-exact")
+def cut_is_exact(history: History) -> Iterator[str]:
+    """At cut n every table shows the effect of the records before barrier n once, less what n holds in flight.
+
+    At least once: each of them at least once.
+    """
+    compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
+    for record, cut in first_cuts(history):
+        due = expected(history, record)
+        for what in compare(due, shown(history, cut, due)):
+            yield f"checkpoint {record.checkpoint}, tables: {what}"
+        for key in repeated_keys(history, cut):
+            yield f"checkpoint {record.checkpoint}, tables: key {key} has more than one row"
+
+
+@_named("state-is-exact")
+def state_is_exact(history: History) -> Iterator[str]:
+    """The state files of row n hold the effect of the records before barrier n once, less what n holds in flight."""
+    compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
+    for event in _of(history, RowCommitted):
+        due = expected(history, event.record)
+        for what in compare(due, held(history, event.record, due)):
+            yield f"checkpoint {event.record.checkpoint}, state: {what}"
+
+
+@_named("cut-is-one")
+def cut_is_one(history: History) -> Iterator[str]:
+    """The cut of a checkpoint is the same whoever records it, and its upsert and state tables are the row's files."""
+    seen: dict[CheckpointId, CutWritten] = {}
+    records = {event.record.checkpoint: event.record for event in _of(history, RowCommitted)}
+    for event in _of(history, CutWritten):
+        first = seen.setdefault(event.checkpoint, event)
+        if first.versions != event.versions:
+            yield f"checkpoint {event.checkpoint} was recorded as {first.versions} and as {event.versions}"
+        if event.checkpoint in records and first is event:
+            yield from other_files(records[event.checkpoint], event)
+
+
+@_named("fifo")
+def fifo(history: History) -> Iterator[str]:
+    """A vertex meets the rows of a channel in the order in which they were sent, across restores too."""
+    for event in _of(history, OrderBroken):
+        yield f"{event.vertex}: {event.what}"
+
+
+# ------------------------------------------------------------------ commit
+
+
+@_named("visible-after-commit")
+def visible_after_commit(history: History) -> Iterator[str]:
+    """A table changes only for a checkpoint whose row is in, and just as that row says."""
+    records: dict[CheckpointId, CheckpointRecord] = {}
+    for event in history.events:
+        if isinstance(event, RowCommitted):
+            records[event.record.checkpoint] = event.record
+        elif isinstance(event, TableChanged):
+            record = records.get(event.checkpoint)
+            if record is None:
+                yield f"{event.publication.table} shows checkpoint {event.checkpoint}, which is not committed"
+            elif event.publication not in publications(record):
+                yield f"{event.publication.table} shows something else than row {event.checkpoint} says"
+
+
+@_named("published-in-order")
+def published_in_order(history: History) -> Iterator[str]:
+    """No row is committed, and no table shows a newer checkpoint, before the cut of the one before is recorded."""
+    committed: list[CheckpointId] = []
+    recorded: set[CheckpointId] = {NO_CHECKPOINT}
+    for event in history.events:
+        match event:
+            case RowCommitted(record, _):
+                waiting = [one for one in committed if one not in recorded]
+                if waiting:
+                    yield f"row {record.checkpoint} was committed while the cut of {waiting[0]} was not recorded"
+                committed.append(record.checkpoint)
+            case TableChanged(checkpoint):
+                older = [one for one in committed if one < checkpoint and one not in recorded]
+                if older:
+                    yield f"{event.publication.table} shows {checkpoint} before the cut of {older[0]} is recorded"
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case _:
+                pass
+
+
+@_named("published-completely")
+def published_completely(history: History) -> Iterator[str]:
+    """When a cut is recorded, every table that its row names has come to show it."""
+    records: dict[CheckpointId, CheckpointRecord] = {}
+    shown: dict[TableName, CheckpointId] = {}
+    for event in history.events:
+        match event:
+            case RowCommitted(record, _):
+                records[record.checkpoint] = record
+            case TableChanged(checkpoint, publication):
+                shown[publication.table] = checkpoint
+            case CutWritten(checkpoint) if checkpoint in records:
+                for table in records[checkpoint].tables:
+                    if shown.get(table.table, NO_CHECKPOINT) < checkpoint:
+                        yield f"the cut of {checkpoint} was recorded before {table.table} showed it"
+            case _:
+                pass
+
+
+@_named("one-generation")
+def one_generation(history: History) -> Iterator[str]:
+    """Claims' generations never fall, and only the newest one commits."""
+    newest = Generation(0)
+    for event in history.events:
+        if isinstance(event, JobClaimed):
+            if event.claim.generation < newest:
+                yield f"generation {event.claim.generation} claimed after generation {newest}"
+            newest = max(newest, event.claim.generation)
+        elif isinstance(event, RowCommitted) and event.record.generation != newest:
+            yield f"generation {event.record.generation} committed {event.record.checkpoint}, {newest} holds the job"
+
+
+@_named("parent-line")
+def parent_line(history: History) -> Iterator[str]:
+    """Every row builds on the row committed before it."""
+    newest = NO_CHECKPOINT
+    for event in _of(history, RowCommitted):
+        if event.record.parent != newest:
+            yield f"row {event.record.checkpoint} builds on {event.record.parent}, not on {newest}"
+        newest = event.record.checkpoint
+
+
+@_named("ids-rise")
+def ids_rise(history: History) -> Iterator[str]:
+    """Checkpoint ids rise, over restarts too, and none is given out twice."""
+    newest_row, given = NO_CHECKPOINT, set[CheckpointId]()
+    newest_of: dict[Generation, CheckpointId] = {}
+    for event in history.events:
+        if isinstance(event, CheckpointTriggered):
+            if event.checkpoint in given:
+                yield f"id {event.checkpoint} was given out twice"
+            if event.checkpoint <= newest_of.get(event.generation, NO_CHECKPOINT):
+                yield f"id {event.checkpoint} came after {newest_of[event.generation]}"
+            given.add(event.checkpoint)
+            newest_of[event.generation] = event.checkpoint
+        elif isinstance(event, RowCommitted):
+            if event.record.checkpoint <= newest_row:
+                yield f"row {event.record.checkpoint} was committed after row {newest_row}"
+            newest_row = event.record.checkpoint
+
+
+# ------------------------------------------------------------------ files and retention
+
+
+@_named("discarded-is-unreferenced")
+def discarded_is_unreferenced(history: History) -> Iterator[str]:
+    """What is deleted is named by no retained row and is active in no table."""
+    for event in _of(history, FilesDiscarded):
+        if event.needed:
+            yield f"{event.needed[0]} was deleted, but a row or a table names it"
+
+
+@_named("no-file-is-missed")
+def no_file_is_missed(history: History) -> Iterator[str]:
+    """Nobody who holds the job, and no publication, ever wants a file that was deleted."""
+    for event in _of(history, FileMissed):
+        yield f"{event.wanted_by} wanted {event.path}, which had been deleted"
+
+
+@_named("retention")
+def retention(history: History) -> Iterator[str]:
+    """After each commit the newest `retained` checkpoints are kept, and no others."""
+    committed: list[CheckpointId] = []
+    for event in _of(history, RowCommitted):
+        committed.append(event.record.checkpoint)
+        if event.kept != tuple(committed[-history.retained :]):
+            yield f"after row {event.record.checkpoint} rows {event.kept} of {committed} are kept, not {history.retained}"
+
+
+# ------------------------------------------------------------------ life
+
+
+@_named("triggers-end")
+def triggers_end(history: History) -> Iterator[str]:
+    """A tick that is caught up has ended every checkpoint it triggered, each once: complete or aborted."""
+    triggered: dict[Generation, list[CheckpointId]] = {}
+    ended: Counter[tuple[Generation, CheckpointId]] = Counter()
+    for event in history.events:
+        match event:
+            case CheckpointTriggered(generation, checkpoint):
+                triggered.setdefault(generation, []).append(checkpoint)
+            case CheckpointEnded(generation, checkpoint):
+                ended[generation, checkpoint] += 1
+                if ended[generation, checkpoint] > 1:
+                    yield f"checkpoint {checkpoint} of generation {generation} ended twice"
+            case TickOver(generation, end) if end.outcome is TickOutcome.CAUGHT_UP:
+                for checkpoint in triggered.get(generation, ()):
+                    if not ended[generation, checkpoint]:
+                        yield f"checkpoint {checkpoint} of generation {generation} never ended"
+            case _:
+                pass
+
+
+@_named("told-truly")
+def told_truly(history: History) -> Iterator[str]:
+    """Completion is told only of a checkpoint whose cut is recorded; an aborted one is never committed."""
+    recorded, committed = set[CheckpointId](), set[CheckpointId]()
+    aborted: dict[CheckpointId, CheckpointFailureReason] = {}
+    for event in history.events:
+        match event:
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case RowCommitted(record, _):
+                committed.add(record.checkpoint)
+                if record.checkpoint in aborted:
+                    yield f"checkpoint {record.checkpoint} was committed after it was aborted"
+            case CheckpointEnded(_, checkpoint, None) if checkpoint not in recorded:
+                yield f"checkpoint {checkpoint} was told complete, its cut is not recorded"
+            case CheckpointEnded(_, checkpoint, reason) if reason is not None:
+                aborted[checkpoint] = reason
+                if checkpoint in committed:
+                    yield f"checkpoint {checkpoint} was told aborted, but it is committed"
+            case _:
+                pass
+
+
+@_named("caught-up-is-committed")
+def caught_up_is_committed(history: History) -> Iterator[str]:
+    """A tick that ends caught up leaves nothing that could be read uncommitted, and nothing in flight."""
+    for event in _of(history, TickOver):
+        if event.end.outcome is not TickOutcome.CAUGHT_UP:
+            continue
+        read = positions(event.newest) if event.newest else {}
+        behind = [split for split, rows in event.readable if read.get(split, 0) < rows]
+        if behind:
+            yield f"split {behind[0]} stands at {read.get(behind[0], 0)} of {dict(event.readable)[behind[0]]}"
+        if event.newest and any(in_flight(event.newest)):
+            yield f"checkpoint {event.newest.checkpoint} holds rows in flight that no table shows"
+
+
+@_named("no-deadlock")
+def no_deadlock(history: History) -> Iterator[str]:
+    """A tick never waits for nothing and never works without end."""
+    for event in _of(history, TickStuck):
+        yield f"generation {event.generation}: {event.why}"
+
+
+@_named("doors-hold")
+def doors_hold(history: History) -> Iterator[str]:
+    """No door raises, and a tick without faults catches up, whatever came before it."""
+    for event in _of(history, DoorBroke):
+        yield f"generation {event.generation}: {event.error}"

@@ -1,0 +1,205 @@
+"""The simulator: the real job door and the real recovery on virtual time and in-memory stores.
+
+One whole number reproduces a run with all its faults: ticks that crash anywhere, coordinators that race,
+effects of the dead that come late, replies that are lost; at last a tick without faults, which must catch up.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+
+from checkpointing.config import CheckpointingMode
+from checkpointing.identifiers import Generation
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import Effect, StopKind, StopRequested, TickOutcome
+from spec.carrying_out import Hands
+from spec.faults import NONE, Scenario, draw
+from spec.history import DoorBroke, History
+from spec.invariants import Violation, violations
+from spec.pipeline import MAX_PARALLELISM, graph
+from spec.tick import Narrate, Tick, TickPlan
+from spec.world import World
+
+ZOMBIE_MS = 2_000
+"""How late an effect of a dead coordinator may still be carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    scenario: Scenario
+    history: History
+    violations: tuple[Violation, ...]
+
+
+def simulate(seed: int, narrate: Narrate | None = None, scenario: Scenario | None = None) -> Outcome:
+    """Run one seed and judge it; `scenario` replaces the one that the seed draws."""
+    run = Simulation(seed, narrate, scenario)
+    run.run()
+    return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
+
+
+class Simulation:
+    """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
+
+    def __init__(self, seed: int, narrate: Narrate | None = None, scenario: Scenario | None = None) -> None:
+        """Draw the scenario; nothing has happened yet."""
+        self._random = Random(seed)
+        drawn = draw(self._random)
+        self.scenario = scenario or drawn
+        self.world = World(self._new_history)
+        self._narrate = narrate
+        self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
+        self._hands.readable = dict.fromkeys(self.scenario.rows, 0)
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._noted = 0
+        self._alive: dict[int, Tick] = {}
+        self._started = 0
+        self._healing = False
+
+    def run(self) -> None:
+        """Run the ticks with their faults, then one without, which must catch up."""
+        for _ in range(self.scenario.ticks):
+            self._more_rows(self._random.random())
+            self._start(self._drawn_plan())
+            self._play()
+        self._healing = True
+        self._more_rows(1.0)
+        last = self._start(self._healing_plan())
+        self._play()
+        if last.end is None or last.end.outcome is not TickOutcome.CAUGHT_UP:
+            self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
+        self._play(until_quiet=True)
+
+    def _new_history(self, world: World) -> History:
+        retained = int(self.scenario.config["retained"])
+        return History(self.scenario.mode, retained, MAX_PARALLELISM, world.rows_of, world.state_of)
+
+    def _more_rows(self, share: float) -> None:
+        for split, rows in self.scenario.rows.items():
+            self._hands.readable[split] = max(self._hands.readable[split], int(rows * share))
+
+    # -------------------------------------------------------------- ticks
+
+    def _drawn_plan(self) -> TickPlan:
+        random, faults = self._random, self.scenario.faults
+        limits = random.choice(
+            [TickLimits(), TickLimits(), TickLimits(checkpoints=2), TickLimits(duration_ms=random.choice([50, 700]))]
+        )
+        stop = StopRequested(random.choice(list(StopKind))) if random.random() < faults.stop else None
+        return TickPlan(
+            number=self._number(),
+            faults=faults,
+            parallelism=random.choice(self.scenario.parallelisms),
+            limits=limits,
+            patient=False,
+            take_over=False,
+            stop=stop,
+            stop_after_ms=random.randint(0, 1_000),
+        )
+
+    def _healing_plan(self) -> TickPlan:
+        parallelism = self._random.choice(self.scenario.parallelisms)
+        return TickPlan(
+            number=self._number(),
+            faults=NONE,
+            parallelism=parallelism,
+            limits=TickLimits(),
+            patient=True,
+            take_over=True,
+        )
+
+    def _number(self) -> int:
+        self._started += 1
+        return self._started
+
+    def _start(self, plan: TickPlan) -> Tick:
+        tick = Tick(
+            world=self.world,
+            scenario=self.scenario,
+            plan=plan,
+            graph=graph(plan.parallelism),
+            hands=self._hands,
+            random=self._random,
+            is_alive=self._is_alive,
+            narrate=self._narrate,
+        )
+        self._alive[plan.number] = tick
+        self._go_on(tick, tick.turns())
+        self._may_meet_others(plan)
+        return tick
+
+    def _may_meet_others(self, plan: TickPlan) -> None:
+        faults = plan.faults
+        if self._strikes(faults.optimize):
+            table = self._random.choice(graph(1).tables()).name
+            self._note(self._random.randint(0, 2_000), lambda: self.world.optimize(table))
+        if self._strikes(faults.race):
+            self._note(self._random.randint(0, 1_000), self._start_rival)
+
+    def _start_rival(self) -> None:
+        plan = self._drawn_plan()
+        rival = TickPlan(
+            number=plan.number,
+            faults=plan.faults,
+            parallelism=plan.parallelism,
+            limits=plan.limits,
+            patient=plan.patient,
+            take_over=True,
+        )
+        if not self._healing and len(self._alive) < 3:  # noqa: PLR2004 - a crowd shows nothing that two do not
+            self._start(rival)
+
+    def _is_alive(self, generation: Generation) -> bool:
+        return any(tick.generation == generation for tick in self._alive.values())
+
+    # -------------------------------------------------------------- turns
+
+    def _go_on(self, tick: Tick, turns: Iterator[int]) -> None:
+        """Let the tick have a turn, or let it die; note when its next one is."""
+        if self._strikes(tick.plan.faults.crash):
+            self._crash(tick)
+            return
+        at_ms = next(turns, None)
+        if at_ms is None:
+            self._alive.pop(tick.plan.number, None)
+            self._leave_behind(tick)
+        else:
+            self._note(at_ms - self.world.now_ms, lambda: self._go_on(tick, turns))
+
+    def _crash(self, tick: Tick) -> None:
+        if self._narrate is not None:
+            self._narrate(f"{self.world.now_ms:>7} tick {tick.plan.number} CRASHED")
+        self._alive.pop(tick.plan.number, None)
+        self._leave_behind(tick)
+
+    def _leave_behind(self, tick: Tick) -> None:
+        """Some of what was outstanding is carried out all the same, and nobody hears the answer."""
+        for _, _, effect in tick.outstanding:
+            if self._strikes(tick.plan.faults.zombie):
+                self._note(self._random.randint(0, ZOMBIE_MS), self._late(tick, effect))
+
+    def _late(self, tick: Tick, effect: Effect) -> Callable[[], None]:
+        def carry_out() -> None:
+            if self._narrate is not None:
+                self._narrate(f"{self.world.now_ms:>7} tick {tick.plan.number} LATE {effect}")
+            self._hands.carry_out(effect, tick.generation, NONE)
+
+        return carry_out
+
+    def _note(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self._noted += 1
+        heappush(self._agenda, (self.world.now_ms + max(delay_ms, 0), self._noted, action))
+
+    def _play(self, *, until_quiet: bool = False) -> None:
+        """Do what is on the agenda until no tick is alive; what the dead left may come still later."""
+        while self._agenda and (self._alive or until_quiet):
+            at_ms, _, action = heappop(self._agenda)
+            self.world.now_ms = max(self.world.now_ms, at_ms)
+            action()
+
+    def _strikes(self, probability: float) -> bool:
+        return probability > 0 and self._random.random() < probability
