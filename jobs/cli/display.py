@@ -26,6 +26,7 @@ class PlainDisplay:
     def __init__(self, console: Console, tally: Tally) -> None:
         """Add up in `tally`, which the summary reads."""
         self._console = console
+        self._begun = False
         self.tally = tally
 
     def __enter__(self) -> Self:
@@ -43,6 +44,7 @@ class PlainDisplay:
 
     def recovered(self, recovery: Recovery) -> None:
         """Say where the tick begins, and what an older one left undone."""
+        self._begun = True
         if recovery.rolled_forward is not None:
             self.say(f"checkpoint {recovery.rolled_forward} was committed and not yet published: published now")
         if recovery.leftovers:
@@ -51,10 +53,13 @@ class PlainDisplay:
         self.say(f"begins {where}{self._ahead()}")
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Say what the checkpoint covers."""
+        """Say what the checkpoint covers; one from before this tick began was only rolled forward."""
         line = checkpoint_line(record, notes, versions)
-        self.tally.completed(line)
-        self.checkpoint(line)
+        if self._begun:
+            self.tally.completed(line)
+            self.checkpoint(line)
+        else:
+            self.tally.rolled_forward(line)
         for note in notes:
             self.say(f"  {note}")
 

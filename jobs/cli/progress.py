@@ -63,3 +63,7 @@ class Tally:
         """Add a completed checkpoint."""
         self.lines.append(line)
         self.rows_committed += line.rows
+
+    def rolled_forward(self, line: CheckpointLine) -> None:
+        """Add a checkpoint that an older tick had committed: this one reads none of its rows."""
+        self.lines.append(line)

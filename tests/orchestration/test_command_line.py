@@ -45,6 +45,7 @@ def lay_out(data: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_dg_launch_materializes_the_flights(tmp_path):
     """`dg launch --assets` runs a tick on Spark, keeps Dagster's records under .dagster, and writes every table."""
     lay_out(tmp_path / "data")
@@ -52,7 +53,7 @@ def test_dg_launch_materializes_the_flights(tmp_path):
     asked = subprocess.run(
         [Path(sys.executable).with_name("dg"), "launch", "--assets", "group:flights", "--target-path", ROOT],
         cwd=tmp_path,
-        env={**os.environ, "DAGSTER_HOME": str(tmp_path)},
+        env={**os.environ, "DAGSTER_HOME": str(tmp_path), "TIDEMARK_SPARK_CORES": "1"},
         capture_output=True,
         text=True,
         check=False,

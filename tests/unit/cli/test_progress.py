@@ -76,6 +76,18 @@ def test_plain_lines_tell_a_tick(told, record):
     ] == lines()
 
 
+def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
+    """It is listed, but what another tick read does not fill this tick's bar."""
+    display, lines = told
+    display.completed(record(), (), {})
+    display.recovered(Recovery(CheckpointId(7), CheckpointId(7), 0))
+    assert [
+        "checkpoint 7 was committed and not yet published: published now",
+        "begins after checkpoint 7, 24,000 rows to read",
+    ] == lines()
+    assert ([7], 0) == ([line.checkpoint for line in display.tally.lines], display.tally.rows_committed)
+
+
 def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
     """The reason's own message where no other is there."""
     display, lines = told
@@ -89,6 +101,7 @@ def test_a_live_display_counts_the_same(record):
     """Bar or lines: the tally that the summary reads is one."""
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True), Tally(rows_ahead=100))
     with display:
+        display.recovered(Recovery(None, None, 0))
         display.progress(SparkStarting())
         display.progress(RowsRead(FLIGHTS, SplitId("EWR"), 13_000))
         display.progress(MicroBatchRan(FLIGHTS, 1, 13_000, 300))

@@ -1,0 +1,125 @@
+"""A warm Spark Connect server as a process of its own: started once, joined by many short-lived clients.
+
+A client joins in some three seconds instead of starting a JVM, and its death leaves the server as it was.
+What a dead client's jobs still write are orphans; the server ends those jobs by itself.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jobs.runtime.environment import spark_environment, spark_home
+from jobs.runtime.session import SparkConfig, classic_settings
+
+HOST: Final = "127.0.0.1"
+START_S: Final = 180.0
+STOP_S: Final = 20.0
+LOOK_AGAIN_S: Final = 0.2
+
+_MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+class ConnectServerError(RuntimeError):
+    """The server did not come up: says what it printed last, and where the rest is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectServer:
+    """A running server; `url` is what a client's `SparkConfig.connect_url` takes, `log_file` all that it printed."""
+
+    url: str
+    log_file: Path
+    pid: int
+
+
+@contextmanager
+def connect_server(config: SparkConfig, log_file: Path) -> Iterator[ConnectServer]:
+    """Start a server with the settings that a session of this configuration would have; stop it afterwards.
+
+    It listens on this machine only, on a free port. Raises ConnectServerError if it is not ready in
+    `START_S` seconds or ends before.
+    """
+    port = _free_port()
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
+            _command(config, port),
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(process, port, log_file)
+        yield ConnectServer(f"sc://{HOST}:{port}", log_file, process.pid)
+    finally:
+        _stop(process)
+
+
+def _command(config: SparkConfig, port: int) -> list[str]:
+    settings = classic_settings(config) | {
+        "spark.connect.grpc.binding.address": HOST,
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    memory = settings.pop("spark.driver.memory")
+    named = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    master = config.master or f"local[{config.cores}]"
+    launcher = str(spark_home() / "bin" / "spark-submit")
+    return [launcher, "--master", master, "--driver-memory", memory, *named, "--class", _MAIN, "spark-internal"]
+
+
+def _environment() -> dict[str, str]:
+    """Spark's programs, but not those of a client: a server that is told of a remote would try to join it."""
+    clients = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
+    return {name: value for name, value in spark_environment().items() if name not in clients}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log_file: Path) -> None:
+    limit = time.monotonic() + START_S
+    while time.monotonic() < limit:
+        if process.poll() is not None:
+            raise ConnectServerError(f"the Connect server ended with code {process.returncode}: {_last_words(log_file)}")
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex((HOST, port)) == 0:
+                return
+        time.sleep(LOOK_AGAIN_S)
+    raise ConnectServerError(f"the Connect server was not ready after {START_S:.0f} s: {_last_words(log_file)}")
+
+
+def _last_words(log_file: Path) -> str:
+    lines = log_file.read_text(errors="replace").splitlines()
+    return f"it said last: {' / '.join(lines[-5:])} (all of it: {log_file})"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server and the Python workers that it started: they are one process group."""
+    _signal_group(process, signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        pass
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, what)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,178 @@
+"""A small pipeline in which every kind of effect occurs, and an engine that runs it without Spark.
+
+Orders go to bronze, one key in seven to quarantine; the others wait for the rate of their key, which comes
+over several epochs; the two meet in silver, which a suite judges, and are counted in gold. Whatever the
+epochs were, each cut has only one right content: `expected_cut` computes it from bronze alone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql.types import LongType
+
+from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import Generation, JobName, TableName
+from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from jobs.operators.arrived import TAG, struct_column
+from jobs.operators.execute import _outputs
+from jobs.operators.keyed_job import _task as keyed_task
+from jobs.operators.reports import TaskReport, report_from
+from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import FAILED, KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.stateless_job import _task as stateless_task
+from jobs.pipeline import Pipeline, count, sum_of
+from jobs.planner import JobPlan, plan
+from jobs.quality.expectation import Expectation
+from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.sources.sequence import SequenceSource
+from jobs.state.key_groups import subtask_of
+from jobs.state.merge import KEY_GROUP
+
+JOB = JobName("orders")
+ORDERS, RATES = TableName("bronze/orders"), TableName("bronze/rates")
+QUARANTINE, SILVER, GOLD = TableName("quarantine/orders"), TableName("silver/orders"), TableName("gold/by_key")
+TABLES = (ORDERS, RATES, QUARANTINE, SILVER, GOLD)
+
+KEYS = 7
+GOOD_KEY_MAX = 5
+RATED_KEYS = 5
+ROWS = {"a": 60, "b": 60}
+CONFIG = CheckpointConfig(every_rows=40, rows_of=("orders",), slice_rows_max=10, micro_batch_rows_max=20, retained=2)
+
+Rows = list[tuple[object, ...]]
+
+
+def build(config: CheckpointConfig = CONFIG, rows: Mapping[str, int] | None = None) -> JobPlan:
+    """Return the planned pipeline; it ends with key 5 waiting for its rate, which never comes."""
+    pipeline = Pipeline(JOB, config=config, parallelism=2)
+    orders = (
+        pipeline.source("orders", SequenceSource(rows or ROWS, keys=KEYS))
+        .table(ORDERS, id="bronze_orders")
+        .check_rows(
+            Expectation("expect_column_values_to_be_between", {"column": "key", "max_value": GOOD_KEY_MAX}),
+            quarantine=QUARANTINE,
+        )
+    )
+    rates = pipeline.source("rates", SequenceSource({"r": RATED_KEYS}, keys=KEYS, step=10), rows_per_epoch=2).table(
+        RATES, id="bronze_rates"
+    )
+    silver = (
+        orders.drop(SPLIT_COLUMN, POSITION_COLUMN)
+        .key_by("key")
+        .connect(rates.with_column("rate", "value", LongType()).key_by("key"))
+        .enrich("silver_orders", "rate")
+        .table(SILVER)
+        .expect(Expectation("expect_column_values_to_be_between", {"column": "rate", "min_value": 0}), suite="rated")
+    )
+    silver.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
+    return plan(pipeline)
+
+
+def expected_cut(orders: pl.DataFrame, rates: pl.DataFrame) -> dict[TableName, Rows]:
+    """Return what quarantine, silver and gold show at the cut at which bronze holds these rows."""
+    good = orders.filter(pl.col("key") <= GOOD_KEY_MAX).select("split", "n", "key", "value")
+    silver = good.join(rates.select("key", rate="value"), on="key")
+    gold = silver.group_by("key").agg(pl.len().cast(pl.Int64), pl.sum("value"))
+    quarantine = orders.filter(pl.col("key") > GOOD_KEY_MAX).select("split", "n")
+    return {QUARANTINE: sorted(quarantine.rows()), SILVER: sorted(silver.rows()), GOLD: sorted(gold.rows())}
+
+
+class LocalEngine:
+    """Runs the real tasks in this process, over rows that Polars reads and exchanges; writes the very same files.
+
+    Only the hash behind the key groups is another than Spark's, so a warehouse stays with one engine.
+    """
+
+    def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+        """Run one micro-batch."""
+        writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+        reports = _reports(planned, effect, writer)
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, _outputs(planned, reports), duration_ms=1)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def _reports(planned: VertexPlan, effect: RunMicroBatch, writer: StagedFiles) -> Iterable[TaskReport]:
+    inputs = {entry.input: _input(effect.vertex, entry, Path(writer.root)) for entry in effect.inputs if entry.segments}
+    match planned.spec:
+        case StatelessSpec() as spec:
+            batches = stateless_task(spec, writer).run(iter(_checked(spec, inputs[0]).to_batches()))
+        case KeyedSpec() as spec:
+            batches = _keyed(spec, effect, writer, inputs)
+    return [report_from(text) for batch in batches for text in batch.column(0).to_pylist()]
+
+
+def _keyed(
+    spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, inputs: Mapping[int, pl.DataFrame]
+) -> Iterator[pa.RecordBatch]:
+    task = keyed_task(spec, effect, writer)
+    for subtask in range(spec.parallelism):
+        batches = [_exchanged(spec, tag, rows, subtask) for tag, rows in inputs.items()]
+        yield from task.carry_out(subtask, iter(batches))
+
+
+def _exchanged(spec: KeyedSpec, tag: int, rows: pl.DataFrame, subtask: int) -> pa.RecordBatch:
+    keyed = spec.inputs[tag]
+    group = (pl.col(keyed.keys[0]) * 37 % spec.max_parallelism).cast(pl.Int32)
+    mine = rows.with_columns(group.alias(KEY_GROUP)).filter(
+        pl.col(KEY_GROUP).map_elements(
+            lambda each: subtask_of(each, spec.parallelism, spec.max_parallelism), return_dtype=pl.Int64
+        )
+        == subtask
+    )
+    schema = arrow_schema(keyed.schema)
+    fields = mine.select(schema.names).to_arrow().cast(schema).combine_chunks()
+    struct = pa.StructArray.from_arrays([column.combine_chunks() for column in fields.columns], fields=list(schema))
+    columns = {
+        KEY_GROUP: mine.get_column(KEY_GROUP).to_arrow(),
+        TAG: pa.array([tag] * mine.height, pa.int32()),
+        **{struct_column(other): pa.nulls(mine.height, _struct_type(spec, other)) for other in range(len(spec.inputs))},
+        struct_column(tag): struct,
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _struct_type(spec: KeyedSpec, tag: int) -> pa.DataType:
+    return pa.struct(list(arrow_schema(spec.inputs[tag].schema)))
+
+
+def _checked(spec: StatelessSpec, rows: pl.DataFrame) -> pa.Table:
+    schema = arrow_schema(spec.schema)
+    table = rows.select(schema.names).to_arrow().cast(schema)
+    if spec.quarantine is None:
+        return table
+    failed = [spec.rules[0].name if key > GOOD_KEY_MAX else None for key in rows.get_column("key")]
+    return table.append_column(FAILED, pa.array(failed, pa.string()))
+
+
+_CHAINS: Mapping[tuple[str, int], Callable[[pl.DataFrame], pl.DataFrame]] = {
+    ("silver_orders", 0): lambda rows: rows.filter(pl.col("key") <= GOOD_KEY_MAX),
+    ("silver_orders", 1): lambda rows: rows.with_columns(rate=pl.col("value")),
+}
+"""The pipeline's lazy steps in Polars: (vertex, input) -> chain."""
+
+
+def _input(vertex: str, entry: InputSegments, warehouse: Path) -> pl.DataFrame:
+    rows = pl.concat([_rows(segment, warehouse) for segment in entry.segments])
+    return _CHAINS.get((vertex, entry.input), lambda same: same)(rows)
+
+
+def _rows(segment: Segment, warehouse: Path) -> pl.DataFrame:
+    if not isinstance(segment, SourceSlice):
+        return pl.concat([pl.read_parquet(warehouse / file.path) for file in segment.files])
+    start, end = (int(position or 0) for position in (segment.start, segment.end))
+    n = pl.Series("n", range(start, end), dtype=pl.Int64)
+    step = 10 if segment.source == "rates" else 1
+    return pl.DataFrame([n]).select(
+        pl.lit(segment.split).alias("split"),
+        "n",
+        (pl.col("n") % KEYS).alias("key"),
+        (pl.col("n") * step).alias("value"),
+        pl.lit(segment.split).alias(SPLIT_COLUMN),
+        pl.col("n").alias(POSITION_COLUMN),
+    )
