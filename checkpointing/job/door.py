@@ -15,7 +15,7 @@ from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job.ending import Next
 from checkpointing.job.operator_run import OperatorRun
-from checkpointing.job.restoring import check_fits, in_flight
+from checkpointing.job.restoring import channel_now, check_fits, in_flight
 from checkpointing.job.setup import JobSetup
 from checkpointing.job.wiring import OWN_REQUEST, Wiring
 from checkpointing.messages import (
@@ -65,7 +65,7 @@ class JobDoor:
         job.now_ms = now_ms
         job.ending.started(now_ms)
         for channel, segment in in_flight(self._setup.restored):
-            job.arrive(channel, segment)
+            job.recover(channel_now(self._setup.graph, channel), segment)
             job.ending.uncommitted = True
         job.tell(told.CoordinatorTimeAdvanced(now_ms))
         if self._setup.config.interval_ms is not None:

@@ -29,7 +29,7 @@ class Ending:
         self.requested = False
         """A checkpoint that this tick wanted (rows, quota, end) is on its way."""
         self.uncommitted = False
-        """Rows were sent that no completed checkpoint holds."""
+        """Rows were sent that no completed cut shows."""
 
     @property
     def wake_at_ms(self) -> int | None:
@@ -50,10 +50,10 @@ class Ending:
         if self._failure is None:
             self._failure = EndTick(TickOutcome.FAILED, reason, message)
 
-    def completed(self, rows_since: int) -> None:
-        """A checkpoint completed, and so many rows came after its barrier."""
+    def completed(self, *, uncommitted: bool) -> None:
+        """A checkpoint completed; `uncommitted`: rows were sent that its cut does not show."""
         self._completed += 1
-        self.uncommitted = rows_since > 0
+        self.uncommitted = uncommitted
 
     def next(
         self, now_ms: int, *, quiet: bool, in_doubt: bool, stopped: bool, idle: bool, spent: bool

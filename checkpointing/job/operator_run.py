@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from checkpointing.channel_items import Segment
 from checkpointing.gate import InputGate
-from checkpointing.gate.messages import TriggerCheckpoint
+from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import Vertex
 from checkpointing.handles import KeyedFile, KeyedFileKind, StagedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation
@@ -66,6 +66,8 @@ class OperatorRun:
     """When the gate's alignment timer is due."""
     trigger: TriggerCheckpoint | None = None
     """The gate has triggered; the snapshot follows the micro-batch that is collected or running."""
+    in_flight: InFlightComplete | None = None
+    """What the triggered checkpoint holds in flight, complete before its snapshot could follow."""
     unsnapshotted: set[str] = field(default_factory=set)
     """Paths that no snapshot has carried: when they are live no more, nothing refers to them."""
 
@@ -125,7 +127,7 @@ class OperatorRun:
     def snapshot(self) -> tuple[object, ...]:
         """Return the canonical state."""
         live = tuple((own.state, own.ranges) for own in self.live)
-        work = (tuple(self.collected), self.running, self.busy, self.trigger, self.micro_batch)
+        work = (tuple(self.collected), self.running, self.busy, self.trigger, self.in_flight, self.micro_batch)
         return (self.vertex.id, self.gate.snapshot(), live, self.passed, work, frozenset(self.unsnapshotted))
 
 

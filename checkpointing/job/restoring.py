@@ -28,6 +28,12 @@ def check_fits(graph: JobGraph, record: CheckpointRecord, max_parallelism: int) 
             f"{max_parallelism}: keys would be in other key groups; set it back to {record.max_parallelism}"
         )
     known = {vertex.id: vertex for vertex in graph.vertices}
+    for channel, _ in in_flight(record):
+        if channel.edge not in graph.edges:
+            raise CutDoesNotFitError(
+                f"checkpoint {record.checkpoint} holds rows in flight on {channel.edge}, which the pipeline no longer "
+                "has; put it back, or let a tick of the old pipeline catch up first"
+            )
     for was in record.vertices:
         if was.vertex not in known and any(_holds_state(snapshot) for snapshot in was.subtasks):
             raise CutDoesNotFitError(
@@ -92,6 +98,14 @@ def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segm
             for held in snapshot.in_flight:
                 for segment in held.segments:
                     yield held.channel, segment
+
+
+def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
+    """Return the channel that a cut's channel is now: upstream may have another parallelism.
+
+    Any channel of the edge will do: the rows of a segment are exchanged by key whichever they came through.
+    """
+    return ChannelId(channel.edge, channel.subtask % graph.vertex(channel.edge.upstream).parallelism)
 
 
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:

@@ -6,7 +6,7 @@ tells the coordinator waits in a queue until `settle`, so that messages arrive i
 
 from collections import deque
 
-from checkpointing.channel_items import Barrier, CancelMarker, ChannelItem
+from checkpointing.channel_items import Barrier, CancelMarker, ChannelItem, Segment
 from checkpointing.commit.two_phase import (
     CommitEffect,
     CommitIdentity,
@@ -34,10 +34,10 @@ from checkpointing.job.epochs import EpochLog
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, pacing_of
-from checkpointing.job.restoring import acknowledged, completed_store, live_files, positions
+from checkpointing.job.restoring import acknowledged, completed_store, in_flight, live_files, positions
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import DiscardFiles, Effect, JudgeSuites, NotifyAborted, NotifyComplete
-from checkpointing.metadata.record import VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.task import messages as task
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
@@ -104,6 +104,11 @@ class Wiring:
         if not isinstance(item, Barrier | CancelMarker) and hasattr(item, "bytes"):
             self.credit.sent(channel, item.bytes)
         self.runs[channel.edge.downstream].gate.step(gate.ItemArrived(channel, item))
+
+    def recover(self, channel: ChannelId, segment: Segment) -> None:
+        """Give a vertex what the cut holds in flight for it: it meets that before anything that is sent anew."""
+        self.credit.sent(channel, segment.bytes)
+        self.runs[channel.edge.downstream].collect(channel, segment, self.now_ms)
 
     def broadcast(self, subtask: SubtaskId, item: ChannelItem) -> None:
         """Send an item into every channel of a subtask."""
@@ -217,7 +222,7 @@ class Wiring:
             match effect:
                 case Committed():
                     self._forget(effect.record.checkpoint)
-                    self.ending.completed(self.readers.rows)
+                    self.ending.completed(uncommitted=self._leaves_rows(effect.record))
                     self.tell(told.CommitSucceeded(effect.record.checkpoint))
                     self.effects.append(NotifyComplete(effect.record.checkpoint))
                 case Declined():
@@ -229,6 +234,11 @@ class Wiring:
                     self._fetch_id()
                 case _:
                     self.effects.append(effect)
+
+    def _leaves_rows(self, record: CheckpointRecord) -> bool:
+        """Whether rows were sent that this cut does not show: after its barrier, or in flight at it."""
+        newer = any(pending.id > record.checkpoint for pending in self.coordinator.pending)
+        return self.readers.rows > 0 or newer or any(True for _ in in_flight(record))
 
     # -------------------------------------------------------------- gates
 
@@ -256,7 +266,13 @@ class Wiring:
                     """Blocked and resumed channels, and what was ignored, are the gate's own affair."""
 
     def _in_flight(self, run: OperatorRun, effect: gate.InFlightComplete) -> None:
-        """One gate serves all subtasks, so the first carries the in-flight segments for all (C5)."""
+        """One gate serves all subtasks, so the first carries the in-flight segments for all (C5).
+
+        They wait with the trigger while the snapshot does: a subtask takes them after it was asked for one.
+        """
+        if run.trigger is not None and run.trigger.barrier.checkpoint == effect.checkpoint:
+            run.in_flight = effect
+            return
         for subtask in run.vertex.subtasks():
             channels = effect.channels if subtask.index == 0 else ()
             fact = task.InFlightStored(effect.checkpoint, channels)
@@ -274,6 +290,9 @@ class Wiring:
         for subtask in run.vertex.subtasks():
             request = task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned)
             self.from_subtask(subtask, self.subtasks.step(subtask, request))
+        held, run.in_flight = run.in_flight, None
+        if held is not None:
+            self._in_flight(run, held)
         if judged:
             self.judging[run.vertex.id, checkpoint] = snapshots
             self.effects.append(JudgeSuites(run.vertex.id, checkpoint, judged))
