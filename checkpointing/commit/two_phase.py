@@ -167,7 +167,7 @@ class TwoPhaseCommit:
     @property
     def in_doubt(self) -> bool:
         """Whether a row is on its way or not yet published: the tick should not end in order now."""
-        return self._state in (CommitState.FINALISING, CommitState.PUBLISHING, CommitState.RECORDING)
+        return self._state not in (CommitState.IDLE, CommitState.CHECKING, CommitState.ENDED)
 
     @property
     def parent(self) -> CheckpointRecord | None:

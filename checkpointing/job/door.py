@@ -244,6 +244,7 @@ class JobDoor:
             job.readers.stopped = True
             decision = self._next()
         if isinstance(decision, EndTick):
+            job.shut_down()
             job.effects.append(decision)
         return decision
 
@@ -259,13 +260,16 @@ class JobDoor:
         )
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing moves: no poll, no work, no checkpoint."""
+        """Return whether nothing moves: no poll, no work, no checkpoint that somebody waits for.
+
+        A periodic checkpoint of no rows is none: with a short interval there would always be one more.
+        """
         job = self._job
-        if job.readers.polling or job.commit.busy or job.judging or job.ending.requested or job.coordinator.pending:
+        if job.readers.polling or job.commit.in_doubt or job.ending.requested:
             return False
-        return not any(
-            run.busy or run.collected or run.trigger or run.gate.has_deliverable() for run in job.runs.values()
-        )
+        if job.ending.uncommitted and job.coordinator.pending:
+            return False
+        return not any(run.at_work for run in job.runs.values())
 
     def _tell_wake(self) -> None:
         """Ask to be woken at the earliest of all timers."""

@@ -54,6 +54,7 @@ class SourceReaders:
             for index, name in enumerate(source.splits)
         }
         self._rows = dict.fromkeys((source.id for source in sources), 0)
+        self._before_barrier = 0
         self._turn = 0
         self.stopped = False
         """Set when the tick is to end: nothing more is read."""
@@ -69,14 +70,19 @@ class SourceReaders:
         """Rows that the sources have sent since the last barrier."""
         return sum(self._rows.values())
 
+    @property
+    def rows_sent(self) -> int:
+        """Rows that the sources have sent in this tick."""
+        return self._before_barrier + self.rows
+
     def is_polling(self, source: VertexId) -> bool:
         """Return whether a poll of this source is outstanding."""
         return any(split.granted for split in self._of(source))
 
     @property
     def polling(self) -> bool:
-        """Whether any poll is outstanding."""
-        return any(split.granted for split in self._splits.values())
+        """Whether an answer is outstanding from a split that was not known to be idle when it was asked."""
+        return any(split.granted and not split.idle for split in self._splits.values())
 
     @property
     def all_idle(self) -> bool:
@@ -116,6 +122,7 @@ class SourceReaders:
     def barrier_sent(self) -> int:
         """Begin the next epoch; return the rows of the one that ended."""
         rows = self.rows
+        self._before_barrier += rows
         self._rows = dict.fromkeys(self._rows, 0)
         return rows
 

@@ -77,14 +77,16 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
 
 
 def _in_range(was: VertexRecord, own: KeyGroupRange) -> LiveFiles:
+    """Files of several old subtasks are put in order of version: where their ranges overlap, the newest one wins."""
     state = {keyed.file.path: keyed for snapshot in was.subtasks for keyed in snapshot.state if _overlaps(keyed, own)}
+    oldest_first = sorted(state.values(), key=lambda keyed: keyed.version)
     tables: dict[TableName, dict[str, KeyedFile]] = {}
     for snapshot in was.subtasks:
         for entry in snapshot.ranges:
             held = tables.setdefault(entry.table, {})
             held.update({keyed.file.path: keyed for keyed in entry.files if _overlaps(keyed, own)})
     ranges = tuple(RangeFiles(table, tuple(files.values())) for table, files in tables.items())
-    return LiveFiles(tuple(state.values()), ranges)
+    return LiveFiles(tuple(oldest_first), ranges)
 
 
 def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:

@@ -84,6 +84,8 @@ class Wiring:
         )
         self.judging: dict[tuple[VertexId, CheckpointId], tuple[SubtaskSnapshot, ...]] = {}
         self._counters: dict[tuple[CheckpointId, VertexId], int] = {}
+        self._sent: dict[CheckpointId, int] = {}
+        """How many rows the sources had sent before each pending barrier."""
         self._failures: dict[CheckpointId, tuple[CheckpointFailureReason, str]] = {}
         self._last_aborted = NO_CHECKPOINT
 
@@ -116,6 +118,11 @@ class Wiring:
             self.arrive(channel, item)
 
     # -------------------------------------------------------------- coordinator
+
+    def shut_down(self) -> None:
+        """The tick ends: every checkpoint that is still pending is aborted, so that each trigger has its end."""
+        self.tell(told.ShutDown())
+        self.settle()
 
     def tell(self, fact: told.CoordinatorFact) -> None:
         """Queue a fact for the coordinator."""
@@ -170,6 +177,7 @@ class Wiring:
         if not self._is_known(effect.checkpoint):
             self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.barrier_sent())
             self._counters[effect.checkpoint, subtask.vertex] = 0
+            self._sent[effect.checkpoint] = self.readers.rows_sent
         request = task.SnapshotRequested(
             barrier, synchronous=effect.properties.is_synchronous, advance_to_max=effect.properties.terminate
         )
@@ -212,6 +220,7 @@ class Wiring:
 
     def _forget(self, checkpoint: CheckpointId) -> None:
         self.epochs.ended(checkpoint)
+        self._sent.pop(checkpoint, None)
         self._counters = {key: count for key, count in self._counters.items() if key[0] != checkpoint}
 
     # -------------------------------------------------------------- commit
@@ -221,8 +230,8 @@ class Wiring:
         for effect in effects:
             match effect:
                 case Committed():
-                    self._forget(effect.record.checkpoint)
                     self.ending.completed(uncommitted=self._leaves_rows(effect.record))
+                    self._forget(effect.record.checkpoint)
                     self.tell(told.CommitSucceeded(effect.record.checkpoint))
                     self.effects.append(NotifyComplete(effect.record.checkpoint))
                 case Declined():
@@ -237,8 +246,8 @@ class Wiring:
 
     def _leaves_rows(self, record: CheckpointRecord) -> bool:
         """Whether rows were sent that this cut does not show: after its barrier, or in flight at it."""
-        newer = any(pending.id > record.checkpoint for pending in self.coordinator.pending)
-        return self.readers.rows > 0 or newer or any(True for _ in in_flight(record))
+        sent_before = self._sent.get(record.checkpoint, 0)
+        return self.readers.rows_sent > sent_before or any(True for _ in in_flight(record))
 
     # -------------------------------------------------------------- gates
 

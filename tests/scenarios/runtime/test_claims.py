@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,13 +23,24 @@ PROGRAM = Path(__file__).with_name("sequence_job.py")
 LEASE = "_tidemark/numbers/lease"
 
 
-def start(root: Path, *flags: str, kill_at: str = "") -> subprocess.Popen[str]:
-    """Start a tick in a process of its own."""
-    environment = os.environ | {KILL_VARIABLE: kill_at}
-    command = [sys.executable, str(PROGRAM), str(root), *flags]
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ticks in processes of their own, in this test's warehouse; none of them outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*flags: str, kill_at: str = "") -> subprocess.Popen[str]:
+        command = [sys.executable, str(PROGRAM), str(tmp_path), *flags]
+        environment = os.environ | {KILL_VARIABLE: kill_at}
+        pipe = subprocess.PIPE
+        started.append(
+            subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe, start_new_session=True)
+        )
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def ended(process: subprocess.Popen[str]) -> dict[str, object]:
@@ -73,23 +85,23 @@ def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturb
     assert undisturbed == read_cut(tmp_path)
 
 
-def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(tmp_path, undisturbed):
+def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(start, tmp_path, undisturbed):
     """While one process runs, another ends with the first one's pid; the first ends as if alone."""
     gate = tmp_path / "gate"
-    first = start(tmp_path, "--gate", str(gate))
+    first = start("--gate", str(gate))
     wait_for(tmp_path / LEASE)
-    assert first.pid == ended(start(tmp_path))["pid"]
+    assert first.pid == ended(start())["pid"]
     gate.touch()
     assert "caught_up" == ended(first)["outcome"]
     assert undisturbed == read_cut(tmp_path)
 
 
-def test_a_process_that_was_taken_over_commits_nothing_more(tmp_path, undisturbed):
+def test_a_process_that_was_taken_over_commits_nothing_more(start, tmp_path, undisturbed):
     """With --take-over the second process gets the job; the first is refused its next row and ends, naming why."""
     gate = tmp_path / "gate"
-    first = start(tmp_path, "--gate", str(gate))
+    first = start("--gate", str(gate))
     wait_for(tmp_path / LEASE)
-    assert "caught_up" == ended(start(tmp_path, "--take-over"))["outcome"]
+    assert "caught_up" == ended(start("--take-over"))["outcome"]
     gate.touch()
     fenced = ended(first)
     assert "failed" == fenced["outcome"]
@@ -97,39 +109,39 @@ def test_a_process_that_was_taken_over_commits_nothing_more(tmp_path, undisturbe
     assert undisturbed == read_cut(tmp_path)
 
 
-def test_sigterm_ends_a_tick_in_order(tmp_path, undisturbed):
+def test_sigterm_ends_a_tick_in_order(start, tmp_path, undisturbed):
     """A tick that is terminated releases the job, so that the next begins at once where it stopped."""
     gate = tmp_path / "gate"
-    process = start(tmp_path, "--gate", str(gate))
+    process = start("--gate", str(gate))
     wait_for(tmp_path / LEASE)
     process.send_signal(signal.SIGTERM)
     gate.touch()
     assert "stopped" == ended(process)["outcome"]
     assert not (tmp_path / LEASE).exists()
-    assert "caught_up" == ended(start(tmp_path))["outcome"]
+    assert "caught_up" == ended(start())["outcome"]
     assert undisturbed == read_cut(tmp_path)
 
 
 @pytest.mark.kill
 @pytest.mark.parametrize("kill_at", ["before:AppendRow#2", "after:LogCommit:tables#3"])
-def test_a_killed_process_is_taken_over_at_once(tmp_path, undisturbed, kill_at):
+def test_a_killed_process_is_taken_over_at_once(start, tmp_path, undisturbed, kill_at):
     """SIGKILL leaves a holder that is certainly dead: the next process starts at once and makes up for it."""
-    killed = start(tmp_path, kill_at=kill_at)
+    killed = start(kill_at=kill_at)
     killed.communicate(timeout=120)
     assert -signal.SIGKILL == killed.returncode
-    assert "caught_up" == ended(start(tmp_path))["outcome"]
+    assert "caught_up" == ended(start())["outcome"]
     assert undisturbed == read_cut(tmp_path)
 
 
 @pytest.mark.kill
 @pytest.mark.spark
 @pytest.mark.parametrize("kill_at", ["after:RunMicroBatch#2", "after:AppendRow#2", "after:PublishTable:gold/by_key"])
-def test_a_killed_spark_tick_ends_as_an_undisturbed_one(tmp_path, undisturbed, kill_at):
+def test_a_killed_spark_tick_ends_as_an_undisturbed_one(start, tmp_path, undisturbed, kill_at):
     """The same with real Spark: killed after staging, after the commit point and between two publications."""
-    killed = start(tmp_path, "--spark", kill_at=kill_at)
+    killed = start("--spark", kill_at=kill_at)
     killed.communicate(timeout=280)
     assert -signal.SIGKILL == killed.returncode
-    process = start(tmp_path, "--spark")
+    process = start("--spark")
     said, complained = process.communicate(timeout=280)
     assert "caught_up" == json.loads(said.splitlines()[-1])["outcome"], complained
     assert undisturbed == read_cut(tmp_path)

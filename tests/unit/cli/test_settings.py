@@ -53,6 +53,12 @@ def test_an_error_names_field_rule_and_origin_of_each_refused_value(monkeypatch)
     } == {str(problem) for problem in refused.value.problems}
 
 
+def test_of_two_places_the_error_names_the_one_that_won():
+    """Correcting the other would change nothing."""
+    with pytest.raises(InvalidSettingsError, match=r"retained \(given on the command line\)"):
+        resolve({"retained": 2}, flags_layer({"retained": 0}))
+
+
 def test_a_contradiction_names_the_origin_of_its_field():
     """The core's rules over several fields come through with field and origin."""
     with pytest.raises(InvalidSettingsError, match=r"max_concurrent \(set by the pipeline\): must be 1 with unaligned"):
