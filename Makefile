@@ -11,6 +11,8 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 unexport SPARK_HOME VIRTUAL_ENV PYTHONPATH PYTHONHOME
+# Every Spark worker is a Python process: without compiled modules each of them compiles its imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 ENV := .venv/.complete
 JARS := .jars/.complete

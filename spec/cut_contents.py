@@ -93,10 +93,14 @@ def repeated_keys(history: History, cut: CutWritten) -> list[int]:
 def held(history: History, record: CheckpointRecord, tables: Contents) -> Contents:
     """Return what the row's state files hold; what is no state is taken from `tables`."""
     totals = {
-        key: (_number(value[0]), _number(value[1])) for key, value in _state(history, record, TOTALS) if value is not None
+        key: (_number(value[0]), _number(value[1]))
+        for key, value in _state(history, record, TOTALS)
+        if value is not None
     }
     joined = {
-        key: (_sorted(value[0]), _sorted(value[1])) for key, value in _state(history, record, JOINED) if value is not None
+        key: (_sorted(value[0]), _sorted(value[1]))
+        for key, value in _state(history, record, JOINED)
+        if value is not None
     }
     return Contents(tables.orders, tables.payments, tables.joined, totals, joined)
 
@@ -155,5 +159,3 @@ def _number(value: object) -> int:
 
 def _sorted(value: object) -> tuple[int, ...]:
     return tuple(sorted(value)) if isinstance(value, tuple) else ()
-
-

@@ -249,7 +249,7 @@ def retention(history: History) -> Iterator[str]:
     for event in _of(history, RowCommitted):
         committed.append(event.record.checkpoint)
         if event.kept != tuple(committed[-history.retained :]):
-            yield f"after row {event.record.checkpoint} rows {event.kept} of {committed} are kept, not {history.retained}"
+            yield f"after row {event.record.checkpoint} rows {event.kept} are kept, {history.retained} should be"
 
 
 # ------------------------------------------------------------------ life

@@ -5,7 +5,7 @@ A tick is a generator: it yields the virtual time of its next turn, and between 
 one effect, step the door with the answer, queue what the door asks for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
@@ -14,7 +14,7 @@ from typing import assert_never
 from checkpointing.commit.fencing import HolderObserved, Refused, newest_checkpoint, newest_claim
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
 from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
@@ -42,12 +42,13 @@ from spec.faults import Faults, Scenario
 from spec.history import CheckpointEnded, CheckpointTriggered, DoorBroke, TickOver, TickStuck
 from spec.world import World
 
+NOBODY = Generation(0)
 STEPS_MAX = 6_000
 CLAIMS_MAX = 50
 JOB = JobName("small")
 
 Narrate = Callable[[str], None]
-Turns = Iterator[int]
+Turns = Generator[int, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +77,12 @@ class Tick:
     random: Random
     is_alive: Callable[[Generation], bool]
     narrate: Narrate | None = None
-    generation: Generation = Generation(0)
+    generation: Generation = NOBODY
     end: EndTick | None = None
     outstanding: list[tuple[int, int, Effect]] = field(default_factory=list)
     _wake_ms: int | None = None
     _queued: int = 0
-    _next_id: CheckpointId = CheckpointId(0)
+    _next_id: CheckpointId = NO_CHECKPOINT
     _at_version: int = 0
 
     def turns(self) -> Turns:
@@ -101,7 +102,7 @@ class Tick:
 
     # -------------------------------------------------------------- claim and recovery
 
-    def _claim(self) -> Iterator[int]:
+    def _claim(self) -> Generator[int, None, tuple[Claim, RecoveryPlan, Observed] | None]:
         for _ in range(CLAIMS_MAX):
             seen = self._observe()
             decision = decide_recovery(seen, take_over=self.plan.take_over)

@@ -192,6 +192,15 @@ class TwoPhaseCommit:
         self._waiting.append(draft)
         return self._start()
 
+    def withdraw(self) -> tuple[CommitEffect, ...]:
+        """The tick ends: give up what was offered and not yet sent; it is certainly not committed."""
+        reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        withdrawn = tuple(Declined(draft.checkpoint, reason, reason.message) for draft in self._waiting)
+        self._waiting.clear()
+        if self._state is CommitState.CHECKING:
+            self._state = CommitState.ENDED
+        return withdrawn
+
     def reserve(self, claim: Claim) -> tuple[CommitEffect, ...]:
         """Append a claim on a further block of ids between two commits; answered by IdsReserved."""
         self._claim = claim

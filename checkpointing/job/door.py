@@ -272,12 +272,18 @@ class JobDoor:
         return not any(run.at_work for run in job.runs.values())
 
     def _tell_wake(self) -> None:
-        """Ask to be woken at the earliest of all timers."""
+        """Ask to be woken at the earliest of all timers.
+
+        What was due before and could not be done waits for something else than time, and hides no later timer.
+        """
         job = self._job
-        timers = [run.gate_wake_ms for run in job.runs.values()]
-        timers += [run.collected_since_ms + self._setup.linger_ms for run in job.runs.values() if run.collected]
-        timers += [job.coordinator.wake_at_ms, job.ending.wake_at_ms, job.readers.next_poll_ms()]
-        wake_ms = min((at for at in timers if at is not None), default=None)
+        timers = [run.collected_since_ms + self._setup.linger_ms for run in job.runs.values() if run.collected]
+        timers += [at for at in (job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms)) if at is not None]
+        timers = [at for at in timers if at > job.now_ms]
+        timers += [run.gate_wake_ms for run in job.runs.values() if run.gate_wake_ms is not None]
+        if job.coordinator.wake_at_ms is not None:
+            timers.append(job.coordinator.wake_at_ms)
+        wake_ms = min(timers, default=None)
         if wake_ms is not None and wake_ms != self._wake_ms:
             job.effects.append(WakeAt(wake_ms))
         self._wake_ms = wake_ms

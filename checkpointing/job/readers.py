@@ -142,13 +142,12 @@ class SourceReaders:
                 self._put(replace(split, granted=rows))
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows)
 
-    def next_poll_ms(self) -> int | None:
-        """Return when an idle split is to be asked again, if one is idle."""
+    def next_poll_ms(self, now_ms: int) -> int | None:
+        """Return when an idle split is to be asked again; one whose time has come waits for credit, not for time."""
         if self.stopped:
             return None
-        return min(
-            (split.idle_until_ms for split in self._splits.values() if split.idle and not split.granted), default=None
-        )
+        idle = (split.idle_until_ms for split in self._splits.values() if split.idle and not split.granted)
+        return min((at for at in idle if at > now_ms), default=None)
 
     # -------------------------------------------------------------- leaves
 

@@ -123,6 +123,8 @@ class Wiring:
         """The tick ends: every checkpoint that is still pending is aborted, so that each trigger has its end."""
         self.tell(told.ShutDown())
         self.settle()
+        self.from_commit(self.commit.withdraw())
+        self.settle()
 
     def tell(self, fact: told.CoordinatorFact) -> None:
         """Queue a fact for the coordinator."""
@@ -188,7 +190,7 @@ class Wiring:
 
     def _aborted(self, effect: told.NotifyAborted) -> None:
         subtask, latest = _subtask(effect.task), effect.latest_completed or NO_CHECKPOINT
-        if effect.checkpoint > self._last_aborted:
+        if effect.checkpoint != self._last_aborted:
             self._last_aborted = effect.checkpoint
             self.effects.append(NotifyAborted(effect.checkpoint, *self._why(effect.checkpoint)))
             self._forget(effect.checkpoint)

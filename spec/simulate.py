@@ -1,0 +1,97 @@
+"""Runs many seeds of the simulator: `python -m spec.simulate --seeds 0:200`.
+
+Shows progress, prints the transcript of the first seeds that fail, and ends with `N passed, N failed`. A seed
+is the whole story of its run: `--seeds 1234:1235 --transcript` tells it again.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from spec.invariants import Violation
+from spec.simulator import Outcome, simulate
+
+TRANSCRIPTS_MAX = 3
+LINES_MAX = 120
+WIDTH_MAX = 240
+BAR_WIDTH = 40
+Result = tuple[int, tuple[Violation, ...]]
+
+
+def run_seed(seed: int) -> Result:
+    """Run one seed and return what it broke."""
+    return seed, simulate(seed).violations
+
+
+def transcript(seed: int) -> Iterator[str]:
+    """Yield the story of a seed: its scenario, every fact and effect in virtual time, what it broke."""
+    lines: list[str] = []
+    outcome = simulate(seed, lines.append)
+    yield f"seed {seed}: {outcome.scenario}"
+    yield from (line if len(line) <= WIDTH_MAX else f"{line[:WIDTH_MAX]}..." for line in lines)
+    yield from _verdict(outcome)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the seeds that the command line names; return 0 if all of them passed, else 1."""
+    options = _options(arguments)
+    first, last = options.seeds
+    failed: list[int] = []
+    with _pool(options.processes) as run_all:
+        for done, (seed, broken) in enumerate(run_all(range(first, last)), start=1):
+            if broken:
+                failed.append(seed)
+                _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
+            _progress(done, last - first, len(failed))
+    for seed in range(first, last) if options.transcript else failed[:TRANSCRIPTS_MAX]:
+        lines = list(transcript(seed))
+        shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
+        _say("\n" + "\n".join(shown))
+    _say(f"\n{last - first - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def _options(arguments: list[str] | None) -> Namespace:
+    parser = ArgumentParser(prog="python -m spec.simulate", description=__doc__)
+    parser.add_argument("--seeds", type=_seeds, default=(0, 200), help="FIRST:LAST, LAST not included")
+    parser.add_argument("--processes", type=int, default=1, help="how many seeds run at a time")
+    parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
+    return parser.parse_args(arguments)
+
+
+def _seeds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    return (int(first), int(last)) if last else (int(first), int(first) + 1)
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[Callable[[Iterable[int]], Iterable[Result]]]:
+    if processes == 1:
+        yield lambda seeds: map(run_seed, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield lambda seeds: pool.map(run_seed, seeds, chunksize=10)
+
+
+def _verdict(outcome: Outcome) -> Iterable[str]:
+    return [f"broken: {violation}" for violation in outcome.violations] or ["nothing is broken"]
+
+
+def _progress(done: int, total: int, failed: int) -> None:
+    step = max(1, total // 200)
+    if not sys.stderr.isatty() or (done % step and done < total):
+        return
+    filled = BAR_WIDTH * done // total
+    bar = "#" * filled + "." * (BAR_WIDTH - filled)
+    sys.stderr.write(f"\r[{bar}] {done} of {total} seeds, {failed} failed")
+    sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,90 @@
+"""One case of the kill matrix: a process dies at a boundary, another makes up for it, a reader watches.
+
+Two cases run at a time, ahead of the tests that ask for them: a tick mostly waits for the disk and for
+other threads.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.scenarios.faults.orders_job import Rows
+from tests.scenarios.faults.processes import Ended, Order, Running
+from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers
+from tests.scenarios.faults.strikes import At, ForbidUpserts, append_only
+
+AT_A_TIME = 2
+COMMITTED = "after:AppendRow#2"
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What a case left: how its processes ended, what a reader saw wrong, and what is there."""
+
+    ends: tuple[Ended, ...]
+    seen: tuple[int, ...]
+    problems: tuple[str, ...]
+    tables: dict[str, Rows]
+    leftovers: tuple[str, ...]
+    twice: tuple[int, ...]
+
+
+class Matrix:
+    """Runs cases ahead of whoever asks for them."""
+
+    def __init__(self, folder: Path, crossed: Counter[str], connect_url: str | None) -> None:
+        """Run them below `folder`; `crossed` says how often an undisturbed tick crosses each boundary."""
+        self._folder = folder
+        self._crossed = crossed
+        self._connect_url = connect_url
+        self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="case")
+        self._cases: dict[str, Future[Aftermath]] = {}
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Begin with these cases, in this order."""
+        for name in names:
+            self._cases.setdefault(name, self._pool.submit(self._run, name))
+
+    def aftermath(self, name: str) -> Aftermath:
+        """Return what a case left."""
+        self.begin([name])
+        return self._cases[name].result()
+
+    def close(self) -> None:
+        """Run no further case."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self, name: str) -> Aftermath:
+        root = self._folder / name.replace(":", "-").replace("/", "-")
+        root.mkdir()
+        order = Order(root=root, connect_url=self._connect_url)
+        with Reader(root) as reader:
+            ends = [self._tick(order, reader, kill_at) for kill_at in kills(name, self._crossed)]
+        return Aftermath(
+            tuple(ends),
+            tuple(reader.seen),
+            tuple(reader.problems),
+            final_tables(root),
+            tuple(leftovers(root)),
+            tuple(ids_used_twice(root)),
+        )
+
+    def _tick(self, order: Order, reader: Reader, kill_at: str) -> Ended:
+        aborting = "NotifyAborted" in kill_at
+        strike = ForbidUpserts(At("before:CheckTables", (2,))) if aborting else None
+        ended = Running(replace(order, kill_at=kill_at, strike=strike)).wait()
+        if aborting:
+            append_only(order.root, value=False)
+        reader.look()
+        return ended
+
+
+def kills(name: str, crossed: Counter[str]) -> tuple[str, ...]:
+    """Return where each process of a case dies, '' for nowhere: in the middle of what a tick does, or in a recovery."""
+    if "RollForward" in name:
+        return COMMITTED, name, ""
+    if "NotifyAborted" in name:
+        return name, ""
+    return f"{name}#{(crossed[name] + 1) // 2}", ""

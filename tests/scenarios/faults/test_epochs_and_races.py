@@ -1,0 +1,134 @@
+"""What is rarer than a plain death: epochs without rows, deaths of a recovery, races for a row, replies that are lost."""
+
+import json
+import os
+
+import pytest
+
+from checkpointing.job.setup import TickLimits
+from tests.scenarios.faults.orders_job import CONFIG, JOB
+from tests.scenarios.faults.processes import KILLED, Order, Running, tick
+from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers
+from tests.scenarios.faults.strikes import At, Hold, LoseReply, wait_for
+
+ROW = "before:LogCommit:checkpoints"
+LOG = f"_tidemark/{JOB}/checkpoints/_delta_log"
+BY_TIME = CONFIG.model_copy(update={"interval_ms": 100})
+SIX = TickLimits(until_caught_up=False, checkpoints=6)
+
+
+@pytest.fixture
+def order(tmp_path):
+    return Order(root=tmp_path)
+
+
+@pytest.fixture
+def changed(order, request):
+    """Return how a run differs from an undisturbed one, whatever it went through; a reader watches all along."""
+
+    def look(undisturbed):
+        reader.look()
+        return {
+            "reader": reader.problems,
+            "back": [] if sorted(reader.seen) == reader.seen else reader.seen,
+            "tables": [name for name, rows in final_tables(order.root).items() if rows != undisturbed.tables[name]],
+            "leftovers": leftovers(order.root),
+            "twice": ids_used_twice(order.root),
+        }
+
+    with Reader(order.root) as reader:
+        yield look
+
+
+NOTHING = {"reader": [], "back": [], "tables": [], "leftovers": [], "twice": []}
+
+
+def _with(order, **fields):
+    from dataclasses import replace
+
+    return replace(order, **fields)
+
+
+def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, changed):
+    """When rows have run out the interval still triggers: those epochs complete, empty, and move no row."""
+    ended = tick(_with(order, config=BY_TIME, limits=SIX))
+    assert "" == ended.said["message"]
+    assert 0 == min(ended.said["rows"].values())
+    assert NOTHING == changed(undisturbed)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("kill_at", ["before:AppendRow#5", "after:AppendRow#5", "after:RecordCut#5"])
+def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, changed, kill_at):
+    """Around the commit point of an epoch without rows, and after its cut."""
+    assert KILLED == tick(_with(order, config=BY_TIME, limits=SIX, kill_at=kill_at)).code
+    assert "caught_up" == tick(order).said["outcome"]
+    assert NOTHING == changed(undisturbed)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        ("after:AppendRow#2", "after:RollForward:bronze/orders", "before:RollForwardCut", "after:RollForwardCut"),
+        ("after:AppendRow", "after:Claim", "before:DiscardLeftovers", "after:AppendRow", "before:RollForward"),
+        ("after:RunMicroBatch#9", "after:DiscardLeftovers", "after:RunMicroBatch#9", "before:AppendRow"),
+    ],
+)
+def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbed, changed, deaths):
+    """Whoever recovers may die too, and whoever recovers from that."""
+    for kill_at in deaths:
+        assert KILLED == tick(_with(order, kill_at=kill_at)).code
+    assert "caught_up" == tick(order).said["outcome"]
+    assert NOTHING == changed(undisturbed)
+
+
+@pytest.mark.parametrize(("first", "second", "together"), [("row", "claim", False), ("claim", "row", False), ("row", "claim", True)])
+def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undisturbed, changed, first, second, together):
+    """A row and a rival's claim are both about to become the same version: one does, and nothing is lost or doubled.
+
+    The coordinator whose job was taken is told by whom; a row of its that came first is its rival's to publish.
+    """
+    holder = Running(_with(order, strike=Hold(At(ROW, (3, 4)), "row")))
+    wait_for(order.root / "row.here")
+    rival = Running(_with(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")))
+    wait_for(order.root / "claim.here")
+    version = _newest(order.root) + 1
+    (order.root / f"{first}.go").touch()
+    if not together:
+        wait_for(order.root / LOG / f"{version:020d}.json")
+    (order.root / f"{second}.go").touch()
+    won = rival.wait()
+    (order.root / "row.go").touch()
+    lost = holder.wait()
+    assert ("caught_up", "failed") == (won.said["outcome"], lost.said["outcome"])
+    assert f"claimed by process {rival.process.pid} " in lost.said["message"]
+    assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
+    assert NOTHING == changed(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("log", "occurrences"),
+    [("checkpoints", (1,)), ("checkpoints", (2, 3)), ("checkpoints", (5,)), ("tables", (1, 9)), ("cuts", (1, 2))],
+)
+def test_a_reply_that_is_lost_after_the_commit_is_read_back(order, undisturbed, changed, log, occurrences):
+    """Of a claim, of rows, of a release, of publications, of cuts: the tick finds what it wrote, once, and goes on."""
+    lost = LoseReply(At(f"after:LogCommit:{log}", occurrences))
+    assert ("caught_up", "") == _told(tick(_with(order, strike=lost)))
+    assert ("caught_up", "") == _told(tick(order))
+    assert NOTHING == changed(undisturbed)
+
+
+def _told(ended):
+    return ended.said["outcome"], ended.said["message"]
+
+
+def _newest(root):
+    return max(int(name.split(".")[0]) for name in os.listdir(root / LOG) if name.endswith(".json"))
+
+
+def _says(root, version):
+    """Return what the winner of a version of `checkpoints` wrote there."""
+    lines = (root / LOG / f"{version:020d}.json").read_text().splitlines()
+    (said,) = [json.loads(line)["commitInfo"]["tidemark"] for line in lines if "commitInfo" in line]
+    return said if isinstance(said, dict) else json.loads(said)
