@@ -59,24 +59,21 @@ class Hands:
             case JudgeSuites():
                 return self._judge(effect, generation, faults)
             case CheckTables():
-                problems = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
-                return TablesChecked(effect.checkpoint, problems)
+                return self._check(effect, faults)
             case AppendRow():
                 return self._append(effect, faults)
             case PublishTable():
-                if self._strikes(faults.publish_fails):
-                    return PublishFailed(effect.checkpoint, effect.publication.table, "the log refuses")
-                return self._world.publish(effect.checkpoint, effect.publication)
+                return self._publish(effect, faults)
             case RecordCut():
                 self._world.record_cut(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
                 self._world.discard(effect.paths)
-                return None
             case NotifyComplete() | NotifyAborted() | WakeAt() | EndTick():
-                return None
+                pass
             case _:
                 assert_never(effect)
+        return None
 
     def _poll(self, effect: PollSource, faults: Faults, readable: Mapping[SplitId, int]) -> Fact:
         if self._strikes(faults.poll_fails):
@@ -105,6 +102,15 @@ class Hands:
             return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="{}", message="a file is gone")
         passed = not self._strikes(faults.suite_fails)
         return SuitesJudged(effect.vertex, effect.checkpoint, passed, "{}", "" if passed else QUALITY_MESSAGE)
+
+    def _check(self, effect: CheckTables, faults: Faults) -> Fact:
+        problems = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
+        return TablesChecked(effect.checkpoint, problems)
+
+    def _publish(self, effect: PublishTable, faults: Faults) -> Fact:
+        if self._strikes(faults.publish_fails):
+            return PublishFailed(effect.checkpoint, effect.publication.table, "the log refuses")
+        return self._world.publish(effect.checkpoint, effect.publication)
 
     def _append(self, effect: AppendRow, faults: Faults) -> Fact:
         if self._strikes(faults.write_lost):

@@ -14,6 +14,7 @@ from checkpointing.identifiers import SplitId, VertexId
 from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000
+SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def draw(random: Random) -> Scenario:
             "slice_rows_max": slice_rows,
             "micro_batch_rows_max": slice_rows * random.choice([1, 4, 100]),
         },
-        rows_per_epoch={PAYMENTS: random.choice([2, 5])} if random.random() < 0.3 else {},
+        rows_per_epoch={PAYMENTS: random.choice([2, 5])} if random.random() < SOMETIMES else {},
         rows={split: random.choice([0, 5, 12, 25]) for split in (SplitId("a"), SplitId("b"), SplitId("c"))},
         ticks=random.choice([1, 2, 3, 4]),
         slow_split=random.choice([None, None, SplitId("a"), SplitId("c")]),
@@ -124,11 +125,11 @@ def draw(random: Random) -> Scenario:
 
 def _triggers(random: Random) -> dict[str, Any]:
     triggers: dict[str, Any] = {}
-    if random.random() < 0.5:
+    if random.random() < EVENLY:
         triggers["interval_ms"] = random.choice([80, 300])
-    if random.random() < 0.5:
+    if random.random() < EVENLY:
         triggers["every_rows"] = random.choice([3, 10])
-        if random.random() < 0.5:
+        if random.random() < EVENLY:
             triggers["rows_of"] = (ORDERS,)
     return triggers
 
@@ -137,7 +138,7 @@ def _swarm(random: Random) -> Faults:
     chosen = {
         name: getattr(_WORST, name) * random.choice([0.3, 1.0])
         for name in Faults.__dataclass_fields__
-        if random.random() < 0.4
+        if random.random() < OFTEN
     }
     return replace(NONE, **chosen)
 

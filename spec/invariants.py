@@ -7,14 +7,12 @@ simulations, traces of real runs, and a warehouse at rest. This module needs no 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointingMode
-from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.messages import TickOutcome
-from checkpointing.metadata.record import CheckpointRecord
 from spec import model
 from spec.cut_contents import expected, first_cuts, held, in_flight, other_files, positions, repeated_keys, shown
 from spec.history import (
@@ -33,6 +31,10 @@ from spec.history import (
     TickOver,
     TickStuck,
 )
+
+if TYPE_CHECKING:
+    from checkpointing.failures import CheckpointFailureReason
+    from checkpointing.metadata.record import CheckpointRecord
 
 
 @dataclass(frozen=True, slots=True)

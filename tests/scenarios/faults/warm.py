@@ -8,4 +8,5 @@ import great_expectations.execution_engine.pandas_execution_engine  # noqa: F401
 import pyspark.sql.connect.dataframe
 import pyspark.sql.connect.session  # noqa: F401
 
-import tests.scenarios.faults.orders_job  # noqa: F401
+import tests.scenarios.faults.orders_job
+import tests.scenarios.faults.processes  # noqa: F401

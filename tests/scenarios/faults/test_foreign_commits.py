@@ -1,0 +1,265 @@
+"""Other writers' commits at any moment of a tick: it goes on, sets the table back, or stops by name with the way out.
+
+Never is a row doubled, never half a checkpoint shown, and once the way out is followed the next tick goes on.
+delta-rs plays the neighbour where it can, as it is quick; Spark where it alone can.
+"""
+
+import re
+import threading
+from collections import Counter
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable, Field, TableFeatures
+from deltalake.schema import PrimitiveType
+
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import TickOutcome
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build, read_cut
+
+MOMENTS = {
+    "between the check and the commit point": "before:AppendRow",
+    "between the commit point and publishing": "after:AppendRow",
+    "between looking at the table and publishing it": "before:LogCommit:tables",
+    "between publishing and the cut": "before:RecordCut",
+    "after the cut": "after:RecordCut",
+}
+BETWEEN_TICKS = "between two ticks"
+SECOND = 2
+
+ALL = {"bronze": 300, "gold": 300}
+
+
+def optimize(path):
+    """Compact the table's files into one."""
+    DeltaTable(path).optimize.compact()
+
+
+def delete(path):
+    """Delete the rows of one key."""
+    DeltaTable(path).delete("key = 3")
+
+
+def vacuum(path):
+    """Delete from disk whatever the table's log does not name any more, without any retention."""
+    DeltaTable(path).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
+def add_column(path):
+    """Add a column that may be null."""
+    DeltaTable(path).alter.add_columns([Field("remark", PrimitiveType("string"), nullable=True)])
+
+
+def change_feed(path):
+    """Enable a feature that changes nothing for our commits."""
+    table = DeltaTable(path)
+    table.alter.add_feature(TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True)
+
+
+GOES_ON = ("goes on",)
+
+
+class Tables:
+    """A warehouse of the sequence pipeline, ticked in this process, and what its tables hold."""
+
+    def __init__(self, root):
+        self.root = root
+        self.rows = {"a": 100, "b": 100}
+
+    def tick(self, boundary=None, limits=None):
+        settings = RuntimeSettings(warehouse=self.root, limits=limits or TickLimits())
+        return run_tick(build(self.rows), settings, engine=LocalEngine(), boundary=boundary)
+
+    def more(self):
+        """Let rows come."""
+        self.rows = {"a": 150, "b": 150}
+
+    def path(self, table):
+        return str(self.root / table)
+
+    def bronze(self):
+        return pl.read_delta(self.path(BRONZE)).select("split", "n")
+
+    def gold(self):
+        return sorted(pl.read_delta(self.path(GOLD)).select("key", "rows", "total").rows())
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return Tables(tmp_path)
+
+
+@pytest.fixture
+def strike():
+    """Return a boundary at which a neighbour does something, once, the second time that it is crossed."""
+
+    def at(name, deed):
+        crossed, lock = Counter(), threading.Lock()
+
+        def cross(met):
+            with lock:
+                crossed[met] += 1
+                now = met == name and crossed[met] == SECOND
+            if now:
+                deed()
+
+        return cross
+
+    return at
+
+
+def expected_gold(rows):
+    numbers = [n for count in rows.values() for n in range(count)]
+    keys = {n % 7 for n in numbers}
+    return sorted((key, sum(n % 7 == key for n in numbers), sum(n for n in numbers if n % 7 == key)) for key in keys)
+
+
+def expected_bronze(rows):
+    return {(split, n) for split, count in rows.items() for n in range(count)}
+
+
+def run_through(tables, strike, moment, deed):
+    """Run a tick during which, or after which, the neighbour acts; then let rows come and run another."""
+    boundary = None if moment == BETWEEN_TICKS else strike(MOMENTS[moment], deed)
+    first = tables.tick(boundary)
+    if moment == BETWEEN_TICKS:
+        deed()
+    tables.more()
+    return first, tables.tick()
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
+@pytest.mark.parametrize("deed", [optimize, vacuum, change_feed], ids=lambda deed: deed.__name__)
+@pytest.mark.parametrize("table", [BRONZE, GOLD])
+def test_what_keeps_the_rows_is_passed_over(tables, strike, moment, deed, table):
+    """OPTIMIZE, VACUUM and a harmless feature: both ticks end well, no row is lost or doubled in either table."""
+    first, second = run_through(tables, strike, moment, lambda: deed(tables.path(table)))
+    assert ["", ""] == [first.message, second.message]
+    assert [TickOutcome.CAUGHT_UP] * 2 == [first.outcome, second.outcome]
+    assert len(tables.bronze()) == len(expected_bronze(tables.rows))
+    assert expected_bronze(tables.rows) == set(tables.bronze().rows())
+    assert expected_gold(tables.rows) == tables.gold()
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
+def test_rows_that_a_neighbour_deletes_of_an_append_table_stay_deleted(tables, strike, moment):
+    """Their owner wanted it so: what was there is gone, all that comes later is there once, gold is as it was."""
+    deleted = []
+
+    def deed():
+        before = set(tables.bronze().rows())
+        delete(tables.path(BRONZE))
+        deleted.extend(before - set(tables.bronze().rows()))
+
+    first, second = run_through(tables, strike, moment, deed)
+    assert ["", ""] == [first.message, second.message]
+    assert deleted
+    assert len(tables.bronze()) == len(expected_bronze(tables.rows)) - len(deleted)
+    assert expected_bronze(tables.rows) - set(deleted) == set(tables.bronze().rows())
+    assert expected_gold(tables.rows) == tables.gold()
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
+def test_rows_that_a_neighbour_deletes_of_an_upsert_table_come_back_with_the_next_checkpoint(tables, strike, moment):
+    """The table is set to the checkpoint's files again, which undoes the DELETE as a whole."""
+    first, second = run_through(tables, strike, moment, lambda: delete(tables.path(GOLD)))
+    assert ["", ""] == [first.message, second.message]
+    assert expected_gold(tables.rows) == tables.gold()
+    assert expected_bronze(tables.rows) == set(tables.bronze().rows())
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
+def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, moment):
+    """ADD COLUMN goes on."""
+    first, second = run_through(tables, strike, moment, lambda: add_column(tables.path(BRONZE)))
+    assert ["", ""] == [first.message, second.message]
+    assert expected_bronze(tables.rows) == set(tables.bronze().rows())
+    assert 300 == pl.read_delta(tables.path(BRONZE)).get_column("remark").null_count()
+    assert expected_gold(tables.rows) == tables.gold()
+
+
+def test_nothing_else_than_the_deed_made_these_tests_pass(tables, strike):
+    """Each moment is met by a tick: its boundary is crossed twice at least."""
+    crossed = Counter()
+    tables.tick(lambda name: crossed.update([name]))
+    assert 2 <= min(crossed[name] for name in MOMENTS.values())
+
+
+# ---------------------------------------------------------------- with Spark: what stops a table by name
+
+
+ENABLED = {
+    "a new column": "ALTER TABLE {} ADD COLUMN remark STRING",
+    "row tracking": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking'='true')",
+    "deletion vectors": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true');"
+    "DELETE FROM {} WHERE key = 3",
+}
+STOPS_GOLD = ("a new column", "row tracking", "deletion vectors")
+
+
+@pytest.fixture
+def quick_logs(spark):
+    """These logs have a handful of entries: fifty tasks to replay each would be all that the tests do."""
+    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
+    yield spark
+    spark.conf.unset("spark.databricks.delta.snapshotPartitions")
+
+
+def _sql(spark, statements, path):
+    for statement in statements.replace("{}", f"delta.`{path}`").split(";"):
+        spark.sql(statement)
+
+
+_WAY_OUT = re.compile(r"((?:ALTER|REORG) TABLE delta\.`[^`]+` .*?)(?: and (?=REORG)|, then|, or |; |$)", re.MULTILINE)
+
+
+def _follow(spark, message):
+    """Run what the message tells a user to run, domain metadata after what needs it; return what was run."""
+    statements = sorted(dict.fromkeys(_WAY_OUT.findall(message)), key=lambda each: "domainMetadata" in each)
+    for statement in statements:
+        spark.sql(statement)
+    return statements
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["between the commit point and publishing", BETWEEN_TICKS])
+@pytest.mark.parametrize("table", [BRONZE, GOLD])
+@pytest.mark.parametrize("feature", ["row tracking", "deletion vectors"])
+def test_a_feature_that_forbids_publishing_stops_by_name_and_its_way_out_frees_the_job(
+    tables, strike, quick_logs, moment, table, feature
+):
+    """The tick that meets it ends naming table and feature; nothing of the pending epoch is lost, and nothing doubled.
+
+    Deletion vectors matter to nobody who only appends: there the ticks go on.
+    """
+    path, spark = tables.path(table), quick_logs
+    first, second = run_through(tables, strike, moment, lambda: _sql(spark, ENABLED[feature], path))
+    if (table, feature) == (BRONZE, "deletion vectors"):
+        assert ["", ""] == [first.message, second.message]
+    else:
+        met = second if moment == BETWEEN_TICKS else first
+        assert TickOutcome.FAILED is met.outcome
+        assert str(table) in met.message
+        assert TickOutcome.FAILED is second.outcome
+        assert _follow(spark, second.message)
+        third = tables.tick()
+        assert (TickOutcome.CAUGHT_UP, "") == (third.outcome, third.message)
+        assert expected_bronze(tables.rows) == set(tables.bronze().rows())
+    assert expected_gold(tables.rows) == tables.gold()
+    split_n = [(row.split, row.n) for row in spark.read.format("delta").load(tables.path(BRONZE)).collect()]
+    assert len(set(split_n)) == len(split_n)
+    assert set(split_n) <= expected_bronze(tables.rows)
+
+
+def test_at_every_cut_the_tables_agree_although_a_neighbour_optimized_both(tables, strike):
+    """The cut recorded after a neighbour's commits shows what an undisturbed cut shows."""
+
+    def deed():
+        for table in (BRONZE, GOLD):
+            optimize(tables.path(table))
+
+    run_through(tables, strike, "between looking at the table and publishing it", deed)
+    cut = read_cut(tables.root)
+    assert expected_gold(tables.rows) == cut[str(GOLD)]
+    assert expected_bronze(tables.rows) == {row[:2] for row in cut[str(BRONZE)]}
