@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from checkpointing.identifiers import JobName
@@ -16,6 +18,8 @@ from jobs.operators.execute import run_micro_batch
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import SparkStarted, SparkStarting, TickListener
 from jobs.runtime.session import SparkConfig, open_session
+
+_log = structlog.get_logger(__name__)
 
 
 class Engine(Protocol):
@@ -50,7 +54,7 @@ class SparkEngine:
         with self._lock:
             session, self._session = self._session, None
         if session is not None and self._own:
-            session.stop()
+            _stop(session)
 
     def _opened(self) -> SparkSession:
         with self._lock:
@@ -60,3 +64,11 @@ class SparkEngine:
                 self._session = open_session(self._config)
                 self._listener.progress(SparkStarted(round((time.monotonic() - started) * 1000)))
             return self._session
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop a session; one whose JVM has gone with the same signal is stopped already."""
+    try:
+        session.stop()
+    except (OSError, Py4JError) as error:
+        _log.info("Spark had stopped before", error=str(error))

@@ -85,6 +85,14 @@ def test_a_table_may_not_be_its_own_quarantine() -> None:
         numbers().table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="bronze/numbers")
 
 
+def test_one_vertex_checks_its_rows_once() -> None:
+    """A second check of the same table would take the first one's place."""
+    rows = numbers().table("bronze/numbers", id="kept")
+    rows.check_rows(NOT_NULL, quarantine="q/bad")
+    with pytest.raises(InvalidPipelineError, match="quarantine q/worse: rows are checked right after table"):
+        rows.check_rows(NOT_NULL, quarantine="q/worse")
+
+
 def test_a_refused_amendment_leaves_the_pipeline_as_it_was() -> None:
     """Raises, and nothing changed."""
     pipeline = Pipeline("example")
