@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,7 +93,9 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log_file: Pat
     limit = time.monotonic() + START_S
     while time.monotonic() < limit:
         if process.poll() is not None:
-            raise ConnectServerError(f"the Connect server ended with code {process.returncode}: {_last_words(log_file)}")
+            raise ConnectServerError(
+                f"the Connect server ended with code {process.returncode}: {_last_words(log_file)}"
+            )
         with socket.socket() as probe:
             probe.settimeout(1)
             if probe.connect_ex((HOST, port)) == 0:
@@ -110,10 +112,8 @@ def _last_words(log_file: Path) -> str:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End the server and the Python workers that it started: they are one process group."""
     _signal_group(process, signal.SIGTERM)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
     _signal_group(process, signal.SIGKILL)
     process.wait()
 

@@ -183,27 +183,19 @@ def lay_out_few(folder: Path, data: Path, distance: int) -> None:
         pq.write_table(rows, folder / kind / "EWR" / "001.parquet")
 
 
-def test_a_failed_suite_lets_nobody_see_its_epoch(spark, data, tmp_path) -> None:
-    """One negative distance: the message names suite, expectation, value and file, and all tables stay empty."""
+def test_a_failed_suite_lets_nobody_see_its_epoch_and_loses_nothing(spark, data, tmp_path) -> None:
+    """One negative distance: the tick ends naming it, all tables stay empty; mended, the same rows go through."""
     lay_out_few(tmp_path / "data", data, -1)
-    warehouse = tmp_path / "warehouse"
+    settings = RuntimeSettings(warehouse=tmp_path / "warehouse")
     planned = plan(flights.build(tmp_path / "data"))
-    report = run_tick(planned, RuntimeSettings(warehouse=warehouse), spark=spark)
-    assert (TickOutcome.FAILED, CheckpointFailureReason.QUALITY) == (report.outcome, report.reason)
+    refused = run_tick(planned, settings, spark=spark)
+    assert (TickOutcome.FAILED, CheckpointFailureReason.QUALITY) == (refused.outcome, refused.reason)
     for told in ("silver_flights", "expect_column_values_to_be_between", "'distance'", "-1", "silver/flights/_data/"):
-        assert told in report.message
-    assert {0} == {table(warehouse, each.name).num_rows for each in planned.graph.tables()}
+        assert told in refused.message
+    assert {0} == {table(settings.warehouse, each.name).num_rows for each in planned.graph.tables()}
 
-
-def test_after_the_data_is_mended_the_same_rows_go_through(spark, data, tmp_path) -> None:
-    """Nothing of the refused epoch was consumed: the next tick reads it again."""
-    lay_out_few(tmp_path / "data", data, -1)
-    warehouse = tmp_path / "warehouse"
-    settings = RuntimeSettings(warehouse=warehouse)
-    refused = run_tick(plan(flights.build(tmp_path / "data")), settings, spark=spark)
-    assert CheckpointFailureReason.QUALITY is refused.reason
     lay_out_few(tmp_path / "data", data, 719)
-    report = run_tick(plan(flights.build(tmp_path / "data")), settings, spark=spark)
+    report = run_tick(planned, settings, spark=spark)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
     rows = pq.read_metadata(data / "flights" / "EWR" / "001.parquet").num_rows
-    assert rows == table(warehouse, "bronze/flights").num_rows
+    assert rows == table(settings.warehouse, "bronze/flights").num_rows

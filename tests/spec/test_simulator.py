@@ -156,8 +156,9 @@ def lose_state(events):
     )
     bare = record.model_copy(update={"vertices": vertices})
     events = swap(events, place, replace(events[place], record=bare))
-    # the tables are compared with the row's files elsewhere
-    return [event for event in events if not (isinstance(event, CutWritten) and event.checkpoint == bare.checkpoint)]
+    cut = first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
+    active = tuple((table, frozenset() if table.startswith("state/") else files) for table, files in events[cut].active)
+    return swap(events, cut, replace(events[cut], active=active))
 
 
 def record_another_cut(events):
@@ -369,6 +370,7 @@ def use_ids_again(monkeypatch):
 
 def call_everything_idle(monkeypatch):
     monkeypatch.setattr(SourceReaders, "all_idle", property(lambda self: True))
+    monkeypatch.setattr(SourceReaders, "polling", property(lambda self: False))
 
 
 def never_ask_to_be_woken(monkeypatch):

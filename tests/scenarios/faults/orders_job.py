@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import Generation, JobName, TableName
-from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
 from jobs.operators.arrived import TAG, struct_column
 from jobs.operators.execute import _outputs
 from jobs.operators.keyed_job import _task as keyed_task

@@ -12,11 +12,21 @@ from typing import Self
 from urllib.parse import unquote
 
 import polars as pl
-from deltalake import DeltaTable
 
 from checkpointing.identifiers import TableName
 from jobs.runtime.boundaries import boundary_names
-from tests.scenarios.faults.orders_job import GOLD, JOB, ORDERS, QUARANTINE, RATES, SILVER, TABLES, Rows, build, expected_cut
+from tests.scenarios.faults.orders_job import (
+    GOLD,
+    JOB,
+    ORDERS,
+    QUARANTINE,
+    RATES,
+    SILVER,
+    TABLES,
+    Rows,
+    build,
+    expected_cut,
+)
 
 LOOK_EVERY_S = 0.1
 CUTS = f"_tidemark/{JOB}/cuts"
@@ -95,7 +105,9 @@ def wrong_with(tables: dict[TableName, pl.DataFrame]) -> list[str]:
     expected = expected_cut(tables[ORDERS], tables[RATES])
     for table, rows in expected.items():
         if rows != sorted(tables[table].rows()):
-            wrong.append(f"{table} is of another cut than bronze: {len(rows)} rows expected, {tables[table].height} there")
+            wrong.append(
+                f"{table} is of another cut than bronze: {len(rows)} rows expected, {tables[table].height} there"
+            )
     return wrong
 
 

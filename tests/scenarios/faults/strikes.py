@@ -1,4 +1,4 @@
-"""What may happen to a tick at a boundary, short of dying: each is sent to the tick's process, where it counts crossings."""
+"""What may happen to a tick at a boundary, short of dying; sent to the tick's process, where it counts crossings."""
 
 import time
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What is rarer than a plain death: epochs without rows, deaths of a recovery, races for a row, replies that are lost."""
+"""Rarer than a plain death: epochs without rows, deaths of a recovery, races for a row, replies that are lost."""
 
 import json
-import os
+from dataclasses import replace
 
 import pytest
 
@@ -43,15 +43,9 @@ def changed(order, request):
 NOTHING = {"reader": [], "back": [], "tables": [], "leftovers": [], "twice": []}
 
 
-def _with(order, **fields):
-    from dataclasses import replace
-
-    return replace(order, **fields)
-
-
 def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, changed):
     """When rows have run out the interval still triggers: those epochs complete, empty, and move no row."""
-    ended = tick(_with(order, config=BY_TIME, limits=SIX))
+    ended = tick(replace(order, config=BY_TIME, limits=SIX))
     assert "" == ended.said["message"]
     assert 0 == min(ended.said["rows"].values())
     assert NOTHING == changed(undisturbed)
@@ -61,7 +55,7 @@ def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, cha
 @pytest.mark.parametrize("kill_at", ["before:AppendRow#5", "after:AppendRow#5", "after:RecordCut#5"])
 def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, changed, kill_at):
     """Around the commit point of an epoch without rows, and after its cut."""
-    assert KILLED == tick(_with(order, config=BY_TIME, limits=SIX, kill_at=kill_at)).code
+    assert KILLED == tick(replace(order, config=BY_TIME, limits=SIX, kill_at=kill_at)).code
     assert "caught_up" == tick(order).said["outcome"]
     assert NOTHING == changed(undisturbed)
 
@@ -78,20 +72,22 @@ def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, cha
 def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbed, changed, deaths):
     """Whoever recovers may die too, and whoever recovers from that."""
     for kill_at in deaths:
-        assert KILLED == tick(_with(order, kill_at=kill_at)).code
+        assert KILLED == tick(replace(order, kill_at=kill_at)).code
     assert "caught_up" == tick(order).said["outcome"]
     assert NOTHING == changed(undisturbed)
 
 
-@pytest.mark.parametrize(("first", "second", "together"), [("row", "claim", False), ("claim", "row", False), ("row", "claim", True)])
+@pytest.mark.parametrize(
+    ("first", "second", "together"), [("row", "claim", False), ("claim", "row", False), ("row", "claim", True)]
+)
 def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undisturbed, changed, first, second, together):
     """A row and a rival's claim are both about to become the same version: one does, and nothing is lost or doubled.
 
     The coordinator whose job was taken is told by whom; a row of its that came first is its rival's to publish.
     """
-    holder = Running(_with(order, strike=Hold(At(ROW, (3, 4)), "row")))
+    holder = Running(replace(order, strike=Hold(At(ROW, (3, 4)), "row")))
     wait_for(order.root / "row.here")
-    rival = Running(_with(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")))
+    rival = Running(replace(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")))
     wait_for(order.root / "claim.here")
     version = _newest(order.root) + 1
     (order.root / f"{first}.go").touch()
@@ -114,7 +110,7 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
 def test_a_reply_that_is_lost_after_the_commit_is_read_back(order, undisturbed, changed, log, occurrences):
     """Of a claim, of rows, of a release, of publications, of cuts: the tick finds what it wrote, once, and goes on."""
     lost = LoseReply(At(f"after:LogCommit:{log}", occurrences))
-    assert ("caught_up", "") == _told(tick(_with(order, strike=lost)))
+    assert ("caught_up", "") == _told(tick(replace(order, strike=lost)))
     assert ("caught_up", "") == _told(tick(order))
     assert NOTHING == changed(undisturbed)
 
@@ -124,7 +120,7 @@ def _told(ended):
 
 
 def _newest(root):
-    return max(int(name.split(".")[0]) for name in os.listdir(root / LOG) if name.endswith(".json"))
+    return max(int(path.stem) for path in (root / LOG).glob("*[0-9].json"))
 
 
 def _says(root, version):

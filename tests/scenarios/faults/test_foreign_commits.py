@@ -7,15 +7,16 @@ delta-rs plays the neighbour where it can, as it is quick; Spark where it alone 
 import re
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable, Field, TableFeatures
 from deltalake.schema import PrimitiveType
 
-from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from jobs.runtime.tick import RuntimeSettings, run_tick
+from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build, read_cut
 
 MOMENTS = {
@@ -27,8 +28,6 @@ MOMENTS = {
 }
 BETWEEN_TICKS = "between two ticks"
 SECOND = 2
-
-ALL = {"bronze": 300, "gold": 300}
 
 
 def optimize(path):
@@ -57,9 +56,6 @@ def change_feed(path):
     table.alter.add_feature(TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True)
 
 
-GOES_ON = ("goes on",)
-
-
 class Tables:
     """A warehouse of the sequence pipeline, ticked in this process, and what its tables hold."""
 
@@ -67,8 +63,8 @@ class Tables:
         self.root = root
         self.rows = {"a": 100, "b": 100}
 
-    def tick(self, boundary=None, limits=None):
-        settings = RuntimeSettings(warehouse=self.root, limits=limits or TickLimits())
+    def tick(self, boundary=None, *, take_over=False):
+        settings = RuntimeSettings(warehouse=self.root, take_over=take_over)
         return run_tick(build(self.rows), settings, engine=LocalEngine(), boundary=boundary)
 
     def more(self):
@@ -179,8 +175,26 @@ def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, m
     assert expected_gold(tables.rows) == tables.gold()
 
 
-def test_nothing_else_than_the_deed_made_these_tests_pass(tables, strike):
-    """Each moment is met by a tick: its boundary is crossed twice at least."""
+@pytest.mark.kill
+@pytest.mark.parametrize("death", ["after:AppendRow", "after:LogCommit:tables", "before:RecordCut", "after:RecordCut"])
+@pytest.mark.parametrize("deed", [optimize, vacuum, add_column], ids=lambda deed: deed.__name__)
+def test_a_neighbour_between_a_death_and_its_recovery_makes_nothing_double(tables, death, deed):
+    """A checkpoint that was published, or partly, before a tick died is not published anew behind a neighbour."""
+    with suppress(Dead):
+        tables.tick(Mortal(death, SECOND))
+    deed(tables.path(BRONZE))
+    if deed is not add_column:
+        deed(tables.path(GOLD))
+    tables.more()
+    report = tables.tick(take_over=True)
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
+    assert len(tables.bronze()) == len(expected_bronze(tables.rows))
+    assert expected_bronze(tables.rows) == set(tables.bronze().rows())
+    assert expected_gold(tables.rows) == tables.gold()
+
+
+def test_each_moment_is_met_twice_by_a_tick(tables):
+    """A neighbour that waits for the second crossing of a boundary does act."""
     crossed = Counter()
     tables.tick(lambda name: crossed.update([name]))
     assert 2 <= min(crossed[name] for name in MOMENTS.values())
@@ -190,12 +204,10 @@ def test_nothing_else_than_the_deed_made_these_tests_pass(tables, strike):
 
 
 ENABLED = {
-    "a new column": "ALTER TABLE {} ADD COLUMN remark STRING",
     "row tracking": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking'='true')",
     "deletion vectors": "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true');"
     "DELETE FROM {} WHERE key = 3",
 }
-STOPS_GOLD = ("a new column", "row tracking", "deletion vectors")
 
 
 @pytest.fixture

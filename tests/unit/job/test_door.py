@@ -1,0 +1,363 @@
+"""The job door as its driver sees it: alignment, quality, stops, doubt, failed epochs, order, credit, timers."""
+
+import pytest
+
+from checkpointing.config import UNLIMITED
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import EdgeId
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    EndTick,
+    JudgeSuites,
+    MicroBatchFailed,
+    MicroBatchFinished,
+    NotifyAborted,
+    NotifyComplete,
+    PollFailed,
+    PollSource,
+    RowRefused,
+    RowUnknown,
+    RunMicroBatch,
+    SliceOffered,
+    StopKind,
+    StopRequested,
+    SubtaskOutput,
+    SuitesJudged,
+    TickOutcome,
+)
+from checkpointing.snapshots import SubtaskSnapshot
+
+NOW = StopRequested(StopKind.NOW)
+AFTER = StopRequested(StopKind.AFTER_CHECKPOINT)
+THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batch_rows_max": 100}
+
+
+def unequal():
+    """Return left -> bronze -> joined and right -> joined: right's barriers come first."""
+    return JobGraph(
+        (
+            Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
+            Vertex("right", VertexKind.SOURCE, 1, splits=("r",)),
+            Vertex("bronze", VertexKind.STATELESS, 1, (Table("out/bronze", TableMode.APPEND),)),
+            Vertex("joined", VertexKind.KEYED, 1, (Table("out/joined", TableMode.APPEND),)),
+        ),
+        (EdgeId("left", "bronze"), EdgeId("bronze", "joined", 0), EdgeId("right", "joined", 1)),
+    )
+
+
+def epoch(story, rows=3):
+    """Read an epoch of left rows and run it; the barrier has passed joined."""
+    story.offers("left", rows)
+    story.passes(2_000)
+    story.finishes()
+
+
+def rows_given(run, number):
+    """Return the slices' bounds of one input of a micro-batch."""
+    return [
+        (part.start, part.end) for each in run.inputs if each.input == number for part in each.segments
+    ]
+
+
+@pytest.mark.parametrize("buffered", [None, UNLIMITED])
+def test_rows_behind_a_barrier_wait_for_the_other_input(job, buffered):
+    """Alignment: right's rows behind barrier 1 stay out of the epoch while left's barrier is on its way (C1, C2)."""
+    story = job.story(unequal(), {**THREE, "max_alignment_bytes": buffered}, linger_ms=0)
+    story.offers("right", 5)
+    story.passes(1)
+    story.finishes("joined")
+    story.offers("left", 3)  # barrier 1 goes out: on right at once, on left behind bronze's micro-batch
+    story.offers("right", 7)
+    story.passes(5_000)
+    assert ["bronze"] == [run.vertex for run in story.all(RunMicroBatch)]
+    story.finishes("bronze")
+    story.passes(5_000)
+    assert [] == rows_given(story.all(RunMicroBatch)[0], 1)
+    story.finishes("joined")
+    assert [("5", "12")] == rows_given(story.all(RunMicroBatch)[0], 1)
+    row = story.commits()
+    assert "5" == row.vertices[1].subtasks[0].position
+
+
+def test_at_least_once_waits_for_nobody(job):
+    """At least once: right's rows behind barrier 1 are taken at once, and count again after a crash (C4)."""
+    story = job.story(unequal(), {**THREE, "mode": "at_least_once"}, linger_ms=0)
+    story.offers("left", 3)
+    story.offers("right", 7)
+    assert [("0", "7")] == rows_given(story.all(RunMicroBatch)[1], 1)
+
+
+def test_an_unaligned_barrier_overtakes_and_the_rows_are_in_flight(job):
+    """Unaligned: joined's snapshot does not wait for left; what bronze sends before its barrier is in flight (C5)."""
+    story = job.story(unequal(), {**THREE, "unaligned": True}, linger_ms=0)
+    story.offers("left", 3)
+    name = story.finishes("bronze")
+    story.finishes("joined")
+    story.offers("left", 3)
+    second = story.finishes("bronze")
+    row = story.commits()
+    assert 1 == row.checkpoint
+    assert name != second
+    held = [segment.files[0].path for each in row.vertices[3].subtasks[0].in_flight for segment in each.segments]
+    assert name in held or () == tuple(held)
+
+
+def test_a_failed_suite_ends_the_tick_with_its_message(job):
+    """A suite that rejects the epoch fails the tick: reason QUALITY, the judge's own words, nothing committed (J3)."""
+    story = job.story(job.two_sources(judged=True), {**THREE, "tolerable_failures": 9})
+    epoch(story)
+    story.judges(passed=False, message="3 rows have no key: mend the file")
+    assert EndTick(TickOutcome.FAILED, CheckpointFailureReason.QUALITY, "3 rows have no key: mend the file") == story.end
+    assert [] == story.all_told(AppendRow)
+    assert [NotifyAborted(1, CheckpointFailureReason.QUALITY, "3 rows have no key: mend the file")] == story.all_told(
+        NotifyAborted
+    )
+
+
+def test_stop_now_ends_without_a_checkpoint(job):
+    """STOP NOW: what is uncommitted is read again by the next tick."""
+    story = job.story(job.two_sources(), THREE)
+    story.offers("left", 2)
+    story.tell(NOW)
+    assert EndTick(TickOutcome.STOPPED) == story.end
+    assert [] == story.all_told(AppendRow)
+
+
+def test_stop_after_checkpoint_reads_no_more_and_commits_what_was_read(job):
+    """STOP AFTER CHECKPOINT: no new poll, outstanding answers count, one last checkpoint, then the end."""
+    story = job.story(job.two_sources(), {})
+    story.offers("left", 2)
+    story.tell(AFTER)
+    polls = len(story.all_told(PollSource))
+    story.offers("left", 4)
+    story.is_idle("right")
+    story.passes(2_000)
+    story.finishes()
+    row = story.commits()
+    assert "6" == row.vertices[0].subtasks[0].position
+    assert EndTick(TickOutcome.STOPPED) == story.end
+    assert polls == len(story.all_told(PollSource))
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome"),
+    [(NOW, TickOutcome.STOPPED), (PollFailed("right", "r", "the file is damaged"), TickOutcome.FAILED)],
+)
+def test_a_tick_never_ends_in_doubt(job, asked, outcome):
+    """While a row is on its way or unpublished, neither a stop nor a failure ends the tick; after the cut it does."""
+    story = job.story(job.two_sources(), THREE)
+    epoch(story)
+    story.checks()
+    story.tell(asked)
+    assert story.end is None
+    story.appends()
+    assert story.end is None
+    story.publishes()
+    assert story.end is None
+    story.records()
+    assert outcome is story.end.outcome
+    assert [NotifyComplete(1)] == story.all_told(NotifyComplete)
+
+
+def test_a_checkpoint_that_was_not_sent_is_aborted_at_the_end(job):
+    """A stop while the tables are being checked: the checkpoint certainly did not commit, and listeners hear it."""
+    story = job.story(job.two_sources(), THREE)
+    epoch(story)
+    assert [1] == [check.checkpoint for check in story.all(CheckTables)]
+    story.tell(NOW)
+    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+    assert [NotifyAborted(1, reason, reason.message)] == story.all_told(NotifyAborted)
+    assert EndTick(TickOutcome.STOPPED) == story.end
+
+
+def test_a_refused_row_names_who_has_the_job(job):
+    """Fenced: the tick ends FENCED, naming the holder; nothing is published."""
+    story = job.story(job.two_sources(), THREE)
+    epoch(story)
+    story.checks()
+    story.tell(RowRefused(story.take(AppendRow).row.nonce, "process 7 on here, generation 2"))
+    assert CheckpointFailureReason.FENCED is story.end.reason
+    assert "process 7 on here" in story.end.message
+
+
+def test_an_unknown_outcome_ends_the_tick_and_aborts_nothing(job):
+    """Unknown: perhaps it is in. Nobody is told that it was aborted, and nothing is deleted."""
+    story = job.story(job.two_sources(), THREE)
+    epoch(story)
+    story.checks()
+    story.tell(RowUnknown(story.take(AppendRow).row.nonce, "the connection broke"))
+    assert TickOutcome.FAILED is story.end.outcome
+    assert [] == story.all_told(NotifyAborted)
+
+
+def test_files_of_a_failed_epoch_are_in_the_next_row(job):
+    """A checkpoint that expires loses nothing: the next row adds its files too, each once (design 3, corners)."""
+    story = job.story(job.two_sources(judged=True), {**THREE, "timeout_ms": 5_000, "tolerable_failures": 1})
+    epoch(story)
+    late = story.take(JudgeSuites)
+    story.passes(6_000)
+    assert [1] == [told.checkpoint for told in story.all_told(NotifyAborted)]
+    story.tell(SuitesJudged(late.vertex, late.checkpoint, passed=True, report="{}"))
+    epoch(story)
+    asked = story.judges()
+    row = story.commits()
+    assert 2 == row.checkpoint
+    assert ["out-1", "out-2"] == [each.path for each in row.tables[0].adds]
+    assert ["out-1", "out-2"] == [each.path for _, files in asked.files for each in files]
+
+
+def test_a_segment_follows_the_one_before(job):
+    """FIFO: the slices of a split come to its vertex in their order, over micro-batches too."""
+    story = job.story(job.two_sources(), {"slice_rows_max": 2, "micro_batch_rows_max": 4})
+    met = []
+    for _ in range(3):
+        story.offers("left", 2)
+        story.offers("left", 2)
+        met += rows_given(story.all(RunMicroBatch)[0], 0)
+        story.finishes()
+    assert [("0", "2"), ("2", "4"), ("4", "6"), ("6", "8"), ("8", "10"), ("10", "12")] == met
+
+
+def test_a_source_without_credit_is_not_asked(job):
+    """Back-pressure: a channel that is full stops its source until a micro-batch has taken its bytes."""
+    story = job.story(job.two_sources(), {}, credit_bytes=30)
+    story.offers("left", 3)
+    assert ["right"] == [poll.source for poll in story.all(PollSource)]
+    story.passes(2_000)
+    story.finishes()
+    assert {"right", "left"} == {poll.source for poll in story.all(PollSource)}
+
+
+def test_a_timer_that_waits_for_credit_hides_no_other(job):
+    """A split whose time has come but that has no credit does not keep the door from asking for later timers."""
+    story = job.story(job.two_sources(), {}, credit_bytes=30, idle_poll_ms=500, linger_ms=5_000)
+    story.is_idle("left")  # asked again at 1500
+    story.passes(100)
+    story.offers("right", 3)  # right is full, joined waits for company until 6100
+    story.passes(400)
+    story.offers("left", 3)
+    story.passes(10)
+    assert 6_100 == story.wake_ms
+
+
+def test_an_idle_tick_ends_though_empty_checkpoints_go_on(job):
+    """With an interval shorter than a commit one checkpoint is always pending; of no rows, it keeps no tick alive."""
+    story = job.story(job.two_sources(), {"interval_ms": 10, "max_concurrent": 2})
+    story.passes(20)
+    assert [1] == [check.checkpoint for check in story.all(CheckTables)]
+    story.is_idle("left", "right")
+    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
+    assert [1] == [told.checkpoint for told in story.all_told(NotifyAborted)]
+
+
+def test_a_tick_is_caught_up_when_all_that_was_read_is_committed(job):
+    """Idle sources alone end nothing: what was read is committed first, by one checkpoint that the tick asks for."""
+    story = job.story(job.two_sources(), {})
+    story.offers("left", 2)
+    story.is_idle("left", "right")
+    story.finishes()
+    assert story.end is None
+    assert "2" == story.commits().vertices[0].subtasks[0].position
+    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
+
+
+def test_rows_in_flight_keep_a_tick_from_being_caught_up(job):
+    """A restored cut with rows in flight is not what its tables show: a tick commits them, though nothing is read."""
+    graph = job.two_sources()
+    held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 0, "old"))
+    cut = job.record(graph, 7, {"joined": (SubtaskSnapshot(in_flight=held),)})
+    story = job.story(graph, {}, restored=cut, retained=(cut,))
+    story.is_idle("left", "right")
+    assert ["old"] == [part.files[0].path for part in story.all(RunMicroBatch)[0].inputs[0].segments]
+    story.finishes()
+    row = story.commits()
+    assert (7, ()) == (row.parent, row.vertices[2].subtasks[0].in_flight)
+    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
+
+
+def test_rows_in_flight_come_before_what_is_sent_anew(job):
+    """In-flight rows of a channel that is no more (upstream had more subtasks) are met first, in one micro-batch."""
+    graph = job.two_sources()
+    held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 5, "old-1", "old-2"))
+    cut = job.record(graph, 7, {"joined": (SubtaskSnapshot(in_flight=held),)})
+    story = job.story(graph, {"micro_batch_rows_max": 1, "slice_rows_max": 1}, restored=cut, retained=(cut,))
+    story.offers("left", 1)
+    run = story.take(RunMicroBatch)
+    assert ["old-1", "old-2"] == [part.files[0].path for part in run.inputs[0].segments]
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        (PollFailed("left", "l", "file a.parquet is damaged"), "a.parquet"),
+        (MicroBatchFailed("joined", 1, "a task ran out of memory"), "out of memory"),
+    ],
+)
+def test_a_failure_ends_the_tick_in_its_own_words(job, fact, words):
+    """A source or a micro-batch that fails ends the tick with what it said."""
+    story = job.story(job.two_sources(), THREE)
+    story.tell(fact)
+    assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
+    assert words in story.end.message
+
+
+def test_nothing_is_asked_after_the_end(job):
+    """Answers that come after the end change nothing."""
+    story = job.story(job.two_sources(), THREE)
+    story.tell(NOW)
+    poll = story.take(PollSource)
+    before = story.door.snapshot()
+    assert () == story.door.step(PollFailed(poll.source, poll.split, "late"))
+    assert before == story.door.snapshot()
+
+
+def test_a_tick_ends_after_so_many_checkpoints(job):
+    """The limit of completed checkpoints ends the tick at the second cut, whatever could still be read."""
+    story = job.story(job.two_sources(), THREE, limits=TickLimits(checkpoints=2))
+    for _ in range(2):
+        epoch(story)
+        story.commits()
+    assert EndTick(TickOutcome.STOPPED) == story.end
+    assert [NotifyComplete(1), NotifyComplete(2)] == story.all_told(NotifyComplete)
+
+
+def test_two_checkpoints_in_flight_commit_in_order(job):
+    """Epoch 2 is acknowledged while row 1 waits; row 2 is sent when cut 1 is recorded, and builds on it."""
+    story = job.story(job.two_sources(), {**THREE, "max_concurrent": 2})
+    epoch(story)
+    epoch(story)
+    first = story.commits()
+    second = story.commits()
+    assert [(1, 0), (2, 1)] == [(row.checkpoint, row.parent) for row in (first, second)]
+    assert [["out-1"], ["out-2"]] == [[each.path for each in row.tables[0].adds] for row in (first, second)]
+
+
+def test_only_a_slice_of_a_source_may_be_offered(job):
+    """Whatever else comes as a source's slice is refused by type."""
+    from checkpointing.channel_items import StagedSegment
+
+    story = job.story(job.two_sources())
+    with pytest.raises(TypeError, match="no slice of a source"):
+        story.tell(SliceOffered(StagedSegment(())))
+
+
+def test_files_dead_before_a_snapshot_are_discarded(job):
+    """An upsert range that a later micro-batch of the epoch replaced is deleted; what a snapshot carried is not."""
+    from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+    from checkpointing.messages import DiscardFiles
+
+    story = job.story(job.two_sources(), {"slice_rows_max": 1, "micro_batch_rows_max": 1})
+
+    def base(number):
+        handle = FileHandle(f"state-{number}", 1, 10, 0)
+        return SubtaskOutput(state=(KeyedFile(handle, KeyedFileKind.BASE, 0, 127, Version(1, number)),))
+
+    for number in (1, 2):
+        story.offers("left", 1)
+        story.take(RunMicroBatch)
+        story.tell(MicroBatchFinished("joined", number, (base(number),)))
+    assert [DiscardFiles(("state-1",))] == story.all_told(DiscardFiles)
