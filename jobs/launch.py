@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from jobs.pipeline import Pipeline
 from jobs.pipelines.registry import find_pipeline
-from jobs.planner import JobPlan, plan
+from jobs.planner.job_plan import JobPlan
+from jobs.planner.planning import plan
 from jobs.runtime.session import SparkConfig
 from jobs.runtime.tick import RuntimeSettings
 from jobs.settings import Layer, TickSettings, folder, resolve

@@ -113,7 +113,13 @@ class Story:
         self.wake_ms: int | None = None
         self._names = count(1)
         self.version = 1
-        parts = {"graph": graph, "config": CheckpointConfig(**(config or {})), "job": "j", "claim": CLAIM, "at_version": 1}
+        parts = {
+            "graph": graph,
+            "config": CheckpointConfig(**(config or {})),
+            "job": "j",
+            "claim": CLAIM,
+            "at_version": 1,
+        }
         self.door = JobDoor(JobSetup(**{**parts, **setup}))
         self._take(self.door.start(self.now_ms))
 

@@ -1,0 +1,141 @@
+"""Who reads when: exact pacing, caps, fairness, positions (A11)."""
+
+from random import Random
+
+import pytest
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.graph import Vertex, VertexKind
+from checkpointing.identifiers import SubtaskId
+from checkpointing.job.readers import Pacing, SourceReaders, UnknownSplitError
+
+FLIGHTS = Vertex("flights", VertexKind.SOURCE, 3, splits=("e", "j", "l"))
+WEATHER = Vertex("weather", VertexKind.SOURCE, 1, splits=("w",))
+ALL = frozenset(SubtaskId(source.id, index) for source in (FLIGHTS, WEATHER) for index in range(source.parallelism))
+
+
+def readers(positions=None, **pacing):
+    parts = {"slice_rows_max": 100, "every_rows": None, "counted": frozenset(), "caps": {}, "idle_poll_ms": 500}
+    return SourceReaders((FLIGHTS, WEATHER), positions or {}, Pacing(**{**parts, **pacing}))
+
+
+def answer(to, poll, rows):
+    """Offer so many rows to a poll."""
+    start = int(poll.position or 0)
+    to.offered(SourceSlice(poll.source, poll.split, str(start), str(start + rows), "", rows, rows))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_epoch_holds_exactly_the_rows_it_should(seed):
+    """`every_rows` N: whatever each poll brings, the counted sources send exactly N rows, then nothing (A11)."""
+    random = Random(seed)
+    own = readers(every_rows=50, counted=frozenset({"flights"}), slice_rows_max=random.choice([1, 7, 100]))
+    for _ in range(3):
+        sent, waiting = 0, []
+        while not own.counted_rows_reached:
+            waiting += own.polls(0, ALL)
+            poll = waiting.pop(random.randrange(len(waiting)))
+            rows = random.randint(1, poll.max_rows)
+            answer(own, poll, rows)
+            sent += rows if poll.source == "flights" else 0
+        assert 50 == sent
+        assert [] == [poll for poll in own.polls(0, ALL) if poll.source == "flights"]
+        own.barrier_sent()
+        for poll in waiting:
+            own.found_idle(poll.source, poll.split, -1_000)
+
+
+def test_a_cap_holds_for_its_source_alone():
+    """A source with a cap sends so many rows between two barriers; the others go on, and `quota_spent` says so."""
+    own = readers(caps={"weather": 5})
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    assert 5 == polls["w"].max_rows
+    answer(own, polls["w"], 5)
+    assert own.quota_spent
+    assert [] == list(own.polls(0, ALL))
+    own.barrier_sent()
+    assert [("w", "5")] == [(poll.split, poll.position) for poll in own.polls(0, ALL)]
+
+
+def test_splits_share_what_may_be_read():
+    """No split takes the whole quota from the others: three splits and ten rows make 4, 3, 3."""
+    own = readers(every_rows=10, counted=frozenset({"flights"}))
+    assert [4, 3, 3] == [poll.max_rows for poll in own.polls(0, ALL) if poll.source == "flights"]
+
+
+def test_the_turn_goes_round():
+    """When only one row may be read, every split has it in turn."""
+    own = readers(every_rows=1, counted=frozenset({"flights"}))
+    met = set()
+    for _ in range(8):
+        for poll in list(own.polls(0, ALL)):
+            answer(own, poll, 1)
+            met.add(poll.split)
+        own.barrier_sent()
+    assert {"e", "j", "l", "w"} == met
+
+
+def test_a_source_that_has_nothing_is_left_alone_for_a_while():
+    """An idle split is asked again after the pause, not before; `next_poll_ms` says when."""
+    own = readers()
+    for poll in list(own.polls(0, ALL)):
+        own.found_idle(poll.source, poll.split, 100)
+    assert own.all_idle
+    assert [] == list(own.polls(599, ALL))
+    assert 600 == own.next_poll_ms(599)
+    assert 4 == len(list(own.polls(600, ALL)))
+
+
+def test_asking_an_idle_split_again_is_no_poll_that_matters():
+    """`polling` is about splits that may have rows: an idle one that is asked again keeps no tick from its end."""
+    own = readers()
+    for poll in list(own.polls(0, ALL)):
+        own.found_idle(poll.source, poll.split, 0)
+    assert 4 == len(list(own.polls(500, ALL)))
+    assert not own.polling
+    assert own.is_polling("weather")
+
+
+def test_a_time_that_has_come_is_no_timer():
+    """A split that is due but without credit waits for credit: the next poll's time is the other one's."""
+    own = readers()
+    for place, poll in enumerate(list(own.polls(0, ALL))):
+        own.found_idle(poll.source, poll.split, place * 100)
+    assert 600 == own.next_poll_ms(500)
+    assert own.next_poll_ms(10_000) is None
+
+
+def test_nothing_is_read_after_the_stop():
+    """A tick that is to end polls nothing more."""
+    own = readers()
+    own.stopped = True
+    assert [] == list(own.polls(0, ALL))
+    assert own.next_poll_ms(0) is None
+
+
+def test_a_reader_goes_on_where_the_cut_stands():
+    """Each split begins at its position, and its position moves with what it sent."""
+    own = readers({SubtaskId("flights", 1): "40"})
+    poll = next(poll for poll in own.polls(0, ALL) if poll.split == "j")
+    assert "40" == poll.position
+    answer(own, poll, 3)
+    assert ["43", None] == [own.position(SubtaskId("flights", index)) for index in (1, 2)]
+
+
+def test_rows_sent_counts_over_barriers():
+    """`rows` is since the last barrier, `rows_sent` since the start."""
+    own = readers()
+    for rows in (3, 4):
+        answer(own, next(iter(own.polls(0, frozenset({SubtaskId("weather", 0)})))), rows)
+        assert rows == own.rows
+        assert rows == own.barrier_sent()
+    assert (0, 7) == (own.rows, own.rows_sent)
+
+
+def test_an_answer_that_nobody_asked_for_is_refused():
+    """A split that was not polled cannot answer, and one answers once."""
+    own = readers()
+    with pytest.raises(UnknownSplitError, match="split e of source flights"):
+        own.found_idle("flights", "e", 0)
+    with pytest.raises(UnknownSplitError, match="split x"):
+        own.found_idle("flights", "x", 0)

@@ -1,0 +1,120 @@
+"""From a row to the doors' first state: positions, overlapping ranges, what is refused (D3, G1, G2)."""
+
+import pytest
+
+from checkpointing.graph import JobGraph, Vertex, VertexKind
+from checkpointing.handles import KeyedFileKind, Version
+from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
+from checkpointing.job.restoring import (
+    CutDoesNotFitError,
+    acknowledged,
+    channel_now,
+    check_fits,
+    completed_store,
+    in_flight,
+    live_files,
+    positions,
+)
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+
+
+def one_source(*splits):
+    return JobGraph((Vertex("s", VertexKind.SOURCE, len(splits), splits=splits),), ())
+
+
+def test_splits_are_found_by_name(job):
+    """A split goes on where it stood whatever its place is now; a new one begins at its start."""
+    was = one_source("a", "b")
+    cut = job.record(was, 3, {"s": (SubtaskSnapshot(position="10"), SubtaskSnapshot(position="20"))})
+    found = positions(one_source("b", "new", "a"), cut)
+    assert {SubtaskId("s", 0): "20", SubtaskId("s", 1): None, SubtaskId("s", 2): "10"} == found
+
+
+def test_without_a_cut_everything_begins_at_its_start():
+    """No row: every position is None, nothing is live, nothing is in flight."""
+    graph = one_source("a")
+    assert {SubtaskId("s", 0): None} == positions(graph, None)
+    assert [()] == [files.state for files in live_files(Vertex("k", VertexKind.KEYED, 1), None, 128)]
+    assert [] == list(in_flight(None))
+
+
+def test_a_subtask_gets_the_files_whose_key_groups_overlap_its_range(job):
+    """Two subtasks become three: the one in the middle reads files of both, the others those of one (D3)."""
+    graph = job.two_sources(parallelism=2)
+    halves = (
+        SubtaskSnapshot(
+            state=(job.keyed("low", 0, 63, Version(1, 1)),),
+            ranges=(RangeFiles("out/t", (job.keyed("t-low", 0, 63, Version(1, 1), KeyedFileKind.BASE),)),),
+        ),
+        SubtaskSnapshot(state=(job.keyed("high", 64, 127, Version(1, 2)),)),
+    )
+    cut = job.record(graph, 3, {"joined": halves})
+    three = live_files(Vertex("joined", VertexKind.KEYED, 3), cut, 128)
+    assert [["low"], ["low", "high"], ["high"]] == [[each.file.path for each in own.state] for own in three]
+    assert [["t-low"], ["t-low"], []] == [
+        [each.file.path for entry in own.ranges for each in entry.files] for own in three
+    ]
+
+
+def test_files_of_several_subtasks_come_oldest_first(job):
+    """After restores at other parallelisms files of one key lie in several snapshots: the newest must be last."""
+    graph = job.two_sources(parallelism=2)
+    both = job.keyed("both", 0, 127, Version(2, 1))
+    halves = (
+        SubtaskSnapshot(state=(job.keyed("low", 0, 63, Version(1, 1)), both)),
+        SubtaskSnapshot(
+            state=(job.keyed("high", 64, 127, Version(1, 1)), both, job.keyed("top", 64, 127, Version(3, 1)))
+        ),
+    )
+    (whole,) = live_files(
+        graph.vertex("joined").__class__("joined", VertexKind.KEYED, 1), job.record(graph, 3, {"joined": halves}), 128
+    )
+    assert ["low", "high", "both", "top"] == [each.file.path for each in whole.state]
+
+
+def test_a_missing_split_is_refused(job):
+    """A split that the cut stands in must be there, and the error names it and the way out."""
+    cut = job.record(one_source("a", "b"), 3, {})
+    with pytest.raises(CutDoesNotFitError, match=r"split 'b' of source 's'.*bring it back"):
+        check_fits(one_source("a"), cut, 128)
+
+
+def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
+    """State must have a taker (G2); a vertex that held nothing may go."""
+    gone = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("old", VertexKind.KEYED, 1)), ())
+    check_fits(one_source("a"), job.record(gone, 3, {}), 128)
+    held = (SubtaskSnapshot(state=(job.keyed("f", 0, 127, Version(1, 1)),)),)
+    with pytest.raises(CutDoesNotFitError, match=r"state of 'old'.*put it back"):
+        check_fits(one_source("a"), job.record(gone, 3, {"old": held}), 128)
+
+
+def test_another_number_of_key_groups_is_refused(job):
+    """Keys would be in other groups: the message says what to set back."""
+    with pytest.raises(CutDoesNotFitError, match="set it back to 128"):
+        check_fits(one_source("a"), job.record(one_source("a"), 3, {}), 64)
+
+
+def test_rows_in_flight_need_their_edge(job):
+    """What is in flight on an edge that is no more would be lost: refused; the same edge at a lower parallelism is not."""
+    graph = job.two_sources()
+    held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 4, "f"))
+    cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(in_flight=held),)})
+    check_fits(graph, cut, 128)
+    assert [ChannelId(EdgeId("left", "joined", 0), 0)] == [channel_now(graph, channel) for channel, _ in in_flight(cut)]
+    swapped = JobGraph(graph.vertices, (EdgeId("left", "joined", 1), EdgeId("right", "joined", 0)))
+    with pytest.raises(CutDoesNotFitError, match=r"in flight on left->joined:0"):
+        check_fits(swapped, cut, 128)
+
+
+def test_the_store_knows_every_retained_state_file(job):
+    """A file of an old retained checkpoint goes only when that one does (D4); table files are never the store's."""
+    graph = job.two_sources()
+    old, new = (job.keyed(name, 0, 127, Version(1, 1)) for name in ("old", "new"))
+    cuts = [
+        job.record(graph, number, {"joined": (SubtaskSnapshot(state=(file,)),)})
+        for number, file in ((2, new), (1, old))
+    ]
+    store = completed_store(tuple(cuts), 2)
+    assert 2 == store.latest_id
+    assert (("old", "old"),) == acknowledged(SubtaskSnapshot(state=(old,))).shared
+    assert () == acknowledged(SubtaskSnapshot(ranges=(RangeFiles("out/t", (new,)),))).shared
