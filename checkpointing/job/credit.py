@@ -15,16 +15,17 @@ class Credit:
         self._limit_bytes = limit_bytes
         self._bytes = {channel: 0 for vertex in graph.vertices for channel in graph.channels_into(vertex.id)}
         self._out: dict[SubtaskId, list[ChannelId]] = {}
+        self._full: dict[SubtaskId, int] = {}
         for channel in self._bytes:
-            self._out.setdefault(SubtaskId(channel.edge.upstream, channel.subtask), []).append(channel)
+            self._out.setdefault(_sender(channel), []).append(channel)
 
     def sent(self, channel: ChannelId, size_bytes: int) -> None:
         """Bytes entered the channel."""
-        self._bytes[channel] += size_bytes
+        self._put(channel, self._bytes[channel] + size_bytes)
 
     def processed(self, channel: ChannelId, size_bytes: int) -> None:
         """A micro-batch over bytes of the channel has finished."""
-        self._bytes[channel] -= size_bytes
+        self._put(channel, self._bytes[channel] - size_bytes)
 
     def channels_from(self, subtask: SubtaskId) -> list[ChannelId]:
         """Return the channels that a subtask sends into."""
@@ -32,8 +33,20 @@ class Credit:
 
     def has(self, subtask: SubtaskId) -> bool:
         """Return whether the subtask may send more."""
-        return all(self._bytes[channel] < self._limit_bytes for channel in self.channels_from(subtask))
+        return not self._full.get(subtask)
 
     def snapshot(self) -> tuple[tuple[ChannelId, int], ...]:
         """Return the canonical state."""
         return tuple(self._bytes.items())
+
+    def _put(self, channel: ChannelId, size_bytes: int) -> None:
+        was_full = self._bytes[channel] >= self._limit_bytes
+        self._bytes[channel] = size_bytes
+        turned = (size_bytes >= self._limit_bytes) - was_full
+        if turned:
+            sender = _sender(channel)
+            self._full[sender] = self._full.get(sender, 0) + turned
+
+
+def _sender(channel: ChannelId) -> SubtaskId:
+    return SubtaskId(channel.edge.upstream, channel.subtask)

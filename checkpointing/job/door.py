@@ -125,8 +125,6 @@ class JobDoor:
             if run.gate_wake_ms is not None and run.gate_wake_ms <= job.now_ms:
                 run.gate_wake_ms = None
                 job.from_gate(run, run.gate.step(gate.GateTimeAdvanced(job.now_ms)))
-            else:
-                run.gate.step(gate.ClockRead(job.now_ms))
 
     def _offered(self, fact: SliceOffered) -> None:
         if not isinstance(fact.slice, SourceSlice):
@@ -197,19 +195,13 @@ class JobDoor:
 
     def _poll_sources(self) -> None:
         job = self._job
-        credited = frozenset(
-            subtask
-            for source in self._setup.graph.sources()
-            for subtask in source.subtasks()
-            if job.credit.has(subtask)
-        )
-        job.effects.extend(job.readers.polls(job.now_ms, credited))
+        job.effects.extend(job.readers.polls(job.now_ms, job.credit.has))
 
     def _turn(self, run: OperatorRun) -> bool:
         """Poll the vertex's gate once, or start its micro-batch; return whether there may be more to do."""
         enough = run.trigger is not None or run.collected_rows >= self._setup.config.micro_batch_rows_max
         if not enough:
-            effects = run.gate.step(gate.Polled())
+            effects = run.poll(self._job.now_ms)
             if effects:
                 self._job.from_gate(run, effects)
                 return True
@@ -249,14 +241,16 @@ class JobDoor:
         return decision
 
     def _next(self) -> Next | EndTick:
+        """Ask what the end wants; what counts only in a quiet job is looked at only in one."""
         job = self._job
+        quiet = self._is_quiet()
         return job.ending.next(
             job.now_ms,
-            quiet=self._is_quiet(),
+            quiet=quiet,
             in_doubt=job.commit.in_doubt,
             stopped=job.readers.stopped,
-            idle=job.readers.all_idle,
-            spent=job.readers.quota_spent,
+            idle=quiet and job.readers.all_idle,
+            spent=quiet and job.readers.quota_spent,
         )
 
     def _is_quiet(self) -> bool:

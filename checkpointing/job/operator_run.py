@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from checkpointing.channel_items import Segment
 from checkpointing.gate import InputGate
-from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
+from checkpointing.gate.messages import ClockRead, GateEffect, InFlightComplete, Polled, TriggerCheckpoint
 from checkpointing.graph import Vertex
 from checkpointing.handles import KeyedFile, KeyedFileKind, StagedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation
@@ -80,6 +80,13 @@ class OperatorRun:
     def collected_rows(self) -> int:
         """Rows waiting to run."""
         return sum(segment.rows for _, segment in self.collected)
+
+    def poll(self, now_ms: int) -> tuple[GateEffect, ...]:
+        """Take one item from the gate, which reads the clock with it; nothing if the gate has none to give."""
+        if not self.gate.has_deliverable():
+            return ()
+        self.gate.step(ClockRead(now_ms))
+        return self.gate.step(Polled())
 
     def collect(self, channel: ChannelId, segment: Segment, now_ms: int) -> None:
         """Add a segment that the gate let through."""

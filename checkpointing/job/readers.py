@@ -5,7 +5,7 @@ does pacing (A11): with `every_rows` the counted sources share exactly that many
 source may have a cap of its own, so that two sources of unequal size advance together.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from checkpointing.channel_items import SourceSlice
@@ -54,6 +54,9 @@ class SourceReaders:
             for index, name in enumerate(source.splits)
         }
         self._rows = dict.fromkeys((source.id for source in sources), 0)
+        self._granted = dict.fromkeys(self._rows, 0)
+        """Rows that are being read, by source."""
+        self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
         self._turn = 0
         self.stopped = False
@@ -128,17 +131,17 @@ class SourceReaders:
 
     # -------------------------------------------------------------- decisions
 
-    def polls(self, now_ms: int, credited: frozenset[SubtaskId]) -> Iterator[PollSource]:
+    def polls(self, now_ms: int, has_credit: Callable[[SubtaskId], bool]) -> Iterator[PollSource]:
         """Yield the polls to make now; a split that was idle is asked anew when its time has come."""
         if self.stopped:
             return
-        ready = [split for split in self._in_turn() if split.subtask in credited and _is_ready(split, now_ms)]
+        ready = [split for split in self._in_turn() if _is_ready(split, now_ms) and has_credit(split.subtask)]
         self._turn += 1
         for place, split in enumerate(ready):
-            sharers = sum(self._shares(split, other) for other in ready[place:])
             budget = self._budget(split.subtask.vertex)
-            rows = min(self._pacing.slice_rows_max, -(-budget // sharers))
-            if rows > 0:
+            if budget > 0:
+                sharers = sum(self._shares(split, other) for other in ready[place:])
+                rows = min(self._pacing.slice_rows_max, -(-budget // sharers))
                 self._put(replace(split, granted=rows))
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows)
 
@@ -153,12 +156,11 @@ class SourceReaders:
 
     def _budget(self, source: VertexId) -> int:
         """Rows that the source may still be granted in this epoch."""
-        outstanding = sum(split.granted for split in self._of(source))
         cap = self._pacing.caps.get(source)
-        own = _UNBOUNDED if cap is None else cap - self._rows[source] - outstanding
-        if self._pacing.every_rows is None or not self._is_counted(source):
+        own = _UNBOUNDED if cap is None else cap - self._rows[source] - self._granted[source]
+        if self._pacing.every_rows is None or source not in self._counted:
             return own
-        granted = sum(split.granted for split in self._splits.values() if self._is_counted(split.subtask.vertex))
+        granted = sum(self._granted[counted] for counted in self._counted)
         return min(own, self._pacing.every_rows - self._counted_rows() - granted)
 
     def _shares(self, one: Split, other: Split) -> bool:
@@ -171,7 +173,7 @@ class SourceReaders:
         return not self._pacing.counted or source in self._pacing.counted
 
     def _counted_rows(self) -> int:
-        return sum(rows for source, rows in self._rows.items() if self._is_counted(source))
+        return sum(self._rows[source] for source in self._counted)
 
     def _in_turn(self) -> list[Split]:
         splits = list(self._splits.values())
@@ -188,7 +190,9 @@ class SourceReaders:
         return split
 
     def _put(self, split: Split) -> None:
-        self._splits[split.subtask.vertex, split.name] = split
+        source = split.subtask.vertex
+        self._granted[source] += split.granted - self._splits[source, split.name].granted
+        self._splits[source, split.name] = split
 
 
 _UNBOUNDED = 2**62

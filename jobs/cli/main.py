@@ -3,11 +3,12 @@
 `--debug` may stand anywhere: then an error is shown with its traceback.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
@@ -197,12 +198,19 @@ def _layer(values: dict[str, object]) -> "Layer":
 def _console(*, stderr: bool = False) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - not needed for --help
 
-    # Of stderr a descriptor of our own: while the JVM starts, descriptor 2 leads to Spark's log.
-    file = os.fdopen(os.dup(sys.stderr.fileno()), "w") if stderr else sys.stdout
+    file = _lasting_stderr() if stderr else sys.stdout
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
         console.width = _LOG_WIDTH
     return console
+
+
+def _lasting_stderr() -> TextIO:
+    """Return stderr by a descriptor of its own: while the JVM starts, descriptor 2 leads to Spark's log."""
+    try:
+        return os.fdopen(os.dup(sys.stderr.fileno()), "w")
+    except io.UnsupportedOperation:
+        return sys.stderr
 
 
 def _complain(error: Exception, *, debug: bool) -> None:

@@ -87,6 +87,7 @@ class DeltaLog:
                 mode="ignore",
                 configuration=configuration,
                 raise_if_key_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=NO_HOOKS,
             )
         except Exception:

@@ -63,7 +63,7 @@ def test_a_bug_that_was_found_stays_mended(seed):
 
 def test_the_seeds_meet_every_policy_and_every_fault():
     """The drawn scenarios are not blind: each policy, each fault, each way a tick can end comes up."""
-    scenarios = [faults.draw(Random(seed)) for seed in range(SEEDS)]
+    scenarios = [faults.draw(Random(seed)) for seed in range(SEEDS)]  # noqa: S311
     assert set(GatePolicy) == {scenario.policy for scenario in scenarios}
     drawn = {
         name for scenario in scenarios for name in faults.Faults.__dataclass_fields__ if getattr(scenario.faults, name)
@@ -396,9 +396,8 @@ def test_a_bug_in_the_core_is_found(bug, monkeypatch):
     """A seeded bug breaks the invariant that is there for it, within a few dozen seeds."""
     plant, expected = BUGS[bug]
     plant(monkeypatch)
-    met = set()
-    for seed in range(60):
-        met |= {violation.invariant for violation in run(seed).violations}
-        if expected in met:
-            break
-    assert expected in met
+    # the first ones are known to meet the rarer bugs; should scenarios be drawn otherwise, the others will
+    for seed in (18, 55, *range(60)):
+        if expected in {violation.invariant for violation in run(seed).violations}:
+            return
+    pytest.fail(f"{expected} held in every seed")

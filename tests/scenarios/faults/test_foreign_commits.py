@@ -175,6 +175,26 @@ def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, m
     assert expected_gold(tables.rows) == tables.gold()
 
 
+@pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
+def test_a_new_column_of_an_upsert_table_stops_by_name_until_it_is_taken_back(tables, strike, moment):
+    """It would be erased, so the tick ends naming table and column; restored, the next goes on."""
+    path, before = tables.path(GOLD), []
+
+    def deed():
+        before.append(DeltaTable(path).version())
+        add_column(path)
+
+    _, second = run_through(tables, strike, moment, deed)
+    assert TickOutcome.FAILED is second.outcome
+    assert f"table {GOLD} has a column remark" in second.message
+    DeltaTable(path).restore(before[0])
+    third = tables.tick()
+    assert (TickOutcome.CAUGHT_UP, "") == (third.outcome, third.message)
+    assert expected_bronze(tables.rows) == set(tables.bronze().rows())
+    assert len(tables.bronze()) == len(expected_bronze(tables.rows))
+    assert expected_gold(tables.rows) == tables.gold()
+
+
 @pytest.mark.kill
 @pytest.mark.parametrize("death", ["after:AppendRow", "after:LogCommit:tables", "before:RecordCut", "after:RecordCut"])
 @pytest.mark.parametrize("deed", [optimize, vacuum, add_column], ids=lambda deed: deed.__name__)

@@ -95,7 +95,7 @@ def test_another_number_of_key_groups_is_refused(job):
 
 
 def test_rows_in_flight_need_their_edge(job):
-    """What is in flight on an edge that is no more would be lost: refused; the same edge at a lower parallelism is not."""
+    """What is in flight on an edge that is no more would be lost: refused; on a narrower edge it is not."""
     graph = job.two_sources()
     held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 4, "f"))
     cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(in_flight=held),)})
