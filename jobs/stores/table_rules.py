@@ -140,7 +140,9 @@ def _columns(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, s
 def _foreign_column(column: Column, mode: TableMode, sql: str) -> Iterator[Problem]:
     if mode is not TableMode.APPEND:
         what = f"has a column {column.name} that the pipeline does not write, and an upsert would erase it"
-        yield Problem(what, column.name, f"run {sql} DROP COLUMN {column.name}, or write it in the pipeline")
+        restore = sql.replace("ALTER TABLE", "RESTORE TABLE", 1)
+        way_out = f"run {restore} TO VERSION AS OF the one before the column came, or write it in the pipeline"
+        yield Problem(what, column.name, way_out)
     elif not column.nullable:
         what = f"has a column {column.name} that may not be null and that the pipeline does not write"
         yield Problem(what, column.name, f"run {sql} ALTER COLUMN {column.name} DROP NOT NULL")

@@ -90,18 +90,27 @@ def test_at_least_once_waits_for_nobody(job):
 
 
 def test_an_unaligned_barrier_overtakes_and_the_rows_are_in_flight(job):
-    """Unaligned: joined's snapshot does not wait for left; what bronze sends before its barrier is in flight (C5)."""
-    story = job.story(unequal(), {**THREE, "unaligned": True}, linger_ms=0)
+    """Unaligned: the barrier passes the rows that wait; they are in the row, and in no table yet (C5)."""
+    story = job.story(unequal(), {**THREE, "unaligned": True}, limits=TickLimits(checkpoints=2))
     story.offers("left", 3)
-    name = story.finishes("bronze")
-    story.finishes("joined")
-    story.offers("left", 3)
-    second = story.finishes("bronze")
+    assert [] == story.all_told(RunMicroBatch)
     row = story.commits()
-    assert 1 == row.checkpoint
-    assert name != second
-    held = [segment.files[0].path for each in row.vertices[3].subtasks[0].in_flight for segment in each.segments]
-    assert name in held or () == tuple(held)
+    held = [(part.start, part.end) for each in row.vertices[2].subtasks[0].in_flight for part in each.segments]
+    assert ("3", [("0", "3")], ()) == (row.vertices[0].subtasks[0].position, held, row.tables)
+    story.passes(2_000)
+    assert [("0", "3")] == rows_given(story.all(RunMicroBatch)[0], 0)
+
+
+def test_what_is_in_flight_is_kept_until_the_snapshot_is_taken(job):
+    """The barrier comes while rows wait to run: the snapshot follows them, and still knows what it overtook."""
+    story = job.story(unequal(), {**THREE, "unaligned": True})
+    story.offers("left", 2)  # these wait for company in bronze
+    story.offers("left", 1)  # the barrier follows at once and overtakes this row
+    story.finishes("bronze")
+    row = story.commits()
+    held = [(part.start, part.end) for each in row.vertices[2].subtasks[0].in_flight for part in each.segments]
+    assert [("2", "3")] == held
+    assert ["out-1"] == [each.path for each in row.tables[0].adds]
 
 
 def test_a_failed_suite_ends_the_tick_with_its_message(job):
