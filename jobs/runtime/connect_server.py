@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -123,3 +125,17 @@ def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> Non
         os.killpg(process.pid, what)
     except ProcessLookupError:
         return
+
+
+def main() -> None:
+    """Keep a server warm until Ctrl-C, and say how a tick joins it."""
+    log_file = Path(tempfile.gettempdir()) / f"tidemark-connect-{os.getpid()}.log"
+    with connect_server(SparkConfig(), log_file) as server:
+        sys.stdout.write(f"export TIDEMARK_SPARK_CONNECT_URL={server.url}\n")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ from spec.history import (
 from spec.invariants import INVARIANTS, violations
 from spec.simulator import simulate as run
 
-SEEDS = 240
+SEEDS = 180
 SHARES = 6
 FOUND_BUGS = {
     11: "in-flight segments that were complete before their snapshot was requested got lost: a deadlock",
