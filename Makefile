@@ -20,7 +20,7 @@ JARS := .jars/.complete
 DATA := data/weather/LGA/024.parquet
 KILL_SHARE ?= third
 
-.PHONY: help machine env jars data run test test-kill dev bench lint types format lock clean
+.PHONY: help machine env jars data run test test-kill dev lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -37,9 +37,6 @@ test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary
 
 dev: machine $(ENV) $(JARS) $(DATA) ## the Dagster UI on this project
 	@mkdir -p .dagster && DAGSTER_HOME=$(CURDIR) $(BIN)/dg dev
-
-bench: machine $(ENV) $(JARS) $(DATA) ## ours and the peers in turn on the same data
-	@$(BIN)/python -m bench
 
 lint: $(ENV) ## ruff and the import contracts
 	@$(BIN)/ruff check --quiet .
