@@ -1,4 +1,4 @@
-"""One Spark session for the operators' scenarios, and a vertex that is run without a coordinator."""
+"""A vertex that is run without a coordinator, on the one Spark session of the test run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +15,9 @@ from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBa
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.spec import KeyedSpec, VertexPlan
-from jobs.runtime.session import SparkConfig, open_session
 from jobs.state.compaction import live_files
 
 JOB: JobName = job_name("demo")
-
-
-@pytest.fixture(scope="session")
-def spark():
-    """Return a local session."""
-    return open_session(SparkConfig(cores=2))
 
 
 @dataclass
