@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from checkpointing.channel_items import StagedSegment
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim
+from checkpointing.commit.leftovers import is_leftover
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
+from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from spec.history import (
     CutWritten,
@@ -232,12 +234,6 @@ def _paths(record: CheckpointRecord) -> Iterator[str]:
 
 
 def _is_leftover(file: Written, current: Generation, newest: CheckpointRecord | None) -> bool:
-    """The rule of the clean-up: an older generation's file that came after everything that a row can name."""
-    if file.generation in (0, current) or file.generation > current:
-        return False
-    if newest is None or file.generation > newest.generation:
-        return True
-    if file.generation < newest.generation:
-        return False
-    counter = next((vertex.micro_batch for vertex in newest.vertices if vertex.vertex == file.vertex), None)
-    return counter is not None and file.micro_batch > counter
+    """Ask the core's own rule about a file; generation 0 are files that no vertex staged."""
+    name = StagedName(file.vertex, file.micro_batch, "0" * 32)
+    return file.generation != 0 and is_leftover(name, Generation(file.generation), current=current, newest=newest)

@@ -1,32 +1,16 @@
 """Deleting what older generations staged and certainly nothing references; never anything else.
 
-A file `<vertex>-<micro-batch>-<uuid>.parquet` in `_data/<g>/` is a leftover if and only if g is older than
-the present claim, and either g is newer than the newest committed row's generation, or it is that
-generation and the micro-batch came after the vertex's last one in that row. Whatever a row (or a row
-before it) can name lies outside that rule, and so does every file that has another name.
+The rule is `checkpointing.commit.leftovers`; a file that has another name than a staged one is left alone.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from checkpointing.commit.leftovers import is_leftover
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.metadata.paths import StagedName, parse_generation, parse_staged_name
+from checkpointing.metadata.paths import parse_generation, parse_staged_name
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.stores.warehouse import Warehouse
-
-
-def is_leftover(
-    name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
-) -> bool:
-    """Return whether a staged file of that generation is certainly referenced by nothing."""
-    if generation >= current:
-        return False
-    if newest is None or generation > newest.generation:
-        return True
-    if generation < newest.generation:
-        return False
-    counter = next((vertex.micro_batch for vertex in newest.vertices if vertex.vertex == name.vertex), None)
-    return counter is not None and name.micro_batch > counter
 
 
 def find_leftovers(

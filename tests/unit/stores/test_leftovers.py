@@ -5,10 +5,11 @@ from uuid import uuid4
 
 import pytest
 
+from checkpointing.commit.leftovers import is_leftover
 from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_name, table_name
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from jobs.stores.leftovers import delete_leftovers, find_leftovers, is_leftover
+from jobs.stores.leftovers import delete_leftovers, find_leftovers
 from jobs.stores.warehouse import Warehouse
 
 SILVER = table_name("silver/flights")
