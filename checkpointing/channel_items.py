@@ -73,8 +73,13 @@ class CancelMarker:
 
 
 @dataclass(frozen=True, slots=True)
+class EndOfData:
+    """No rows follow on this channel, barriers may: the job is drained (Flink: `EndOfData` with `StopMode.DRAIN`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndOfChannel:
     """Nothing follows on this channel (Flink: `EndOfPartitionEvent`)."""
 
 
-ChannelItem = Segment | Barrier | CancelMarker | EndOfChannel
+ChannelItem = Segment | Barrier | CancelMarker | EndOfData | EndOfChannel

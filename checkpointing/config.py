@@ -29,14 +29,63 @@ class CheckpointingMode(Enum):
     """Barriers are counted, never waited for: after a crash some records count twice, none is lost."""
 
 
+class StateBackendKind(Enum):
+    """Where keyed state lies, and how much of it is written each time (D2); the results are the same."""
+
+    INCREMENTAL = "incremental"
+    """In files: what a micro-batch changed, and now and then all of it."""
+    FULL = "full"
+    """In files: all of a subtask's state with each micro-batch."""
+    MEMORY = "memory"
+    """All of it inside the checkpoint's row, for small states."""
+
+
+class RestartStrategyKind(Enum):
+    """What becomes of a tick whose job failed (G4; Flink: `RestartStrategyOptions`)."""
+
+    NONE = "none"
+    """It ends; the next tick recovers."""
+    FIXED_DELAY = "fixed_delay"
+    """It goes on after a time, so many times."""
+    FAILURE_RATE = "failure_rate"
+    """It goes on unless too many failures fell within an interval."""
+    EXPONENTIAL_DELAY = "exponential_delay"
+    """It goes on after a time that grows from failure to failure."""
+
+
+_ANY_RESTART = (
+    RestartStrategyKind.FIXED_DELAY,
+    RestartStrategyKind.FAILURE_RATE,
+    RestartStrategyKind.EXPONENTIAL_DELAY,
+)
+_RESTART_FIELDS = {
+    "restart_attempts": (RestartStrategyKind.FIXED_DELAY, RestartStrategyKind.EXPONENTIAL_DELAY),
+    "restart_delay_ms": _ANY_RESTART,
+    "restart_failures_max": (RestartStrategyKind.FAILURE_RATE,),
+    "restart_failures_interval_ms": (RestartStrategyKind.FAILURE_RATE,),
+    "restart_delay_max_ms": (RestartStrategyKind.EXPONENTIAL_DELAY,),
+    "restart_multiplier": (RestartStrategyKind.EXPONENTIAL_DELAY,),
+    "restart_reset_after_ms": (RestartStrategyKind.EXPONENTIAL_DELAY,),
+    "restart_jitter": (RestartStrategyKind.EXPONENTIAL_DELAY,),
+}
+"""Which strategies a field belongs to: with another one it would silently mean nothing."""
+
+
 def _whole_number(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("write a whole number, not true or false")  # noqa: TRY004 - pydantic wraps ValueError only
     return value
 
 
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("write a number, not true or false")  # noqa: TRY004 - pydantic wraps ValueError only
+    return value
+
+
 Milliseconds = Annotated[int, BeforeValidator(_whole_number)]
 Count = Annotated[int, BeforeValidator(_whole_number)]
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 
 
 class CheckpointConfig(BaseModel):
@@ -81,15 +130,41 @@ class CheckpointConfig(BaseModel):
     """Most rows in one micro-batch of a vertex."""
     slice_rows_max: Count = Field(default=100_000, gt=0)
     """Most rows that a source reads at a time."""
+    state_backend: StateBackendKind = StateBackendKind.INCREMENTAL
+    """Where keyed state lies: incremental, full or memory (D2); it may change between two ticks."""
+    memory_state_bytes_max: Count | None = Field(default=None, ge=1)
+    """Most bytes of one subtask's state in a checkpoint's row, compressed (memory); None: 1,048,576."""
+    restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
+    """What becomes of a tick whose job failed: none, fixed_delay, failure_rate or exponential_delay (G4)."""
+    restart_attempts: Count | None = Field(default=None, ge=1)
+    """Most restarts in a tick (fixed_delay; None: 1), or between two quiet times (exponential_delay; None: no end)."""
+    restart_delay_ms: Milliseconds | None = Field(default=None, ge=0)
+    """Time from a failure to the restart, the first one of exponential_delay; None: a second."""
+    restart_failures_max: Count | None = Field(default=None, ge=1)
+    """Most failures within the interval that the tick survives (failure_rate); None: 1."""
+    restart_failures_interval_ms: Milliseconds | None = Field(default=None, ge=1)
+    """The interval in which failures are counted (failure_rate); None: a minute."""
+    restart_delay_max_ms: Milliseconds | None = Field(default=None, ge=1)
+    """The delay's limit (exponential_delay); None: five minutes."""
+    restart_multiplier: Number | None = Field(default=None, gt=1)
+    """What the delay grows by from failure to failure (exponential_delay); None: 2."""
+    restart_reset_after_ms: Milliseconds | None = Field(default=None, ge=1)
+    """Time without a failure after which the delay starts anew (exponential_delay); None: an hour."""
+    restart_jitter: Number | None = Field(default=None, ge=0, le=1)
+    """Share of the delay by which it is spread either way (exponential_delay); None: 0.1."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
-        for refused, field, rule in self._contradictions():
+        for refused, field, rule in self.contradictions():
             if refused:
                 raise ValueError(f"{field}: {rule}")
         return self
 
-    def _contradictions(self) -> tuple[tuple[bool, str, str], ...]:
+    def contradictions(self) -> tuple[tuple[bool, str, str], ...]:
+        """Return the rules over several fields: whether this configuration breaks it, the field, and the rule."""
+        return (*self._checkpoint_contradictions(), *self._restart_contradictions())
+
+    def _checkpoint_contradictions(self) -> tuple[tuple[bool, str, str], ...]:
         exactly_once = self.mode is CheckpointingMode.EXACTLY_ONCE
         bytes_max = self.max_alignment_bytes
         timeout = self.alignment_timeout_ms
@@ -122,6 +197,11 @@ class CheckpointConfig(BaseModel):
                 "min_pause_ms",
                 "needs max_concurrent 1: a pause after each checkpoint leaves no two at a time",
             ),
+            (
+                self.memory_state_bytes_max is not None and self.state_backend is not StateBackendKind.MEMORY,
+                "memory_state_bytes_max",
+                "needs state_backend memory",
+            ),
             (bool(self.rows_of) and self.every_rows is None, "rows_of", "needs every_rows"),
             (len(set(self.rows_of)) != len(self.rows_of), "rows_of", "must name each source once"),
             (
@@ -130,6 +210,42 @@ class CheckpointConfig(BaseModel):
                 "must not be more than micro_batch_rows_max: a slice must fit into one micro-batch",
             ),
         )
+
+    def _restart_contradictions(self) -> tuple[tuple[bool, str, str], ...]:
+        foreign = tuple(
+            (
+                getattr(self, field) is not None and self.restart_strategy not in kinds,
+                field,
+                f"needs restart_strategy {' or '.join(kind.value for kind in kinds)}",
+            )
+            for field, kinds in _RESTART_FIELDS.items()
+        )
+        exponential = self.restart_strategy is RestartStrategyKind.EXPONENTIAL_DELAY
+        first_ms, longest_ms = self.first_restart_delay_ms, self.longest_restart_delay_ms
+        return (
+            *foreign,
+            (exponential and first_ms < 1, "restart_delay_ms", "must be at least 1: nothing grows from 0"),
+            (
+                exponential and first_ms > longest_ms,
+                "restart_delay_max_ms",
+                f"must not be less than restart_delay_ms, which is {first_ms}",
+            ),
+        )
+
+    @property
+    def memory_state_limit_bytes(self) -> int:
+        """What the memory backend may put into a row for one subtask: a MiB unless it is set (Flink: five)."""
+        return 1_048_576 if self.memory_state_bytes_max is None else self.memory_state_bytes_max
+
+    @property
+    def first_restart_delay_ms(self) -> int:
+        """The delay of a first restart: a second unless it is set (Flink's default)."""
+        return 1_000 if self.restart_delay_ms is None else self.restart_delay_ms
+
+    @property
+    def longest_restart_delay_ms(self) -> int:
+        """The limit of a delay that grows: five minutes unless it is set (Flink's default)."""
+        return 300_000 if self.restart_delay_max_ms is None else self.restart_delay_max_ms
 
     @property
     def effective_interval_ms(self) -> int | None:

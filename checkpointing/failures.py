@@ -37,7 +37,7 @@ class CheckpointFailureReason(Enum):
     TASK_CHECKPOINT_FAILURE = (False, "a subtask failed to take its snapshot")
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = (False, "the notification of a subtask failed")
     FINALIZE_CHECKPOINT_FAILURE = (False, "the checkpoint could not be finalised")
-    TRIGGER_CHECKPOINT_FAILURE = (True, "the checkpoint could not be triggered")
+    TRIGGER_CHECKPOINT_FAILURE = (False, "the checkpoint could not be triggered")
     QUALITY = (False, "a suite rejected the rows staged since the last completed checkpoint")
     TABLE_CHANGED = (False, "an output table was changed from outside in a way that forbids publishing")
     FENCED = (False, "another coordinator has claimed the job")

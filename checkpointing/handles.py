@@ -1,4 +1,4 @@
-"""State handles: references to immutable files, never bytes (Flink: `StateHandle`).
+"""State handles: references to immutable files, and of a small state its bytes (Flink: `StateHandle`).
 
 Paths are relative to the warehouse, so that a warehouse can be moved. Every staged file is a shared
 handle (design 3.4): an acknowledgement carries all live ones, and aborting a checkpoint deletes none.
@@ -15,7 +15,9 @@ class FileHandle:
     """One immutable Parquet file.
 
     `path` is relative to the warehouse; `crc32` is over the whole file; `stats` is the Delta
-    statistics JSON of the file (numRecords, minValues, maxValues, nullCount).
+    statistics JSON of the file (numRecords, minValues, maxValues, nullCount). `inline` is the file's
+    content as base64 if the handle carries it (Flink: `ByteStreamStateHandle`): such a file is in its
+    place only once it is published, and nobody needs it there to restore.
     """
 
     path: str
@@ -23,6 +25,7 @@ class FileHandle:
     bytes: int
     crc32: int
     stats: str = "{}"
+    inline: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -172,6 +172,25 @@ class StopRequested:
     kind: StopKind
 
 
+class SavepointKind(Enum):
+    """What a user's savepoint is for (F4, A9)."""
+
+    PLAIN = "plain"
+    """The job goes on: a pinned row that publishes nothing and notifies nobody."""
+    SUSPEND = "suspend"
+    """The job stops after it; waiting rows stay in the state."""
+    DRAIN = "drain"
+    """The job stops after it, and its inputs end before it: operators put out what still waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRequested:
+    """A user asks for a savepoint; `request` names it in SavepointTaken or SavepointFailed."""
+
+    request: str
+    kind: SavepointKind
+
+
 Fact = (
     TimeAdvanced
     | SliceOffered
@@ -188,6 +207,7 @@ Fact = (
     | PublishFailed
     | CutRecorded
     | StopRequested
+    | SavepointRequested
 )
 
 # ------------------------------------------------------------------ effects
@@ -218,6 +238,8 @@ class RunMicroBatch:
 
     `state[i]` are subtask i's live state files, oldest first; `ranges[i]` its upsert tables' current
     files. Every file it writes is new, immutable and named by generation, vertex and micro-batch.
+    `end_of_input`: no row will follow on any input (drain); a keyed vertex then ends every key of its
+    state, whatever segments there are, perhaps none.
     """
 
     vertex: VertexId
@@ -226,6 +248,7 @@ class RunMicroBatch:
     inputs: tuple[InputSegments, ...]
     state: tuple[tuple[KeyedFile, ...], ...]
     ranges: tuple[tuple[RangeFiles, ...], ...]
+    end_of_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +308,31 @@ class RecordCut:
 
 @dataclass(frozen=True, slots=True)
 class NotifyComplete:
-    """Tell listeners and sources that checkpoint n is complete and published (F1, F2)."""
+    """Tell listeners and sources that checkpoint n is complete and published (F1, F2).
+
+    `positions` are those of every source split at the cut, (source, split, canonical JSON): what a
+    source may now commit outside.
+    """
 
     checkpoint: CheckpointId
+    positions: tuple[tuple[VertexId, SplitId, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointTaken:
+    """Answer to SavepointRequested: the savepoint is committed as that row (and, of a stop, published)."""
+
+    request: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointFailed:
+    """Answer to SavepointRequested: there is no savepoint; a plain one leaves the job as it was."""
+
+    request: str
+    reason: CheckpointFailureReason
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +385,8 @@ Effect = (
     | RecordCut
     | NotifyComplete
     | NotifyAborted
+    | SavepointTaken
+    | SavepointFailed
     | DiscardFiles
     | WakeAt
     | EndTick

@@ -27,6 +27,7 @@ class Launch:
             warehouse=self.settings.warehouse,
             limits=self.settings.limits(),
             take_over=self.settings.take_over,
+            allow_non_restored_state=self.settings.allow_non_restored_state,
             spark=spark_config(self.settings),
         )
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -60,21 +60,16 @@ def _spark_memory(value: object) -> object:
     return value
 
 
-Duration = Annotated[Milliseconds, BeforeValidator(_from_duration)]
-"""Milliseconds, or text with a unit: `30s`."""
-
-
 class TickSettings(CheckpointConfig, BaseSettings):
-    """How one tick runs. Build it by `resolve`, which knows the layers; raises ValidationError like any model."""
+    """How one tick runs. Build it by `resolve`, which knows the layers; raises ValidationError like any model.
+
+    Every time (`..._ms`) is in ms, or text with a unit: `500ms`, `30s`, `5m`, `2h`.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=False, use_attribute_docstrings=True
     )
 
-    interval_ms: Duration | None = Field(default=None, ge=10)
-    """Time between periodic triggers, in ms or like `10s`; None: no periodic trigger (A2)."""
-    timeout_ms: Duration = Field(default=600_000, ge=10)
-    """Time until a checkpoint that has not completed expires, in ms or like `10m`."""
     rows_of: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
     """The sources whose rows `every_rows` counts, separated by commas; empty: all."""
 
@@ -98,10 +93,12 @@ class TickSettings(CheckpointConfig, BaseSettings):
     """End when all that is there has been read and committed; False: wait for more."""
     checkpoints: Count | None = Field(default=None, ge=1)
     """End after this many completed checkpoints."""
-    duration_ms: Duration | None = Field(default=None, ge=1)
-    """End after this time, in ms or like `5m`, with a last checkpoint."""
+    duration_ms: Milliseconds | None = Field(default=None, ge=1)
+    """End after this time, with a last checkpoint."""
     take_over: bool = False
     """Take the job from whoever holds it, alive or not (G5)."""
+    allow_non_restored_state: bool = False
+    """Leave state behind whose operator the pipeline no longer has, instead of refusing the restore (G2)."""
 
     @classmethod
     def settings_customise_sources(
@@ -113,6 +110,11 @@ class TickSettings(CheckpointConfig, BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read nothing by itself: `resolve` gives all layers, so that it can name where a value came from."""
         return (init_settings,)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _times_with_units(cls, value: object, info: ValidationInfo) -> object:
+        return _from_duration(value) if (info.field_name or "").endswith("_ms") else value
 
     @model_validator(mode="after")
     def _one_spark(self) -> Self:

@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.messages import SuitesJudged
+from checkpointing.trace import decode
 from jobs.planner import JobPlan
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.verdict import ExpectationVerdict, Verdict
 from jobs.runtime.suite_verdicts import verdicts_of
-from jobs.runtime.trace import decode
 from orchestration.lineage import table_key
 from orchestration.observation import Standing
 

@@ -8,7 +8,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Claim
-from jobs.runtime.listener import Progress, Recovery, SparkStarted
+from jobs.runtime.listener import NoticeFailed, Progress, Recovery, Restarting, SparkStarted
 from orchestration.epochs import DATA_VERSION_TAG, Epoch, table_metadata
 from orchestration.lineage import table_key
 
@@ -51,9 +51,23 @@ class EpochReporter:
         self._context.log.warning("checkpoint %d failed, %s: %s", checkpoint, reason.message, message)
 
     def progress(self, progress: Progress) -> None:
-        """Log that Spark is there; rows and micro-batches are too many for an event log."""
-        if isinstance(progress, SparkStarted):
-            self._context.log.info("Spark started in %d ms", progress.duration_ms)
+        """Log what is rare: Spark's start, a restart, a notice that failed; rows and micro-batches are too many."""
+        match progress:
+            case SparkStarted():
+                self._context.log.info("Spark started in %d ms", progress.duration_ms)
+            case Restarting():
+                self._context.log.warning(
+                    "restart %d in %d ms, since the job failed: %s",
+                    progress.restart,
+                    progress.delay_ms,
+                    progress.message,
+                )
+            case NoticeFailed():
+                self._context.log.warning(
+                    "checkpoint %d stays as it is, but %s raised %s", progress.checkpoint, progress.told, progress.error
+                )
+            case _:
+                return
 
     def report_held(self) -> None:
         """Report the checkpoint that is held back, if there is one: once."""

@@ -7,10 +7,9 @@ from typing import Protocol, assert_never
 import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.messages import StopRequested, TickOutcome
+from checkpointing.messages import TickOutcome
 from jobs.launch import Launch, launch
 from jobs.planner import JobPlan
-from jobs.runtime.crew import Answer
 from jobs.runtime.driver import Inbox
 from jobs.runtime.failures import TickRefusedError
 from jobs.runtime.listener import TickListener
@@ -36,20 +35,6 @@ class TickRunner(Protocol):
         ...
 
 
-class StoppableInbox(Inbox):
-    """An inbox that remembers whether the tick was asked to stop: Dagster's termination comes as a signal."""
-
-    def __init__(self) -> None:
-        """Begin empty, nothing asked."""
-        super().__init__()
-        self.stop_requested = False
-
-    def put(self, answer: Answer) -> None:
-        """Hand in a fact, and take note of a request to stop."""
-        self.stop_requested = self.stop_requested or isinstance(answer, StopRequested)
-        super().put(answer)
-
-
 def tick_events(reference: str, context: dg.AssetExecutionContext, runner: TickRunner) -> Iterator[Events]:
     """Run one tick and yield what Dagster is to know: a result for every table, a result for every check.
 
@@ -59,7 +44,7 @@ def tick_events(reference: str, context: dg.AssetExecutionContext, runner: TickR
     config = context.op_execution_context.op_config
     started = _launched(reference, config)
     reporter = EpochReporter(context, started.plan.graph, config[REPORT_EVERY])
-    inbox = StoppableInbox()
+    inbox = Inbox()
     try:
         report = runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
     except TickRefusedError as refused:
@@ -106,6 +91,7 @@ def _failed(plan: JobPlan, report: TickReport) -> Iterator[Events]:
         metadata={
             "completed_checkpoints": len(report.completed),
             "generation": report.generation,
+            "restarts": report.restarts,
             "trace": dg.MetadataValue.path(report.trace),
         },
         allow_retries=not quality,
@@ -120,6 +106,7 @@ def _succeeded(
     ended: Metadata = {
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
+        "restarts": dg.MetadataValue.int(report.restarts),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
         "trace": dg.MetadataValue.path(report.trace),
     }

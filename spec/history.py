@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from checkpointing.channel_items import Segment
 from checkpointing.config import CheckpointingMode
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph
 from checkpointing.handles import KeyedFile
-from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName
-from checkpointing.messages import EndTick, Publication
+from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
+from checkpointing.messages import EndTick, InputSegments, Publication
 from checkpointing.metadata.record import CheckpointRecord, Claim
 
 
@@ -83,6 +85,35 @@ class CheckpointEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class DoorStarted:
+    """A generation's door was built over this graph, from that row (None: from the start)."""
+
+    generation: Generation
+    graph: JobGraph
+    restored: CheckpointRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSent:
+    """A vertex handed a segment on; `micro_batch` is the one that wrote it, 0 for a slice of a source."""
+
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsRun:
+    """A vertex's micro-batch began over these segments."""
+
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+    inputs: tuple[InputSegments, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OrderBroken:
     """A vertex met rows of one channel in another order than they were sent."""
 
@@ -126,6 +157,9 @@ Event = (
     | FileMissed
     | CheckpointTriggered
     | CheckpointEnded
+    | DoorStarted
+    | SegmentSent
+    | SegmentsRun
     | OrderBroken
     | TickOver
     | TickStuck
@@ -147,6 +181,8 @@ class History:
     """The rows of a table's or channel's file."""
     state: Callable[[KeyedFile], dict[int, tuple[object, ...] | None]]
     """What a state file says of keys; None: the key is gone."""
+    baseline: tuple[CheckpointId, ...] = ()
+    """The checkpoints that were there before the first event, oldest first."""
     events: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import assert_never
 
+from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.commit.fencing import HolderObserved, Refused, newest_checkpoint, newest_claim
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph
@@ -25,6 +26,7 @@ from checkpointing.messages import (
     EndTick,
     Fact,
     JudgeSuites,
+    MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
     PollSource,
@@ -32,6 +34,7 @@ from checkpointing.messages import (
     RecordCut,
     RowAppended,
     RunMicroBatch,
+    SliceOffered,
     StopRequested,
     TimeAdvanced,
     WakeAt,
@@ -39,7 +42,16 @@ from checkpointing.messages import (
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
 from spec.carrying_out import Hands
 from spec.faults import Faults, Scenario
-from spec.history import CheckpointEnded, CheckpointTriggered, DoorBroke, TickOver, TickStuck
+from spec.history import (
+    CheckpointEnded,
+    CheckpointTriggered,
+    DoorBroke,
+    DoorStarted,
+    SegmentSent,
+    SegmentsRun,
+    TickOver,
+    TickStuck,
+)
 from spec.world import World
 
 NOBODY = Generation(0)
@@ -166,7 +178,9 @@ class Tick:
         )
 
     def _drive(self, claim: Claim, plan: RecoveryPlan, seen: Observed) -> Turns:
-        door = JobDoor(self._setup(claim, plan, seen))
+        setup = self._setup(claim, plan, seen)
+        door = JobDoor(setup)
+        self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
         stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
         self._take(door, door.start(self.world.now_ms))
         for _ in range(STEPS_MAX):
@@ -200,6 +214,7 @@ class Tick:
             return
         if not isinstance(fact, TimeAdvanced):
             self._say(f"<- {fact}")
+        self._note_segments(fact)
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
         self._take(door, door.step(fact))
@@ -210,6 +225,7 @@ class Tick:
         self._next_id = door.next_id
         for effect in effects:
             self._say(f"-> {effect}")
+            self._note_segments(effect)
             match effect:
                 case WakeAt():
                     self._wake_ms = effect.at_ms
@@ -234,6 +250,21 @@ class Tick:
                     heappush(self.outstanding, (due_ms, self._queued, effect))
                 case _:
                     assert_never(effect)
+
+    def _note_segments(self, message: Fact | Effect) -> None:
+        """What went over which edge: the alignment of the next row is judged by it."""
+        history, generation = self.world.history, self.generation
+        match message:
+            case SliceOffered(SourceSlice() as sent):
+                history.add(SegmentSent(generation, sent.source, 0, sent))
+            case MicroBatchFinished():
+                for output in message.outputs:
+                    segment = StagedSegment(output.emitted)
+                    history.add(SegmentSent(generation, message.vertex, message.micro_batch, segment))
+            case RunMicroBatch():
+                history.add(SegmentsRun(generation, message.vertex, message.micro_batch, message.inputs))
+            case _:
+                pass
 
     def _latency_ms(self, effect: Effect) -> int:
         longest = self.scenario.latency_ms

@@ -9,8 +9,9 @@ is a runner and is found by its name. It has
 - optionally `skip_reason(legend, case) -> str | None`: why the case cannot apply. Such a case is listed, and
   counts neither as passed nor as failed.
 
-A line is printed per failing case; the last line is `N passed, N failed`. The exit code is 1 if any failed, or
-if no runner claims a file.
+A line is printed per failing case; the last line is `N passed, N failed`. The exit code is 1 if any failed. A file
+that cannot be read, a file whose legend no runner claims, a case that is not well formed (`spec.case_form`) and a
+case that raises are failures too, told with file, case and step.
 """
 
 import importlib
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import spec
+from spec.case_form import problems_of_form
 
 Legend = Mapping[str, Any]
 Case = Mapping[str, Any]
@@ -61,30 +63,52 @@ def load(path: str) -> tuple[Legend, list[Case]]:
     """Return legend and cases of a file; raise OSError or ValueError if it cannot be read as such."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path is a plain argument
         content = json.load(file)
-    if not isinstance(content, dict) or not {"legend", "cases"} <= content.keys():
-        message = f"{path} is no file of vectors: it needs 'legend' and 'cases'"
-        raise ValueError(message)
-    return content["legend"], content["cases"]
+    legend, cases = (content.get("legend"), content.get("cases")) if isinstance(content, dict) else (None, None)
+    if not isinstance(legend, dict) or not isinstance(cases, list):
+        message = "it needs 'legend', an object, and 'cases', a list"
+        raise ValueError(message)  # noqa: TRY004 - a file's content, no argument's type
+    return legend, cases
 
 
-def run_cases(legend: Legend, cases: Iterable[Case]) -> Iterator[Outcome]:
-    """Run the cases one by one; without a runner for the legend every case fails."""
-    runner = next((runner for runner in runners() if runner.claims(legend)), None)
-    for case in cases:
-        yield _run(runner, legend, case)
-
-
-def _run(runner: Runner | None, legend: Legend, case: Case) -> Outcome:
-    name = str(case["name"])
-    if runner is None:
-        return Outcome(name, problems=("no runner claims this file's legend",))
-    reason = getattr(runner, "skip_reason", _never_skipped)(legend, case)
-    if reason is not None:
-        return Outcome(name, skipped=reason)
+def run_file(path: str) -> list[Outcome]:
+    """Run all cases of a file; one that cannot be read is one failure."""
     try:
+        legend, cases = load(path)
+    except (OSError, ValueError) as error:
+        return [Outcome(path, problems=(f"no file of vectors: {error}",))]
+    return list(run_cases(legend, cases, path))
+
+
+def run_cases(legend: Legend, cases: Iterable[Case], path: str = "the file") -> Iterator[Outcome]:
+    """Run the cases one by one; without a runner for the legend every case fails. `path` is for messages."""
+    runner = next((runner for runner in runners() if _claims(runner, legend)), None)
+    for number, case in enumerate(cases):
+        name = str(case["name"]) if isinstance(case, dict) and "name" in case else f"case {number} of {path}"
+        if runner is None:
+            yield Outcome(name, problems=(f"no runner claims the legend of {path}",))
+        else:
+            yield _run(runner, legend, case, name, path)
+
+
+def _claims(runner: Runner, legend: Legend) -> bool:
+    try:
+        return runner.claims(legend)
+    except (TypeError, ValueError, AttributeError):
+        return False
+
+
+def _run(runner: Runner, legend: Legend, case: Case, name: str, path: str) -> Outcome:
+    try:
+        malformed = "; ".join(problems_of_form(legend, case))
+        if malformed:
+            return Outcome(name, problems=(f"{path} is malformed here: {malformed}",))
+        reason = getattr(runner, "skip_reason", _never_skipped)(legend, case)
+        if reason is not None:
+            return Outcome(name, skipped=reason)
         return Outcome(name, problems=tuple(runner.run_case(legend, case)))
     except Exception as error:  # noqa: BLE001 - a door that raises fails its case, not the run
-        return Outcome(name, problems=(f"raised {type(error).__name__}: {error}",))
+        where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+        return Outcome(name, problems=(f"{where}raised {type(error).__name__}: {error} (in {path})",))
 
 
 def _never_skipped(_legend: Legend, _case: Case) -> str | None:
@@ -110,7 +134,7 @@ def main(paths: list[str]) -> int:
     if not paths:
         sys.stderr.write("usage: python -m spec.vectors FILE...\n")
         return 2
-    outcomes = [outcome for path in paths for outcome in run_cases(*load(path))]
+    outcomes = [outcome for path in paths for outcome in run_file(path)]
     sys.stdout.writelines(f"{line}\n" for line in report(outcomes))
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 

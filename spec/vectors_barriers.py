@@ -10,6 +10,7 @@ from typing import Any
 
 from spec.barrier_cases.compare import check_facts, compare_asserted, compare_traces
 from spec.barrier_cases.run import POLICIES, BarrierRun, Case
+from spec.case_form import named_step
 
 
 def claims(legend: Mapping[str, Any]) -> bool:
@@ -23,7 +24,8 @@ def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
     checks = case["asserted"].get("checks", ())
     problems: list[str] = []
     for index, event in enumerate(case["events"]):
-        run.do(index, event)
+        with named_step(index, event[0]):
+            run.do(index, event)
         for check in (check for check in checks if check["after_event"] == index):
             problems += [f"step {index}: {problem}" for problem in check_facts(run, check)]
     return [*compare_traces(run, case), *problems, *compare_asserted(run, case)]

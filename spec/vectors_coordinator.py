@@ -7,6 +7,7 @@ case lists for it are compared: maps on the keys that are listed, lists exactly.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spec.case_form import named_step
 from spec.coordinator_cases.environment import CoordinatorUnit
 from spec.coordinator_cases.sink import SinkUnit
 from spec.coordinator_cases.unit import Step, StepError, Unit, UnitFactory, Value
@@ -47,13 +48,18 @@ def run_case(legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
     unit = _UNITS[case["given"].get("unit", "coordinator")](case["given"])
     problems: list[str] = []
     for index, raw in enumerate(case["steps"]):
-        error = _do(unit, Step.of(raw, legend))
-        entries = [entry for entry in case["expect"] if entry["after"] == index]
-        if error is not None and not any("error" in entry for entry in entries):
-            problems.append(f"step {index} {raw[0]}: expected no error, got {error}")
-        for entry in entries:
-            problems += [f"step {index} {raw[0]}: {problem}" for problem in _compare(unit, entry, error)]
+        with named_step(index, raw[0]):
+            problems += [f"step {index} {raw[0]}: {problem}" for problem in _run_step(legend, case, unit, index)]
     return problems
+
+
+def _run_step(legend: Mapping[str, Any], case: Mapping[str, Any], unit: Unit, index: int) -> Iterator[str]:
+    error = _do(unit, Step.of(case["steps"][index], legend))
+    entries = [entry for entry in case["expect"] if entry["after"] == index]
+    if error is not None and not any("error" in entry for entry in entries):
+        yield f"expected no error, got {error}"
+    for entry in entries:
+        yield from _compare(unit, entry, error)
 
 
 def _do(unit: Unit, step: Step) -> str | None:

@@ -22,6 +22,7 @@ from checkpointing.coordinator.properties import CheckpointProperties, SnapshotK
 from checkpointing.coordinator.reference_counts import ReferenceCountingRegistry
 from checkpointing.coordinator.shared_state import RestoredKind, RestoreMode, SharedStateRegistry
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from spec.case_form import named_step
 
 Value = Any
 
@@ -49,15 +50,21 @@ def _run_once(case: Mapping[str, Any], status: str | None) -> Iterator[str]:
     run = _Run(case["given"], counting=case["kind"] == "registry_refcount")
     for index, raw in enumerate(case["steps"]):
         word, *args = (status if part == "$status" else part for part in raw)
-        error = run.do(str(word), args)
-        entries = [entry for entry in case["expect"] if entry["after"] == index]
-        if error is not None and not any("error" in entry for entry in entries):
-            yield f"step {index} {word}: expected no error, got {error!r}"
-        for entry in entries:
-            for name, expected in entry.items():
-                got = None if name == "after" else run.fact(name)
-                if name != "after" and not _holds(case["kind"], name, expected, got):
-                    yield f"step {index} {word}: {name}: expected {expected}, got {got}"
+        with named_step(index, word):
+            found = _run_step(run, case, index, str(word), args)
+            yield from (f"step {index} {word}: {problem}" for problem in found)
+
+
+def _run_step(run: "_Run", case: Mapping[str, Any], index: int, word: str, args: list[Value]) -> Iterator[str]:
+    error = run.do(word, args)
+    entries = [entry for entry in case["expect"] if entry["after"] == index]
+    if error is not None and not any("error" in entry for entry in entries):
+        yield f"expected no error, got {error!r}"
+    for entry in entries:
+        for name, expected in entry.items():
+            got = None if name == "after" else run.fact(name)
+            if name != "after" and not _holds(case["kind"], name, expected, got):
+                yield f"{name}: expected {expected}, got {got}"
 
 
 def _holds(kind: str, name: str, expected: Value, got: Value) -> bool:
@@ -137,7 +144,8 @@ class _Run:
             self._store = self._new_store(())
 
     def _new_store(self, checkpoints: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpointStore:
-        return CompletedCheckpointStore(self._given.get("retained", 1), self._registry, checkpoints)
+        durable = self._given.get("store") != "standalone"
+        return CompletedCheckpointStore(self._given.get("retained", 1), self._registry, checkpoints, durable=durable)
 
     def _stored(self, checkpoint: CheckpointId) -> CompletedCheckpoint:
         retained = checkpoint in self._given.get("retain_on_cancellation", ())

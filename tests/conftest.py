@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis import settings
+
+from spec import profiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,16 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 THIRDS = 3
 SECONDS_PER_DAY = 86_400
 
-# Found counter-examples are kept and tried first; a slow, shared machine is no failure.
-_COMMON = settings(
-    database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile("dev", _COMMON, max_examples=50, stateful_step_count=30)
-settings.register_profile("ci", _COMMON, max_examples=200, stateful_step_count=50)
-settings.register_profile("nightly", _COMMON, max_examples=2_000, stateful_step_count=200)
+profiles.register()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -8,8 +8,8 @@ left, restore. A crash anywhere in between is met by the next tick's same steps.
 from dataclasses import dataclass
 
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
-from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import Publication
+from checkpointing.identifiers import CheckpointId, split_id
+from checkpointing.messages import NotifyComplete, Publication
 from checkpointing.metadata.record import CheckpointRecord, Row
 
 
@@ -45,6 +45,21 @@ def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refuse
     newest = newest_checkpoint(seen.rows)
     unpublished = newest is not None and newest.checkpoint not in seen.cuts
     return RecoveryPlan(decision, newest if unpublished else None, newest)
+
+
+def completion(record: CheckpointRecord) -> NotifyComplete:
+    """Return what is told of a row once it is published: its id, and how far each split was read at its barrier.
+
+    Recovery tells it of the restored row again, since nobody knows whether that was told before (F1).
+    """
+    positions = tuple(
+        (vertex.vertex, split_id(split), subtask.position)
+        for vertex in record.vertices
+        if vertex.splits
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
+        if subtask.position is not None
+    )
+    return NotifyComplete(record.checkpoint, positions)
 
 
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:

@@ -4,8 +4,9 @@ Theory of operation. Before `RowAppended` a crash means that the epoch never was
 is, and whoever comes next rolls it forward. A checkpoint that waits here is FINALISING for its
 coordinator: from sending the row until its outcome is known it can't expire, be declined or be
 subsumed. At most one checkpoint is committed but unpublished: the next waits until the cut of the
-one before is recorded. Every transition is a row of `TRANSITIONS`; what a fact does besides moving the
-state is the method named there.
+one before is recorded. A plain savepoint is only the row: it publishes nothing, so no table is checked
+for it, no cut is recorded, and the next row does not build on it. Every transition is a row of
+`TRANSITIONS`; what a fact does besides moving the state is the method named there.
 """
 
 from collections import deque
@@ -31,7 +32,7 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics, VertexRecord
 
 
 class CommitState(Enum):
@@ -54,7 +55,7 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.RESERVING, RowAppended): (_S.IDLE,),
     (_S.RESERVING, RowRefused): (_S.ENDED,),
     (_S.RESERVING, RowUnknown): (_S.ENDED,),
-    (_S.FINALISING, RowAppended): (_S.PUBLISHING, _S.RECORDING),
+    (_S.FINALISING, RowAppended): (_S.PUBLISHING, _S.RECORDING, _S.IDLE),
     (_S.FINALISING, RowRefused): (_S.ENDED,),
     (_S.FINALISING, RowUnknown): (_S.ENDED,),
     (_S.PUBLISHING, TablePublished): (_S.PUBLISHING, _S.RECORDING),
@@ -73,6 +74,8 @@ class Draft:
     statistics: Statistics
     subsumed: tuple[CheckpointId, ...] = ()
     """Retained checkpoints that leave the store in the same commit."""
+    kind: RowKind = RowKind.CHECKPOINT
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,13 @@ class Committed:
 
     record: CheckpointRecord
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Plain savepoint n is committed, and that is all: its parent stays what the tables show."""
+
+    record: CheckpointRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class IdsReserved:
 
 
 CommitFact = TablesChecked | RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed | CutRecorded
-CommitOutcome = Committed | Declined | Ended | IdsReserved
+CommitOutcome = Committed | Saved | Declined | Ended | IdsReserved
 CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcome
 
 
@@ -180,7 +190,7 @@ class TwoPhaseCommit:
             self._state,
             self._at_version,
             self._parent.checkpoint if self._parent else NO_CHECKPOINT,
-            tuple(draft.checkpoint for draft in self._waiting),
+            tuple((draft.checkpoint, draft.kind) for draft in self._waiting),
             self._record.checkpoint if self._record else None,
             tuple(sorted(self._unpublished)),
             tuple(sorted(self._versions.items())),
@@ -257,9 +267,19 @@ class TwoPhaseCommit:
             return (AppendRow(self._claim, self._at_version),)
         if not self._waiting:
             return ()
+        if self._waiting[0].kind is RowKind.SAVEPOINT:
+            return self._save(self._waiting.popleft())
         self._state = CommitState.CHECKING
         tables = tuple(table.name for table in self._graph.tables())
         return (CheckTables(self._waiting[0].checkpoint, tables),)
+
+    def _save(self, draft: Draft) -> tuple[CommitEffect, ...]:
+        """Append a plain savepoint's row; it can only be told against a cut that lies before its barrier."""
+        if self._parent is not None and self._parent.checkpoint > draft.checkpoint:
+            message = f"checkpoint {self._parent.checkpoint} completed before savepoint {draft.checkpoint}; ask again"
+            declined = Declined(draft.checkpoint, CheckpointFailureReason.CHECKPOINT_SUBSUMED, message)
+            return (declined, *self._start())
+        return self._finalise(draft)
 
     def _checked(self, fact: TablesChecked) -> tuple[CommitEffect, ...]:
         draft = self._waiting.popleft()
@@ -268,6 +288,9 @@ class TwoPhaseCommit:
             message = "; ".join(fact.problems)
             declined = Declined(draft.checkpoint, CheckpointFailureReason.TABLE_CHANGED, message)
             return (declined, *self._start())
+        return self._finalise(draft)
+
+    def _finalise(self, draft: Draft) -> tuple[CommitEffect, ...]:
         self._state = CommitState.FINALISING
         self._record = self._compose(draft)
         return (AppendRow(self._record, self._at_version, draft.subsumed),)
@@ -276,6 +299,8 @@ class TwoPhaseCommit:
         by_vertex = {record.vertex: record for record in draft.vertices}
         return CheckpointRecord(
             job=self._identity.job,
+            kind=draft.kind,
+            pinned=draft.pinned,
             checkpoint=draft.checkpoint,
             parent=self._parent.checkpoint if self._parent else NO_CHECKPOINT,
             generation=self._identity.generation,
@@ -291,6 +316,9 @@ class TwoPhaseCommit:
         if self._state is CommitState.RESERVING:
             return self._reserved()
         record = self._committing()
+        if record.kind is RowKind.SAVEPOINT:
+            self._record, self._state = None, CommitState.IDLE
+            return (Saved(record), *self._start())
         self._parent = record
         self._notes = ()
         todo = publications(record)

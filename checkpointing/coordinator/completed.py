@@ -209,19 +209,26 @@ class StoreSnapshot:
 class CompletedCheckpointStore:
     """The completed checkpoints that are kept, oldest first, and the registry of what they share."""
 
-    __slots__ = ("_checkpoints", "_open", "_retained", "_subsumed", "registry")
+    __slots__ = ("_checkpoints", "_durable", "_open", "_retained", "_subsumed", "registry")
 
     def __init__(
         self,
         retained: int,
         registry: SharedStateRegistry,
         checkpoints: Iterable[CompletedCheckpoint] = (),
+        *,
+        durable: bool = True,
     ) -> None:
-        """Hold `checkpoints` (recovered ones, in any order); raise NoRetainedCheckpointError for none to keep."""
+        """Hold `checkpoints` (recovered ones, in any order); raise NoRetainedCheckpointError for none to keep.
+
+        `durable` False: nothing outlives this object, so a suspension ends its checkpoints as well
+        (Flink: `StandaloneCompletedCheckpointStore`).
+        """
         if retained < 1:
             raise NoRetainedCheckpointError(retained)
         self.registry = registry
         self._retained = retained
+        self._durable = durable
         self._checkpoints: list[CompletedCheckpoint] = sorted(checkpoints, key=lambda c: c.id)
         self._subsumed = SubsumedCheckpoints()
         self._open = True
@@ -266,13 +273,16 @@ class CompletedCheckpointStore:
         """Close the store because the job got `status`.
 
         After a final status what wants to be discarded goes, and shared files below the oldest that
-        stays on disk. After any other status nothing is deleted: another coordinator recovers it.
+        stays on disk. After any other status nothing is deleted: another coordinator recovers it. A store that
+        is not durable lets its checkpoints go when it is suspended too, but no shared file.
         """
         kept, self._checkpoints, self._open = self._checkpoints, [], False
-        if not status.is_final:
+        if not status.is_final and (self._durable or status is not JobStatus.SUSPENDED):
             return StoreChange()
         cause = DiscardCause(status.value)
         going = tuple(c for c in kept if cause in c.discard_on)
+        if not status.is_final:
+            return StoreChange(subsumed=tuple(kept), cleaned=going)
         staying = [c.id for c in kept if cause not in c.discard_on]
         unregistered = self.registry.unregister_unused(min(staying, default=BEYOND_ALL))
         return StoreChange(subsumed=tuple(kept), cleaned=going, shared=unregistered.discarded)

@@ -128,7 +128,7 @@ class RequestSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """The request failed, before (`reason.pre_flight`) or after its checkpoint was pending."""
+    """The request failed, before its checkpoint was pending (`checkpoint` is None) or after."""
 
     request: str
     reason: CheckpointFailureReason

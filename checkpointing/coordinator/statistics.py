@@ -63,28 +63,34 @@ class LatestCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSnapshot:
-    """The tracker's whole state; the mapping is compared, not hashed."""
+    """The tracker's whole state; the mappings are compared, not hashed."""
 
     counters: tuple[int, int, int, int, int]
     latest: tuple[CheckpointId | None, ...]
     remembered: Mapping[CheckpointId, CheckpointStatistics] = field(hash=False)
+    beyond_history: Mapping[CheckpointId, CheckpointStatistics] = field(hash=False)
 
 
 class StatisticsTracker:
-    """Remembers the last checkpoints, counts all. Statistics never steer."""
+    """Remembers the last checkpoints, counts all. Statistics never steer.
 
-    __slots__ = ("_history_max", "_remembered", "counters", "latest")
+    Pending checkpoints, and the newest completed, failed and savepoint, are known by their id also when the
+    history has no place for them (Flink: `CheckpointStatsHistory`).
+    """
+
+    __slots__ = ("_beyond_history", "_history_max", "_remembered", "counters", "latest")
 
     def __init__(self, history_max: int) -> None:
-        """Remember at most `history_max` checkpoints, pending ones included."""
+        """Show at most `history_max` checkpoints in the history, pending ones included."""
         self._history_max = history_max
         self._remembered: dict[CheckpointId, CheckpointStatistics] = {}
+        self._beyond_history: dict[CheckpointId, CheckpointStatistics] = {}
         self.counters = CheckpointCounters()
         self.latest = LatestCheckpoints()
 
     def of(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
         """Return what is remembered of a checkpoint, or None."""
-        return self._remembered.get(checkpoint)
+        return self._remembered.get(checkpoint) or self._beyond_history.get(checkpoint)
 
     def history(self) -> tuple[CheckpointStatistics, ...]:
         """Return what is remembered, newest first."""
@@ -94,17 +100,17 @@ class StatisticsTracker:
         """Note that a checkpoint is pending; `finished` tasks need not acknowledge."""
         self.counters.total += 1
         self.counters.in_progress += 1
-        if self._history_max == 0:
-            return
-        if len(self._remembered) >= self._history_max:
-            del self._remembered[next(iter(self._remembered))]
         self._remembered[checkpoint] = CheckpointStatistics(
             checkpoint, properties, now_ms, acknowledged_subtasks=finished
         )
+        if len(self._remembered) > self._history_max:
+            oldest = next(iter(self._remembered))
+            self._beyond_history[oldest] = self._remembered.pop(oldest)
+            self._forget()
 
     def acknowledged(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics, now_ms: int) -> None:
         """Note a task's first acknowledgement."""
-        known = self._remembered.get(checkpoint)
+        known = self.of(checkpoint)
         if known is not None:
             known.acknowledged_subtasks += 1
             known.acknowledged_ms[task] = now_ms
@@ -112,13 +118,13 @@ class StatisticsTracker:
 
     def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
         """Note metrics that came by themselves, or too late to count."""
-        known = self._remembered.get(checkpoint)
+        known = self.of(checkpoint)
         if known is not None and task not in known.tasks:
             known.measured(task, metrics)
 
     def completed(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
         """Note that a pending checkpoint is stored."""
-        self.counters.in_progress -= 1
+        self.counters.in_progress = max(0, self.counters.in_progress - 1)
         self.counters.completed += 1
         if properties.is_savepoint:
             self.latest.savepoint = _newer(self.latest.savepoint, checkpoint)
@@ -128,7 +134,7 @@ class StatisticsTracker:
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
         """Note that a pending checkpoint failed."""
-        self.counters.in_progress -= 1
+        self.counters.in_progress = max(0, self.counters.in_progress - 1)
         self.counters.failed += 1
         self.latest.failed = _newer(self.latest.failed, checkpoint)
         self._end(checkpoint, CheckpointStatus.FAILED, now_ms, reason)
@@ -150,6 +156,7 @@ class StatisticsTracker:
             (c.total, c.in_progress, c.completed, c.failed, c.restored),
             (latest.completed, latest.savepoint, latest.failed, latest.restored),
             {id_: _copied(known) for id_, known in self._remembered.items()},
+            {id_: _copied(known) for id_, known in self._beyond_history.items()},
         )
 
     def restore(self, snapshot: StatisticsSnapshot) -> None:
@@ -157,6 +164,7 @@ class StatisticsTracker:
         self.counters = CheckpointCounters(*snapshot.counters)
         self.latest = LatestCheckpoints(*snapshot.latest)
         self._remembered = {id_: _copied(known) for id_, known in snapshot.remembered.items()}
+        self._beyond_history = {id_: _copied(known) for id_, known in snapshot.beyond_history.items()}
 
     def _end(
         self,
@@ -165,9 +173,19 @@ class StatisticsTracker:
         now_ms: int,
         failure: CheckpointFailureReason | None,
     ) -> None:
-        known = self._remembered.get(checkpoint)
+        known = self.of(checkpoint)
         if known is not None:
             known.status, known.ended_ms, known.failure = status, now_ms, failure
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what is neither in the history, nor pending, nor the newest of its sort."""
+        newest = {self.latest.completed, self.latest.savepoint, self.latest.failed}
+        self._beyond_history = {
+            id_: known
+            for id_, known in self._beyond_history.items()
+            if known.status is CheckpointStatus.IN_PROGRESS or id_ in newest
+        }
 
 
 def _newer(known: CheckpointId | None, checkpoint: CheckpointId) -> CheckpointId:

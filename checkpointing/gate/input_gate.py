@@ -15,6 +15,7 @@ from checkpointing.channel_items import (
     CancelMarker,
     ChannelItem,
     EndOfChannel,
+    EndOfData,
     Segment,
     SourceSlice,
     StagedSegment,
@@ -34,6 +35,7 @@ from checkpointing.gate.messages import (
     ClockRead,
     Deliver,
     DeliverEnd,
+    DeliverEndOfData,
     GateClosed,
     GateEffect,
     GateFact,
@@ -176,6 +178,8 @@ class InputGate:
                 return [received, *self._handler.barrier(channel, item, self._clock_ms)]
             case CancelMarker():
                 return self._cancel(channel, item)
+            case EndOfData():
+                return [DeliverEndOfData(channel)]
             case EndOfChannel():
                 self._open.discard(channel)
                 return [*self._handler.end(channel, self._clock_ms), DeliverEnd(channel)]

@@ -5,7 +5,7 @@ A fact is stepped one at a time. Effects come in the order in which they take pl
 
 from dataclasses import dataclass
 
-from checkpointing.channel_items import Barrier, CancelMarker, ChannelItem, EndOfChannel, Segment
+from checkpointing.channel_items import Barrier, CancelMarker, ChannelItem, EndOfChannel, EndOfData, Segment
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import ChannelId, CheckpointId
 from checkpointing.snapshots import ChannelState
@@ -78,6 +78,13 @@ class Deliver:
 
     channel: ChannelId
     segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverEndOfData:
+    """Tell the operator that no row follows on the channel; it stays open, barriers may follow (Flink: `EndOfData`)."""
+
+    channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +184,7 @@ class WakeGateAt:
 
 GateEffect = (
     Deliver
+    | DeliverEndOfData
     | DeliverEnd
     | TriggerCheckpoint
     | AbortCheckpoint
@@ -198,5 +206,5 @@ class Announcement:
     barrier: Barrier
 
 
-GateItem = Segment | Barrier | CancelMarker | EndOfChannel | Announcement
+GateItem = Segment | Barrier | CancelMarker | EndOfData | EndOfChannel | Announcement
 """What a poll takes."""

@@ -7,20 +7,20 @@ vertex has been given what its gate lets through, every split with credit is bei
 
 from typing import assert_never
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import EndOfData, SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job.ending import Next
-from checkpointing.job.operator_run import OperatorRun
+from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
+from checkpointing.job.savepoints import refused
 from checkpointing.job.setup import JobSetup
 from checkpointing.job.wiring import OWN_REQUEST, Wiring
 from checkpointing.messages import (
     CutRecorded,
-    DiscardFiles,
     Effect,
     EndTick,
     Fact,
@@ -31,6 +31,8 @@ from checkpointing.messages import (
     RowAppended,
     RowRefused,
     RowUnknown,
+    SavepointKind,
+    SavepointRequested,
     SliceOffered,
     SourceIdle,
     StopRequested,
@@ -68,15 +70,17 @@ class JobDoor:
             job.recover(channel_now(self._setup.graph, channel), segment)
             job.ending.uncommitted = True
         job.tell(told.CoordinatorTimeAdvanced(now_ms))
-        if self._setup.config.interval_ms is not None:
-            job.tell(told.SchedulerStarted(self._setup.seed))
+        job.start_scheduler()
         return self._rest()
 
     def step(self, fact: Fact) -> tuple[Effect, ...]:
-        """Take one fact, come to rest, and return what is to be done; nothing once the tick has ended."""
+        """Take one fact, come to rest, and return what is to be done.
+
+        Once the tick has ended nothing is done any more, but who asks for a savepoint is told so.
+        """
         job = self._job
         if job.ending.over:
-            return ()
+            return (refused(fact, over=True),) if isinstance(fact, SavepointRequested) else ()
         match fact:
             case TimeAdvanced():
                 self._advance(fact.now_ms)
@@ -84,18 +88,28 @@ class JobDoor:
                 self._offered(fact)
             case SourceIdle():
                 job.readers.found_idle(fact.source, fact.split, job.now_ms)
+            case PollFailed() if job.readers.ended:
+                job.readers.found_idle(fact.source, fact.split, job.now_ms)
             case PollFailed() | MicroBatchFailed():
                 job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
             case MicroBatchFinished():
                 self._finished(fact)
             case SuitesJudged():
                 self._judged(fact)
-            case TablesChecked() | RowAppended() | RowRefused() | RowUnknown():
-                job.from_commit(job.commit.step(fact, job.now_ms))
-            case TablePublished() | PublishFailed() | CutRecorded():
+            case (
+                TablesChecked()
+                | RowAppended()
+                | RowRefused()
+                | RowUnknown()
+                | TablePublished()
+                | PublishFailed()
+                | CutRecorded()
+            ):
                 job.from_commit(job.commit.step(fact, job.now_ms))
             case StopRequested():
                 job.ending.stop_requested(fact.kind)
+            case SavepointRequested():
+                self._asked(fact)
             case _:
                 assert_never(fact)
         return self._rest()
@@ -111,6 +125,7 @@ class JobDoor:
             job.credit.snapshot(),
             job.commit.snapshot(),
             job.ending.snapshot(),
+            job.savepoints.snapshot(),
             tuple(job.judging.items()),
             job.ids.next_id,
         )
@@ -129,8 +144,23 @@ class JobDoor:
     def _offered(self, fact: SliceOffered) -> None:
         if not isinstance(fact.slice, SourceSlice):
             raise TypeError(f"a source offered {fact.slice}, which is no slice of a source")
-        self._job.ending.uncommitted = True
-        self._job.broadcast(self._job.readers.offered(fact.slice), fact.slice)
+        sender = self._job.readers.offered(fact.slice)
+        if sender is not None:
+            self._job.ending.uncommitted = True
+            self._job.broadcast(sender, fact.slice)
+
+    def _asked(self, fact: SavepointRequested) -> None:
+        """Pass a savepoint's request on; that of a stop comes alone (Flink stops the periodic scheduler first)."""
+        job = self._job
+        if job.savepoints.is_asked(fact.request):
+            return
+        if job.ending.stopping:
+            job.effects.append(refused(fact, over=False))
+            return
+        if fact.kind is not SavepointKind.PLAIN:
+            job.ending.suspending = True
+            job.tell(told.SchedulerStopped())
+        job.tell(job.savepoints.ask(fact))
 
     def _finished(self, fact: MicroBatchFinished) -> None:
         job = self._job
@@ -144,10 +174,17 @@ class JobDoor:
             job.subtasks.step(subtask, FilesStaged(run.staged(output)))
             if output.emitted:
                 job.broadcast(subtask, StagedSegment(output.emitted))
-        if dead:
-            job.effects.append(DiscardFiles(dead))
+        job.discard(dead)
+        if run.input_end is InputEnd.REACHED:
+            self._hand_end_on(run)
         if run.trigger is not None and not run.collected:
             job.request_snapshots(run, run.trigger)
+
+    def _hand_end_on(self, run: OperatorRun) -> None:
+        """All that the vertex had to say is sent: so is that nothing follows."""
+        run.input_end = InputEnd.HANDED_ON
+        for subtask in run.vertex.subtasks():
+            self._job.broadcast(subtask, EndOfData())
 
     def _judged(self, fact: SuitesJudged) -> None:
         snapshots = self._job.judging.pop((fact.vertex, fact.checkpoint), None)
@@ -188,7 +225,7 @@ class JobDoor:
         self._job.settle()
 
     def _request_checkpoint(self) -> None:
-        if not self._job.ending.requested:
+        if not self._job.ending.requested and not self._job.ending.suspending:
             self._job.ending.requested = True
             self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
             self._job.settle()
@@ -199,13 +236,17 @@ class JobDoor:
 
     def _turn(self, run: OperatorRun) -> bool:
         """Poll the vertex's gate once, or start its micro-batch; return whether there may be more to do."""
-        enough = run.trigger is not None or run.collected_rows >= self._setup.config.micro_batch_rows_max
+        if run.ends_without_work:
+            self._hand_end_on(run)
+            return True
+        ends = run.input_end is InputEnd.REACHED
+        enough = ends or run.trigger is not None or run.collected_rows >= self._setup.config.micro_batch_rows_max
         if not enough:
             effects = run.poll(self._job.now_ms)
             if effects:
                 self._job.from_gate(run, effects)
                 return True
-        if run.collected and (enough or self._is_time(run)) and self._has_credit(run):
+        if (ends or run.collected) and (enough or self._is_time(run)) and self._has_credit(run):
             self._job.effects.append(run.start())
         return False
 
@@ -236,8 +277,7 @@ class JobDoor:
             job.readers.stopped = True
             decision = self._next()
         if isinstance(decision, EndTick):
-            job.shut_down()
-            job.effects.append(decision)
+            job.shut_down(decision)
         return decision
 
     def _next(self) -> Next | EndTick:
@@ -259,7 +299,7 @@ class JobDoor:
         A periodic checkpoint of no rows is none: with a short interval there would always be one more.
         """
         job = self._job
-        if job.readers.polling or job.commit.in_doubt or job.ending.requested:
+        if job.readers.polling or job.commit.in_doubt or job.ending.requested or job.savepoints.under_way:
             return False
         if job.ending.uncommitted and job.coordinator.pending:
             return False

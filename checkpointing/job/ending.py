@@ -28,6 +28,10 @@ class Ending:
         self.over = False
         self.requested = False
         """A checkpoint that this tick wanted (rows, quota, end) is on its way."""
+        self.suspending = False
+        """A savepoint of a stop is on its way: it alone ends the tick."""
+        self.suspended = False
+        """That savepoint is complete."""
         self.uncommitted = False
         """Rows were sent that no completed cut shows."""
 
@@ -36,6 +40,11 @@ class Ending:
         """When the duration is over."""
         limit = self._limits.duration_ms
         return None if limit is None or self._stop is not None else self._started_ms + limit
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody stops the tick, or something has failed."""
+        return self._stop is not None or self._failure is not None or self.suspending
 
     def started(self, now_ms: int) -> None:
         """The tick began."""
@@ -65,8 +74,10 @@ class Ending:
         """
         if self._failure is not None:
             return Next.GO_ON if in_doubt else self._end(self._failure)
-        if self._stop is StopKind.NOW or self._has_enough():
+        if self._stop is StopKind.NOW or self.suspended or (self._has_enough() and not self.suspending):
             return Next.GO_ON if in_doubt else self._end(EndTick(TickOutcome.STOPPED))
+        if self.suspending:
+            return Next.GO_ON
         if self._stop is StopKind.AFTER_CHECKPOINT or self._is_late(now_ms):
             if not stopped:
                 return Next.STOP_READING
@@ -79,7 +90,8 @@ class Ending:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the canonical state."""
-        return (self._completed, self._stop, self._failure, self.over, self.requested, self.uncommitted)
+        stop = (self._stop, self._failure, self.suspending, self.suspended, self.over)
+        return (self._completed, stop, self.requested, self.uncommitted)
 
     def _last_word(self, end: EndTick) -> Next | EndTick:
         return Next.CHECKPOINT if self.uncommitted else self._end(end)

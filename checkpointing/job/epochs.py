@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from checkpointing.gate.messages import BarrierReceived, TriggerCheckpoint
+from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import BarrierRecord, Statistics, VertexStatistics
@@ -67,8 +67,8 @@ class EpochLog:
             return
         epoch.passed[vertex] = VertexStatistics(
             vertex=vertex,
-            barriers=tuple(epoch.barriers.get(vertex, ())),
             aligned_ms=now_ms,
+            alignment=trigger.barrier.alignment,
             alignment_ms=trigger.alignment_ms,
             bytes_held=trigger.bytes_held,
             micro_batches=work.micro_batches,
@@ -77,6 +77,13 @@ class EpochLog:
             bytes_out=work.bytes_out,
             busy_ms=work.busy_ms,
         )
+
+    def overtaken(self, vertex: VertexId, effect: InFlightComplete) -> None:
+        """The last barrier of an unaligned checkpoint is there, after its snapshot was taken."""
+        epoch = self._epochs.get(effect.checkpoint)
+        if epoch is not None and vertex in epoch.passed:
+            known = epoch.passed[vertex]
+            epoch.passed[vertex] = known.model_copy(update={"alignment_ms": effect.alignment_ms})
 
     def acknowledged(self, vertex: VertexId, checkpoint: CheckpointId, now_ms: int) -> None:
         """A subtask of the vertex has acknowledged; the last one's time stays."""
@@ -98,9 +105,15 @@ class EpochLog:
             triggered_ms=epoch.triggered_ms,
             committed_ms=0,
             rows=epoch.rows,
-            vertices=tuple(epoch.passed.values()),
+            vertices=tuple(_with_barriers(epoch, known) for known in epoch.passed.values()),
             verdicts=tuple(epoch.verdicts),
         )
+
+
+def _with_barriers(epoch: _Epoch, known: VertexStatistics) -> VertexStatistics:
+    """All barriers of the vertex, also those that came after its snapshot."""
+    barriers = epoch.barriers.get(known.vertex, ())
+    return known.model_copy(update={"barriers": tuple(barriers)}) if barriers else known
 
 
 def _written(output: SubtaskOutput) -> tuple[int, int]:

@@ -5,16 +5,18 @@ Segments that the gate lets through are collected into one micro-batch; when the
 checkpoint, what was collected runs first and the snapshot follows it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from checkpointing.channel_items import Segment
 from checkpointing.gate import InputGate
 from checkpointing.gate.messages import ClockRead, GateEffect, InFlightComplete, Polled, TriggerCheckpoint
-from checkpointing.graph import Vertex
-from checkpointing.handles import KeyedFile, KeyedFileKind, StagedFile
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation
+from checkpointing.graph import Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, TableName
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 
@@ -47,6 +49,17 @@ def _after(live: tuple[KeyedFile, ...], new: tuple[KeyedFile, ...]) -> tuple[Key
     return (*live, *new) if not bases else new[bases[-1] :]
 
 
+class InputEnd(Enum):
+    """How far a drain has come at a vertex."""
+
+    OPEN = "open"
+    """Rows may follow on some channel."""
+    REACHED = "reached"
+    """No row follows: what the vertex still holds back is to be put out, in a last micro-batch."""
+    HANDED_ON = "handed_on"
+    """That was put out, and the end of the data was sent behind it."""
+
+
 @dataclass(slots=True)
 class OperatorRun:
     """The run of one operator vertex; the door steps it, it decides nothing about others."""
@@ -68,13 +81,17 @@ class OperatorRun:
     """The gate has triggered; the snapshot follows the micro-batch that is collected or running."""
     in_flight: InFlightComplete | None = None
     """What the triggered checkpoint holds in flight, complete before its snapshot could follow."""
+    input_end: InputEnd = InputEnd.OPEN
+    data_ended_on: set[ChannelId] = field(default_factory=set)
+    """The channels on which no row follows (drain); a restore begins with none."""
     unsnapshotted: set[str] = field(default_factory=set)
     """Paths that no snapshot has carried: when they are live no more, nothing refers to them."""
 
     @property
     def at_work(self) -> bool:
         """Whether the vertex runs, is about to run, or would take something from its gate."""
-        return self.busy or bool(self.collected) or self.trigger is not None or self.gate.has_deliverable()
+        waits = bool(self.collected) or self.trigger is not None or self.input_end is InputEnd.REACHED
+        return self.busy or waits or self.gate.has_deliverable()
 
     @property
     def collected_rows(self) -> int:
@@ -94,8 +111,20 @@ class OperatorRun:
             self.collected_since_ms = now_ms
         self.collected.append((channel, segment))
 
+    def data_ended(self, channel: ChannelId) -> None:
+        """No row follows on that channel. Barriers that come between the ends of two channels change nothing."""
+        self.data_ended_on.add(channel)
+        if self.data_ended_on == self.gate.open_channels():
+            self.input_end = InputEnd.REACHED
+
+    @property
+    def ends_without_work(self) -> bool:
+        """Whether the data has ended and no micro-batch is owed: a vertex without state holds nothing back."""
+        idle = not self.busy and not self.collected
+        return self.input_end is InputEnd.REACHED and idle and self.vertex.kind is not VertexKind.KEYED
+
     def start(self) -> RunMicroBatch:
-        """Run what was collected as the next micro-batch."""
+        """Run what was collected as the next micro-batch; at the end of the data it is the last one."""
         self.micro_batch += 1
         self.running, self.collected = tuple(self.collected), []
         self.busy = True
@@ -106,6 +135,7 @@ class OperatorRun:
             inputs=_by_input(self.running),
             state=tuple(own.state for own in self.live),
             ranges=tuple(own.ranges for own in self.live),
+            end_of_input=self.input_end is InputEnd.REACHED,
         )
 
     def finish(self, fact: MicroBatchFinished) -> tuple[str, ...]:
@@ -124,6 +154,19 @@ class OperatorRun:
         """Return the append tables' files of a subtask, tagged with the barrier they were staged after."""
         return tuple(StagedFile(table, file, self.passed) for table, file in output.staged)
 
+    def to_judge(
+        self, staged: Iterable[StagedFile], parent: CheckpointRecord | None
+    ) -> tuple[tuple[TableName, tuple[FileHandle, ...]], ...]:
+        """Return, of what is staged, all files for judged tables since the last completed checkpoint (J3)."""
+        since = parent.checkpoint if parent else NO_CHECKPOINT
+        new = [file for file in staged if file.after >= since]
+        by_table = {
+            table.name: tuple(file.file for file in new if file.table == table.name)
+            for table in self.vertex.tables
+            if table.judged
+        }
+        return tuple((table, files) for table, files in by_table.items() if files)
+
     def take_snapshot(self, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n: return every subtask's live files, which are on disk already."""
         self.passed = checkpoint
@@ -135,7 +178,8 @@ class OperatorRun:
         """Return the canonical state."""
         live = tuple((own.state, own.ranges) for own in self.live)
         work = (tuple(self.collected), self.running, self.busy, self.trigger, self.in_flight, self.micro_batch)
-        return (self.vertex.id, self.gate.snapshot(), live, self.passed, work, frozenset(self.unsnapshotted))
+        end = (self.input_end, frozenset(self.data_ended_on))
+        return (self.vertex.id, self.gate.snapshot(), live, self.passed, work, end, frozenset(self.unsnapshotted))
 
 
 def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSegments, ...]:

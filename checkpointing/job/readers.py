@@ -61,6 +61,8 @@ class SourceReaders:
         self._turn = 0
         self.stopped = False
         """Set when the tick is to end: nothing more is read."""
+        self.ended = False
+        """The barrier of a stop is sent: what is being read now is not sent any more."""
 
     # -------------------------------------------------------------- questions
 
@@ -106,13 +108,16 @@ class SourceReaders:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the canonical state."""
-        return (tuple(self._splits.values()), tuple(self._rows.items()), self._turn, self.stopped)
+        return (tuple(self._splits.values()), tuple(self._rows.items()), self._turn, self.stopped, self.ended)
 
     # -------------------------------------------------------------- facts
 
-    def offered(self, slice_: SourceSlice) -> SubtaskId:
-        """Take a slice: its split moves on; return the subtask that sends it."""
+    def offered(self, slice_: SourceSlice) -> SubtaskId | None:
+        """Take a slice: its split moves on; return the subtask that sends it, or None if the sources have ended."""
         split = self._polled(slice_.source, slice_.split)
+        if self.ended:
+            self._put(replace(split, granted=0))
+            return None
         self._rows[slice_.source] += slice_.rows
         self._put(replace(split, position=slice_.end, granted=0, idle=False, idle_until_ms=0))
         return split.subtask
@@ -121,6 +126,10 @@ class SourceReaders:
         """Take the answer that a split has nothing to read just now."""
         split = self._polled(source, name)
         self._put(replace(split, granted=0, idle=True, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
+
+    def end(self) -> None:
+        """The barrier of a stop is sent: nothing is read behind it, the next tick reads on from there."""
+        self.stopped = self.ended = True
 
     def barrier_sent(self) -> int:
         """Begin the next epoch; return the rows of the one that ended."""

@@ -20,8 +20,13 @@ class CutDoesNotFitError(ValueError):
     """The cut cannot be restored into this graph: names the vertex, the split or the setting, and the way out."""
 
 
-def check_fits(graph: JobGraph, record: CheckpointRecord, max_parallelism: int) -> None:
-    """Raise CutDoesNotFitError, before anything runs, unless every vertex of the cut has a taker (G2, D3)."""
+def check_fits(
+    graph: JobGraph, record: CheckpointRecord, max_parallelism: int, *, allow_non_restored_state: bool = False
+) -> None:
+    """Raise CutDoesNotFitError, before anything runs, unless every vertex of the cut has a taker (G2, D3).
+
+    With `allow_non_restored_state` a vertex that nobody takes is left behind (Flink: `allowNonRestoredState`).
+    """
     if record.max_parallelism != max_parallelism:
         raise CutDoesNotFitError(
             f"checkpoint {record.checkpoint} was taken with max_parallelism {record.max_parallelism}, the job says "
@@ -34,14 +39,25 @@ def check_fits(graph: JobGraph, record: CheckpointRecord, max_parallelism: int) 
                 f"checkpoint {record.checkpoint} holds rows in flight on {channel.edge}, which the pipeline no longer "
                 "has; put it back, or let a tick of the old pipeline catch up first"
             )
+    left = not_restored(graph, record)
+    if left and not allow_non_restored_state:
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds state of {left[0]!r}, which the pipeline no longer has; "
+            "put it back under that id, or leave its state behind with --allow-non-restored-state"
+        )
     for was in record.vertices:
-        if was.vertex not in known and any(_holds_state(snapshot) for snapshot in was.subtasks):
-            raise CutDoesNotFitError(
-                f"checkpoint {record.checkpoint} holds state of {was.vertex!r}, which the pipeline no longer has; "
-                f"put it back under that id"
-            )
         if was.vertex in known:
             _check_splits(known[was.vertex], was, record)
+
+
+def not_restored(graph: JobGraph, record: CheckpointRecord) -> tuple[VertexId, ...]:
+    """Return the vertices of the cut that hold state and that the graph no longer has, in their order (G2)."""
+    known = {vertex.id for vertex in graph.vertices}
+    return tuple(
+        was.vertex
+        for was in record.vertices
+        if was.vertex not in known and any(_holds_state(snapshot) for snapshot in was.subtasks)
+    )
 
 
 def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -> None:
@@ -111,10 +127,14 @@ def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
 
 
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
-    """Return the store as the rows describe it, every state file registered under its checkpoint (D4)."""
+    """Return the store as the rows describe it, every state file registered under its checkpoint (D4).
+
+    Savepoints are their owners': they are none of those that are kept and subsumed (E4).
+    """
     registry = SharedStateRegistry()
     completed = []
-    for record in sorted(retained, key=lambda each: each.checkpoint):
+    own = (record for record in retained if not record.is_savepoint)
+    for record in sorted(own, key=lambda each: each.checkpoint):
         states: dict[Task, AcknowledgedState] = {
             SubtaskId(was.vertex, index): acknowledged(snapshot)
             for was in record.vertices

@@ -23,9 +23,9 @@ class TickLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSetup:
-    """One tick's job. `retained` are the completed checkpoints that the store keeps, oldest first.
+    """One tick's job. `retained` are the rows of all cuts that are there, savepoints too: what those name is kept.
 
-    `restored` is the newest of them, or None: from the start. `versions` are the tables' Delta versions
+    `restored` is the newest checkpoint among them, or None: from the start. `versions` are the tables' Delta versions
     at that cut. `rows_per_epoch` caps what a source sends between two barriers (ids left out: no cap).
     `seed` draws the first periodic trigger's delay.
     """

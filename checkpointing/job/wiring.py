@@ -5,16 +5,18 @@ tells the coordinator waits in a queue until `settle`, so that messages arrive i
 """
 
 from collections import deque
+from collections.abc import Iterable
 
-from checkpointing.channel_items import Barrier, CancelMarker, ChannelItem, Segment
+from checkpointing.channel_items import CancelMarker, ChannelItem, EndOfData, Segment, SourceSlice, StagedSegment
+from checkpointing.commit.recovery import completion
 from checkpointing.commit.two_phase import (
     CommitEffect,
     CommitIdentity,
     Committed,
     Declined,
-    Draft,
     Ended,
     IdsReserved,
+    Saved,
     TwoPhaseCommit,
 )
 from checkpointing.coordinator import messages as told
@@ -25,19 +27,20 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.gate.input_gate import InputGate
 from checkpointing.graph import Vertex
-from checkpointing.handles import FileHandle
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, TableName, VertexId
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.barriers import barrier_for, gate_config
 from checkpointing.job.credit import Credit
+from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
 from checkpointing.job.epochs import EpochLog
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, pacing_of
 from checkpointing.job.restoring import acknowledged, completed_store, in_flight, live_files, positions
+from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
-from checkpointing.messages import DiscardFiles, Effect, JudgeSuites, NotifyAborted, NotifyComplete
-from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.messages import DiscardFiles, Effect, EndTick, JudgeSuites, NotifyAborted, SavepointKind
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.task import messages as task
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
@@ -83,10 +86,8 @@ class Wiring:
             graph, identity, parent=restored, versions=setup.versions, at_version=setup.at_version
         )
         self.judging: dict[tuple[VertexId, CheckpointId], tuple[SubtaskSnapshot, ...]] = {}
-        self._counters: dict[tuple[CheckpointId, VertexId], int] = {}
-        self._sent: dict[CheckpointId, int] = {}
-        """How many rows the sources had sent before each pending barrier."""
-        self._failures: dict[CheckpointId, tuple[CheckpointFailureReason, str]] = {}
+        self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
+        self.drafts = Drafts(graph)
         self._last_aborted = NO_CHECKPOINT
 
     def _run(self, vertex: Vertex, last: CheckpointId) -> OperatorRun:
@@ -103,7 +104,7 @@ class Wiring:
 
     def arrive(self, channel: ChannelId, item: ChannelItem) -> None:
         """Put an item at the end of a channel."""
-        if not isinstance(item, Barrier | CancelMarker) and hasattr(item, "bytes"):
+        if isinstance(item, SourceSlice | StagedSegment):
             self.credit.sent(channel, item.bytes)
         self.runs[channel.edge.downstream].gate.step(gate.ItemArrived(channel, item))
 
@@ -119,12 +120,15 @@ class Wiring:
 
     # -------------------------------------------------------------- coordinator
 
-    def shut_down(self) -> None:
-        """The tick ends: every checkpoint that is still pending is aborted, so that each trigger has its end."""
+    def shut_down(self, end: EndTick) -> None:
+        """The tick ends: what is pending is aborted and every request answered, so that each of them has its end."""
         self.tell(told.ShutDown())
         self.settle()
         self.from_commit(self.commit.withdraw())
         self.settle()
+        reason = end.reason or CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        self.effects.extend(self.savepoints.give_up(reason, end.message or reason.message))
+        self.effects.append(end)
 
     def tell(self, fact: told.CoordinatorFact) -> None:
         """Queue a fact for the coordinator."""
@@ -145,25 +149,32 @@ class Wiring:
             case told.TriggerTask():
                 self._trigger(effect)
             case told.CommitCheckpoint():
-                self.from_commit(self.commit.offer(self._draft(effect), self.now_ms))
+                draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint))
+                self.from_commit(self.commit.offer(draft, self.now_ms))
             case told.NotifyComplete():
                 subtask = _subtask(effect.task)
                 self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointCompleted(effect.checkpoint)))
             case told.NotifyAborted():
                 self._aborted(effect)
             case told.RequestSucceeded():
-                self.ending.requested = False
+                self._request_succeeded(effect)
             case told.RequestFailed():
                 self._request_failed(effect)
             case told.FailJob():
                 self.ending.failed(effect.reason, effect.message)
             case told.DiscardState():
-                self.effects.append(DiscardFiles(effect.handles))
+                self.discard(effect.handles)
                 self.tell(told.StateDiscarded(effect.checkpoint))
             case told.WakeAt() | told.AnswerAcknowledge():
                 """The door asks for the coordinator's next timer itself; nobody waits for the answer."""
             case _:
                 raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete what nothing refers to any more, no savepoint either."""
+        unpinned = self.savepoints.unpinned(paths)
+        if unpinned:
+            self.effects.append(DiscardFiles(unpinned))
 
     def _fetch_id(self) -> None:
         taken = self.ids.take()
@@ -173,20 +184,20 @@ class Wiring:
             self.from_commit(self.commit.reserve(self.ids.further(self.now_ms)))
 
     def _trigger(self, effect: told.TriggerTask) -> None:
-        """A source is told: its barrier follows what it has sent."""
+        """A source is told: its barrier follows what it has sent, and before that of a drain its data ends."""
         subtask = _subtask(effect.task)
         barrier = barrier_for(effect.checkpoint, effect.properties, self.setup.config, self.now_ms)
-        if not self._is_known(effect.checkpoint):
+        if not self.drafts.knows(effect.checkpoint):
             self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.barrier_sent())
-            self._counters[effect.checkpoint, subtask.vertex] = 0
-            self._sent[effect.checkpoint] = self.readers.rows_sent
+            self.drafts.begun(effect.checkpoint, self.readers.rows_sent)
+        if effect.properties.is_synchronous:
+            self.readers.end()
+        if effect.properties.terminate:
+            self.broadcast(subtask, EndOfData())
         request = task.SnapshotRequested(
             barrier, synchronous=effect.properties.is_synchronous, advance_to_max=effect.properties.terminate
         )
         self.from_subtask(subtask, self.subtasks.step(subtask, request))
-
-    def _is_known(self, checkpoint: CheckpointId) -> bool:
-        return any(known == checkpoint for known, _ in self._counters)
 
     def _aborted(self, effect: told.NotifyAborted) -> None:
         subtask, latest = _subtask(effect.task), effect.latest_completed or NO_CHECKPOINT
@@ -197,33 +208,48 @@ class Wiring:
         self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointAborted(effect.checkpoint, latest)))
 
     def _why(self, checkpoint: CheckpointId) -> tuple[CheckpointFailureReason, str]:
-        if checkpoint in self._failures:
-            return self._failures.pop(checkpoint)
+        said = self.drafts.failure(checkpoint)
+        if said is not None:
+            return said
         known = self.coordinator.statistics.of(checkpoint)
         reason = known.failure if known is not None and known.failure is not None else _DECLINED
         return reason, reason.message
 
+    def _request_succeeded(self, effect: told.RequestSucceeded) -> None:
+        if effect.request == OWN_REQUEST:
+            self.ending.requested = False
+            return
+        answer, kind = self.savepoints.taken(effect.request, effect.checkpoint)
+        self.effects.append(answer)
+        self.ending.suspended = kind is not SavepointKind.PLAIN
+
     def _request_failed(self, effect: told.RequestFailed) -> None:
+        if effect.request != OWN_REQUEST:
+            answer, kind = self.savepoints.failed(effect.request, effect.reason, effect.message)
+            self.effects.append(answer)
+            if kind is not SavepointKind.PLAIN:
+                self._stop_failed(effect)
+            return
         self.ending.requested = False
-        if effect.reason.pre_flight:
+        if effect.reason.pre_flight or effect.reason is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE:
             self.ending.failed(effect.reason, effect.message or effect.reason.message)
 
-    def _draft(self, effect: told.CommitCheckpoint) -> Draft:
-        vertices = tuple(
-            VertexRecord(
-                vertex=vertex.id,
-                micro_batch=self._counters.get((effect.checkpoint, vertex.id), 0),
-                subtasks=tuple(_snapshot_of(effect, subtask) for subtask in vertex.subtasks()),
-                splits=vertex.splits,
-            )
-            for vertex in self.setup.graph.vertices
-        )
-        return Draft(effect.checkpoint, vertices, self.epochs.ended(effect.checkpoint), effect.subsumed)
+    def _stop_failed(self, effect: told.RequestFailed) -> None:
+        """Behind the barrier of a stop nothing is read any more: from there the job can only fail (E5)."""
+        if self.readers.ended:
+            self.ending.failed(effect.reason, f"the savepoint of the stop failed: {effect.message}")
+        elif not self.ending.over:
+            self.ending.suspending = False
+            self.start_scheduler()
+
+    def start_scheduler(self) -> None:
+        """Trigger periodically, if the job is configured so."""
+        if self.setup.config.interval_ms is not None:
+            self.tell(told.SchedulerStarted(self.setup.seed))
 
     def _forget(self, checkpoint: CheckpointId) -> None:
         self.epochs.ended(checkpoint)
-        self._sent.pop(checkpoint, None)
-        self._counters = {key: count for key, count in self._counters.items() if key[0] != checkpoint}
+        self.drafts.forget(checkpoint)
 
     # -------------------------------------------------------------- commit
 
@@ -233,11 +259,12 @@ class Wiring:
             match effect:
                 case Committed():
                     self.ending.completed(uncommitted=self._leaves_rows(effect.record))
-                    self._forget(effect.record.checkpoint)
-                    self.tell(told.CommitSucceeded(effect.record.checkpoint))
-                    self.effects.append(NotifyComplete(effect.record.checkpoint))
+                    self._stored(effect.record)
+                    self.effects.append(completion(effect.record))
+                case Saved():
+                    self._stored(effect.record)
                 case Declined():
-                    self._failures[effect.checkpoint] = (effect.reason, effect.message)
+                    self.drafts.failed(effect.checkpoint, effect.reason, effect.message)
                     self.tell(told.CommitFailed(effect.checkpoint, effect.reason, effect.message))
                 case Ended():
                     self.ending.failed(effect.reason, effect.message)
@@ -246,9 +273,14 @@ class Wiring:
                 case _:
                     self.effects.append(effect)
 
+    def _stored(self, record: CheckpointRecord) -> None:
+        self._forget(record.checkpoint)
+        self.savepoints.pin(record)
+        self.tell(told.CommitSucceeded(record.checkpoint))
+
     def _leaves_rows(self, record: CheckpointRecord) -> bool:
         """Whether rows were sent that this cut does not show: after its barrier, or in flight at it."""
-        sent_before = self._sent.get(record.checkpoint, 0)
+        sent_before = self.drafts.rows_sent_before(record.checkpoint)
         return self.readers.rows_sent > sent_before or any(True for _ in in_flight(record))
 
     # -------------------------------------------------------------- gates
@@ -259,6 +291,8 @@ class Wiring:
             match effect:
                 case gate.Deliver():
                     run.collect(effect.channel, effect.segment, self.now_ms)
+                case gate.DeliverEndOfData():
+                    run.data_ended(effect.channel)
                 case gate.TriggerCheckpoint():
                     run.trigger = effect
                     if not run.collected and not run.busy:
@@ -284,6 +318,7 @@ class Wiring:
         if run.trigger is not None and run.trigger.barrier.checkpoint == effect.checkpoint:
             run.in_flight = effect
             return
+        self.epochs.overtaken(run.vertex.id, effect)
         for subtask in run.vertex.subtasks():
             channels = effect.channels if subtask.index == 0 else ()
             fact = task.InFlightStored(effect.checkpoint, channels)
@@ -295,9 +330,10 @@ class Wiring:
         """The vertex is idle at its barrier: every subtask takes its snapshot."""
         checkpoint = trigger.barrier.checkpoint
         self.epochs.passed(run.vertex.id, trigger, self.now_ms)
-        self._counters[checkpoint, run.vertex.id] = run.micro_batch
+        self.drafts.passed(checkpoint, run.vertex.id, run.micro_batch)
         snapshots = run.take_snapshot(checkpoint)
-        judged = self._to_judge(run)
+        staged = [file for subtask in run.vertex.subtasks() for file in self.subtasks[subtask].staged]
+        judged = run.to_judge(staged, self.commit.parent)
         for subtask in run.vertex.subtasks():
             request = task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned)
             self.from_subtask(subtask, self.subtasks.step(subtask, request))
@@ -319,22 +355,9 @@ class Wiring:
     def snapshot_failed(self, vertex: VertexId, checkpoint: CheckpointId, message: str) -> None:
         """A suite rejected the epoch: the vertex declines it (J3)."""
         reason = CheckpointFailureReason.QUALITY
-        self._failures[checkpoint] = (reason, message)
+        self.drafts.failed(checkpoint, reason, message)
         subtask = SubtaskId(vertex, 0)
         self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotFailed(checkpoint, reason)))
-
-    def _to_judge(self, run: OperatorRun) -> tuple[tuple[TableName, tuple[FileHandle, ...]], ...]:
-        """All rows staged for judged tables since the last completed checkpoint."""
-        parent = self.commit.parent.checkpoint if self.commit.parent else NO_CHECKPOINT
-        staged = [
-            file for subtask in run.vertex.subtasks() for file in self.subtasks[subtask].staged if file.after >= parent
-        ]
-        by_table = {
-            table.name: tuple(file.file for file in staged if file.table == table.name)
-            for table in run.vertex.tables
-            if table.judged
-        }
-        return tuple((table, files) for table, files in by_table.items() if files)
 
     def from_subtask(self, subtask: SubtaskId, effects: tuple[task.SubtaskEffect, ...]) -> None:
         """Route what a subtask says: barriers downstream, answers to the coordinator."""
@@ -349,7 +372,7 @@ class Wiring:
                 case task.Acknowledge():
                     self._acknowledge(subtask, effect)
                 case task.Decline():
-                    _, message = self._failures.get(effect.checkpoint, (None, ""))
+                    _, message = self.drafts.failure(effect.checkpoint) or (None, "")
                     self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
                 case _:
                     """Steps that cost nothing here: snapshots lie on disk already (design 3.4)."""
@@ -374,11 +397,3 @@ def _subtask(named: told.Task) -> SubtaskId:
     if not isinstance(named, SubtaskId):
         raise TypeError(f"{named!r} is no subtask of this job")
     return named
-
-
-def _snapshot_of(effect: told.CommitCheckpoint, subtask: SubtaskId) -> SubtaskSnapshot:
-    state = effect.states.get(subtask)
-    payload = state.payload if state is not None else SubtaskSnapshot(finished=True)
-    if not isinstance(payload, SubtaskSnapshot):
-        raise TypeError(f"subtask {subtask} acknowledged {payload!r}, which is no snapshot")
-    return payload

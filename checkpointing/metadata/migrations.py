@@ -1,15 +1,15 @@
 """How persisted rows of older formats become rows of the present one: a chain of single steps.
 
 A step takes the JSON object of a row in format n and returns the one of format n + 1; nothing is ever
-read in an old format anywhere else. Format 1 is the first, so the chain has no step yet: whoever
-raises `FORMAT` adds the step from the format before, and a test with a row of it.
+read in an old format anywhere else. Whoever raises `FORMAT` adds the step from the format before, and a
+test with a row of it.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from checkpointing.metadata.record import FORMAT
+from checkpointing.metadata.record import FORMAT, RowKind
 
 Document = dict[str, Any]
 """A row as a JSON object."""
@@ -17,7 +17,15 @@ Document = dict[str, Any]
 Step = Callable[[str, Document], Document]
 """(kind, row in format n) -> row in format n + 1."""
 
-STEPS: Mapping[int, Step] = MappingProxyType({})
+
+def _pinned(kind: str, document: Document) -> Document:
+    """Format 2 says of a cut whether it is pinned; in format 1 a savepoint was so by its kind, nothing else."""
+    if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
+        document = {"pinned": kind == RowKind.SAVEPOINT.value, **document}
+    return document | {"format": 2}
+
+
+STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned})
 """Format n -> the step to n + 1."""
 
 

@@ -88,6 +88,11 @@ class ProtocolPaths:
         return f"{self.folder}/requests"
 
     @property
+    def savepoint_copy(self) -> str:
+        """The file by which a warehouse says that it is a copy of one savepoint, and of which."""
+        return f"{self.folder}/savepoint.json"
+
+    @property
     def traces(self) -> str:
         """The folder of the traces, one file a generation."""
         return f"{self.folder}/traces"

@@ -1,6 +1,7 @@
 """The rows of the `checkpoints` table, as they are persisted: versioned pydantic models, JSON, no pickle.
 
-A row of kind CHECKPOINT is one consistent cut. CLAIM and RELEASE rows carry the fence (`commit.fencing`).
+A row of kind CHECKPOINT is one consistent cut; one of kind SAVEPOINT is a cut too, which no row builds on. CLAIM
+and RELEASE rows carry the fence (`commit.fencing`).
 """
 
 from enum import Enum
@@ -8,12 +9,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from checkpointing.channel_items import Alignment
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.snapshots import SubtaskSnapshot
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 
 
 class RowKind(Enum):
@@ -47,7 +49,7 @@ class Holder(_Persisted):
 class Claim(_Persisted):
     """A tick's claim on the job: its generation, who it is, and the ids it may hand out (A6)."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     generation: Generation
     holder: Holder
     first_id: CheckpointId
@@ -59,7 +61,7 @@ class Claim(_Persisted):
 class Release(_Persisted):
     """An orderly end: the job is free, and `next_id` is the first id that was not used."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     generation: Generation
     next_id: CheckpointId
     at_ms: int
@@ -99,9 +101,13 @@ class VertexStatistics(_Persisted):
     vertex: VertexId
     barriers: tuple[BarrierRecord, ...] = ()
     aligned_ms: int = 0
-    """When the last barrier was there and the snapshot was taken."""
+    """When the snapshot was taken: at the last barrier, or of an unaligned checkpoint before it."""
+    alignment: Alignment = Alignment.ALIGNED
+    """How the barrier passed in the end; a checkpoint that began aligned may have turned (C6)."""
     alignment_ms: int = 0
+    """From the first barrier to the last, whether anything waited meanwhile or not."""
     bytes_held: int = 0
+    """What waited behind the barriers when the snapshot was taken."""
     acknowledged_ms: int = 0
     micro_batches: int = 0
     rows_in: int = 0
@@ -125,9 +131,11 @@ class Statistics(_Persisted):
 class CheckpointRecord(_Persisted):
     """One consistent cut: positions, state handles and the net files of every table (design 3.5)."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     job: str
     kind: RowKind = RowKind.CHECKPOINT
+    pinned: bool = False
+    """It and all files that it names stay until its owner disposes of it: every savepoint's row (A9, F4)."""
     checkpoint: CheckpointId
     parent: CheckpointId
     generation: Generation
@@ -136,6 +144,11 @@ class CheckpointRecord(_Persisted):
     vertices: tuple[VertexRecord, ...]
     tables: tuple[TableRecord, ...]
     statistics: Statistics
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether its owner alone disposes of it; never subsumed, it is none of the retained checkpoints (A9, E4)."""
+        return self.pinned or self.kind is RowKind.SAVEPOINT
 
 
 Row = CheckpointRecord | Claim | Release

@@ -16,7 +16,15 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.cli.progress import CheckpointLine, Tally, checkpoint_line
 from jobs.cli.quantities import count, plural, seconds, size
-from jobs.runtime.listener import MicroBatchRan, Recovery, RowsRead, SparkStarted, SparkStarting
+from jobs.runtime.listener import (
+    MicroBatchRan,
+    NoticeFailed,
+    Recovery,
+    Restarting,
+    RowsRead,
+    SparkStarted,
+    SparkStarting,
+)
 from jobs.runtime.listener import Progress as Work
 
 
@@ -83,8 +91,27 @@ class PlainDisplay:
                 self.tally.read(progress.rows)
             case MicroBatchRan():
                 self.tally.micro_batches += 1
+            case Restarting():
+                self.restarting(progress)
+            case NoticeFailed():
+                self.notice_failed(progress)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def restarting(self, restart: Restarting) -> None:
+        """Say that the job failed and goes on, and forget the rows that are read again."""
+        self.tally.restarted()
+        why = restart.message or (restart.reason.message if restart.reason else "it failed")
+        self.say(f"failed: {why}", style="yellow")
+        self.say(
+            f"restart {restart.restart} in {seconds(restart.delay_ms)}, from the newest checkpoint", style="yellow"
+        )
+
+    def notice_failed(self, notice: NoticeFailed) -> None:
+        """Say that a listener or a source raised; the checkpoint is complete all the same."""
+        self.say(
+            f"checkpoint {notice.checkpoint} stays as it is, but {notice.told} raised {notice.error}", style="yellow"
+        )
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line, never wrapped, nothing in it taken for markup."""
@@ -92,7 +119,7 @@ class PlainDisplay:
 
     def _ahead(self) -> str:
         ahead = self.tally.rows_ahead
-        return "" if ahead is None else f", {plural(ahead, 'row')} to read"
+        return "" if ahead is None else f", {plural(ahead - self.tally.rows_committed, 'row')} to read"
 
     def _done(self) -> str:
         ahead = self.tally.rows_ahead
@@ -151,6 +178,11 @@ class LiveDisplay(PlainDisplay):
             case MicroBatchRan():
                 self.tally.micro_batches += 1
                 self._doing = f"{progress.vertex}: {plural(progress.rows, 'row')} in {seconds(progress.duration_ms)}"
+            case Restarting():
+                self._doing = f"restart {progress.restart}"
+                self.restarting(progress)
+            case NoticeFailed():
+                self.notice_failed(progress)
             case _ as unreachable:
                 assert_never(unreachable)
         self._draw()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEBUG: Final = "--debug"
 DEFAULT_PIPELINE: Final = "flights"
-_COMMANDS: Final = ("run", "explain", "checkpoints list", "checkpoints show", "cut")
+_COMMANDS: Final = ("run", "savepoint", "stop", "explain", "checkpoints list", "checkpoints show", "cut")
 _LOG_WIDTH: Final = 120
 """Columns where no terminal says how many there are."""
 
@@ -34,6 +34,23 @@ PipelineOrNumber = Annotated[str, typer.Argument(metavar="[PIPELINE]", help="A p
 Number = Annotated[str | None, typer.Argument(metavar="[N]", help="A checkpoint id; without it the newest.")]
 Warehouse = Annotated[Path | None, typer.Option(help="The folder of the tables.  [default: warehouse]")]
 Data = Annotated[Path | None, typer.Option(help="The folder of the input.  [default: data]")]
+UntilCaughtUp = Annotated[
+    bool | None, typer.Option("--until-caught-up/--keep-waiting", help="End when caught up, or wait for more.")
+]
+OtherSettings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable.")
+]
+FromRow = Annotated[
+    str | None,
+    typer.Option("--from", metavar="N|DIR|DIR@N", help="Begin from a checkpoint, a savepoint's folder, a warehouse."),
+]
+Claim = Annotated[
+    bool | None, typer.Option("--claim/--no-claim", help="Use the savepoint's folder up, or copy its files.")
+]
+LeaveState = Annotated[
+    bool | None, typer.Option("--allow-non-restored-state", help="Leave behind what the pipeline no longer has.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what a restore would do, and change nothing.")]
 Parallelism = Annotated[int | None, typer.Option(help="Subtasks of each keyed vertex.")]
 
 
@@ -51,15 +68,17 @@ def run(  # noqa: PLR0913 - an option each
     *,
     checkpoints: Annotated[int | None, typer.Option(help="End after this many checkpoints.")] = None,
     duration: Annotated[str | None, typer.Option("--for", help="End after this time: 30s, 5m, 2h.")] = None,
-    until_caught_up: Annotated[
-        bool | None, typer.Option("--until-caught-up/--keep-waiting", help="End when caught up, or wait for more.")
-    ] = None,
+    until_caught_up: UntilCaughtUp = None,
     every_rows: Annotated[int | None, typer.Option(help="A checkpoint every so many rows.")] = None,
     interval: Annotated[str | None, typer.Option(help="A checkpoint every so often: 10s.")] = None,
     mode: Annotated[str | None, typer.Option(help="exactly_once or at_least_once.")] = None,
     unaligned: Annotated[bool | None, typer.Option(help="Let barriers overtake records.")] = None,
     retained: Annotated[int | None, typer.Option(help="Completed checkpoints to keep.")] = None,
     take_over: Annotated[bool | None, typer.Option("--take-over", help="Take the job from whoever holds it.")] = None,
+    from_: FromRow = None,
+    claim: Claim = None,
+    allow_non_restored_state: LeaveState = None,
+    dry_run: DryRun = False,
     warehouse: Warehouse = None,
     data: Data = None,
     parallelism: Parallelism = None,
@@ -67,9 +86,7 @@ def run(  # noqa: PLR0913 - an option each
     spark_cores: Annotated[int | None, typer.Option(help="Cores of a local Spark.")] = None,
     spark_memory: Annotated[str | None, typer.Option(help="Heap of a Spark that is started: 2g.")] = None,
     spark_connect: Annotated[str | None, typer.Option(help="A running Connect server: sc://host:port.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable.")
-    ] = None,
+    settings: OtherSettings = None,
 ) -> ExitCode:
     """Run one tick of a pipeline."""
     flags: dict[str, object] = {
@@ -82,6 +99,7 @@ def run(  # noqa: PLR0913 - an option each
         "unaligned": unaligned,
         "retained": retained,
         "take_over": take_over,
+        "allow_non_restored_state": allow_non_restored_state,
         "warehouse": warehouse,
         "data": data,
         "parallelism": parallelism,
@@ -91,9 +109,52 @@ def run(  # noqa: PLR0913 - an option each
         "spark_connect_url": spark_connect,
     }
     given = _layer(_pairs(settings or []) | {name: value for name, value in flags.items() if value is not None})
+    from jobs.cli.restore import Restoring  # noqa: PLC0415 - imports Spark's types
     from jobs.cli.run import run as run_tick  # noqa: PLC0415 - imports Spark
 
-    return run_tick(pipeline, given, _console(), _console(stderr=True))
+    return run_tick(pipeline, given, _console(), _console(stderr=True), Restoring(from_, claim, dry_run))
+
+
+@app.command()
+def savepoint(
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    *,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Make a self-contained copy of it there.")] = None,
+    dispose: Annotated[int | None, typer.Option(metavar="N", help="Delete savepoint N instead.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Take a savepoint: a running tick is asked for it, a job at rest needs none."""
+    from jobs.cli import savepoints  # noqa: PLC0415 - imports delta-rs
+
+    given = _layer({"warehouse": warehouse})
+    if dispose is None:
+        savepoints.savepoint(pipeline, to, given, _console(), _console(stderr=True))
+    elif to is None:
+        savepoints.dispose_savepoint(pipeline, dispose, given, _console())
+    else:
+        raise CommandError("--dispose deletes a savepoint, --to copies a new one: give one of them", ExitCode.USAGE)
+
+
+@app.command()
+def stop(
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    *,
+    drain: Annotated[bool, typer.Option("--drain", help="End the input first: what still waits is put out.")] = False,
+    suspend: Annotated[bool, typer.Option("--suspend", help="Keep what waits in the state.")] = False,
+    warehouse: Warehouse = None,
+) -> None:
+    """Stop the running tick with a savepoint."""
+    if drain == suspend:
+        raise CommandError(
+            f"say how to stop: 'tidemark stop {pipeline} --suspend' keeps in the state what waits, "
+            f"'tidemark stop {pipeline} --drain' puts it out first",
+            ExitCode.USAGE,
+        )
+    from checkpointing.messages import SavepointKind  # noqa: PLC0415 - imports pydantic
+    from jobs.cli.savepoints import stop_job  # noqa: PLC0415 - imports delta-rs
+
+    kind = SavepointKind.DRAIN if drain else SavepointKind.SUSPEND
+    stop_job(pipeline, kind, _layer({"warehouse": warehouse}), _console(), _console(stderr=True))
 
 
 @app.command()

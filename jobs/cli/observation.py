@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.cli.errors import CommandError
+from jobs.runtime.job_state import has_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import is_alive
@@ -38,12 +39,14 @@ class History:
     holder: str
 
     def record(self, checkpoint: int | None) -> CheckpointRecord:
-        """Return that checkpoint, the newest for None; raise CommandError naming those that are retained."""
+        """Return that checkpoint or savepoint, the newest checkpoint for None; raise CommandError naming those kept."""
         if not self.records:
             raise CommandError(
                 f"{self.job} has completed no checkpoint yet: run 'tidemark run {self.job}' until it has one"
             )
-        found = [row for row in self.records if checkpoint is None or row.checkpoint == checkpoint]
+        if checkpoint is None:
+            return next((row for row in self.records if row.kind is RowKind.CHECKPOINT), self.records[0])
+        found = [row for row in self.records if row.checkpoint == checkpoint]
         if not found:
             retained = ", ".join(str(row.checkpoint) for row in self.records)
             raise CommandError(
@@ -54,6 +57,13 @@ class History:
 
     def cut(self, checkpoint: CheckpointId) -> Published:
         """Return the recorded cut of a checkpoint; raise CommandError if it is not published yet."""
+        row = self.record(checkpoint)
+        if row.kind is RowKind.SAVEPOINT:
+            raise CommandError(
+                f"savepoint {checkpoint} of {self.job} publishes nothing, so it has no cut to read: copy it with "
+                f"'tidemark savepoint {self.job} --to DIR' when you take one, and read the copy's tables, or read "
+                f"checkpoint {row.parent}, after which it was taken"
+            )
         if checkpoint not in self.cuts:
             raise CommandError(
                 f"checkpoint {checkpoint} of {self.job} is committed, but its tables are not published yet: "
@@ -65,7 +75,7 @@ class History:
 def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
     """Return the checkpoint that the next tick begins from; None if the job never ran there."""
     warehouse = Warehouse(root, ProtocolPaths(job))
-    if not _has_run(warehouse):
+    if not has_run(warehouse):
         return None
     return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
 
@@ -73,7 +83,7 @@ def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
 def observe_history(root: Path, job: JobName) -> History:
     """Read a job's history from its warehouse; raise CommandError if the job never ran there."""
     warehouse = Warehouse(root, ProtocolPaths(job))
-    if not _has_run(warehouse):
+    if not has_run(warehouse):
         raise CommandError(
             f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
         )
@@ -87,12 +97,6 @@ def observe_history(root: Path, job: JobName) -> History:
     else:
         holder = f"held by {claim.holder}, generation {claim.generation}"
     return History(job, tuple(records), _published(warehouse), holder)
-
-
-def _has_run(warehouse: Warehouse) -> bool:
-    """Say whether both tables are there; a store would create what is missing, and a report may not."""
-    paths = warehouse.paths
-    return all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts))
 
 
 def _published(warehouse: Warehouse) -> dict[CheckpointId, Published]:

@@ -64,6 +64,10 @@ class Tally:
         self.lines.append(line)
         self.rows_committed += line.rows
 
+    def restarted(self) -> None:
+        """Take back the rows that no completed checkpoint covers: the next attempt reads them again."""
+        self.rows_read = min(self.rows_read, self.rows_committed)
+
     def rolled_forward(self, line: CheckpointLine) -> None:
         """Add a checkpoint that an older tick had committed: this one reads none of its rows."""
         self.lines.append(line)

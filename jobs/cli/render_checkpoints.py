@@ -8,7 +8,7 @@ from rich.text import Text
 
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.cli.quantities import count, moment, plural, seconds, size
 
 
@@ -22,16 +22,31 @@ def render_checkpoints(
         grid.columns[column].justify = "right"
     grid.columns[2].no_wrap = True
     for record in shown:
-        grid.add_row(*_cells(record), "published" if record.checkpoint in cuts else "not yet")
-    heading = Text.assemble((job, "bold"), f": {plural(len(shown), 'checkpoint')} retained")
+        grid.add_row(*_cells(record), _cut(record, cuts))
+    savepoints = sum(record.is_savepoint for record in shown)
+    retained = f": {plural(len(shown) - savepoints, 'checkpoint')} retained"
+    heading = Text.assemble((job, "bold"), retained, f", {plural(savepoints, 'savepoint')}" if savepoints else "")
     return Group(heading, grid, Text(holder, style="dim"))
+
+
+def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:
+    if record.kind is RowKind.SAVEPOINT:
+        return f"none; after {record.parent}"
+    return "published" if record.checkpoint in published else "not yet"
+
+
+def _kind(record: CheckpointRecord) -> str:
+    """A stop's savepoint is a checkpoint too: it is published, and what the next tick begins from."""
+    if record.kind is RowKind.CHECKPOINT and record.pinned:
+        return "savepoint, stopped"
+    return record.kind.value
 
 
 def _cells(record: CheckpointRecord) -> tuple[str, ...]:
     life = record.statistics
     return (
         str(record.checkpoint),
-        record.kind.value,
+        _kind(record),
         moment(life.triggered_ms),
         count(life.rows),
         seconds(life.committed_ms - life.triggered_ms),

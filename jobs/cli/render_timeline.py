@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from checkpointing.channel_items import Alignment
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import TableName
-from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord, VertexStatistics
+from checkpointing.identifiers import EdgeId, TableName
+from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord, VertexStatistics
 from jobs.cli.quantities import count, moment, plural, seconds, size
 from jobs.cli.render_checkpoints import state_files
 
@@ -33,22 +34,61 @@ def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment,
     """Return the epoch's life in order of time; of one instant, in the order in which it happens."""
     life = record.statistics
     found = [Moment(life.triggered_ms, "coordinator", f"barrier {record.checkpoint} triggered", "bold")]
+    flying = {was.vertex: Flying.of(was) for was in record.vertices}
     for vertex in life.vertices:
-        found.extend(_of_vertex(vertex))
+        found.extend(_of_vertex(vertex, flying.get(vertex.vertex, Flying())))
     found.append(Moment(life.committed_ms, "coordinator", "COMMIT POINT: the row is in `checkpoints`", "bold green"))
     if published_ms is not None:
         found.append(Moment(published_ms, "tables", "published, cut recorded", "green"))
     return tuple(sorted(found, key=lambda each: each.at_ms))
 
 
-def _of_vertex(vertex: VertexStatistics) -> Iterator[Moment]:
+def _of_vertex(vertex: VertexStatistics, flying: "Flying") -> Iterator[Moment]:
     for barrier in vertex.barriers:
         yield Moment(barrier.at_ms, vertex.vertex, f"barrier on {barrier.channel}", "yellow")
     if vertex.aligned_ms and vertex.barriers:
-        held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
-        yield Moment(vertex.aligned_ms, vertex.vertex, f"aligned after {seconds(vertex.alignment_ms)}, {held}")
+        yield Moment(vertex.aligned_ms, vertex.vertex, _passed(vertex, flying))
     if vertex.acknowledged_ms:
         yield Moment(vertex.acknowledged_ms, vertex.vertex, "acknowledged", "cyan")
+
+
+def _passed(vertex: VertexStatistics, flying: "Flying") -> str:
+    """How the barrier passed the vertex, and what that cost."""
+    held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
+    match vertex.alignment:
+        case Alignment.ALIGNED | Alignment.FORCED_ALIGNED:
+            return f"aligned after {seconds(vertex.alignment_ms)}, {held}"
+        case Alignment.AT_LEAST_ONCE:
+            return f"all barriers counted after {seconds(vertex.alignment_ms)}, none waited for"
+        case Alignment.UNALIGNED:
+            overtaken = f"the barrier overtook {flying}" if flying.rows else "there was nothing to overtake"
+            return f"unaligned: {overtaken}" + (f"; {held} until it turned" if vertex.bytes_held else "")
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """What a cut holds in flight: segments that an unaligned barrier overtook."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, was: VertexRecord, edge: EdgeId | None = None) -> "Flying":
+        """Add up what is on its way to a vertex, by all its edges or by one."""
+        segments = [
+            segment
+            for subtask in was.subtasks
+            for held in subtask.in_flight
+            for segment in held.segments
+            if edge in (None, held.channel.edge)
+        ]
+        return cls(sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments))
+
+    def __str__(self) -> str:
+        """Return it as a user reads it."""
+        return f"{plural(self.rows, 'row')}, {size(self.size_bytes)}"
 
 
 def render_timeline(
@@ -61,6 +101,7 @@ def render_timeline(
         _work(record.statistics.vertices),
         _tables(record.tables, versions),
         _state(record),
+        *_in_flight(record.vertices),
         _positions(record.vertices),
     )
 
@@ -73,8 +114,16 @@ def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:
         (f"{record.kind.value} {record.checkpoint}", "bold"),
         f" of {record.job}, {parent}, generation {record.generation}: {plural(life.rows, 'row')}, ",
         f"triggered {moment(life.triggered_ms)} UTC, committed after {seconds(committed_ms)}, ",
-        "not published yet" if published_ms is None else f"published after {seconds(published_ms - life.triggered_ms)}",
+        _published(record, published_ms),
     )
+
+
+def _published(record: CheckpointRecord, published_ms: int | None) -> str:
+    if record.kind is RowKind.SAVEPOINT:
+        return "publishes nothing"
+    if published_ms is None:
+        return "not published yet"
+    return f"published after {seconds(published_ms - record.statistics.triggered_ms)}"
 
 
 def _timeline(found: tuple[Moment, ...], start_ms: int) -> Grid:
@@ -118,6 +167,15 @@ def _state(record: CheckpointRecord) -> Text:
         f"{plural(len(files), 'file')}, {size(sum(file.bytes for file in files))} in all; ",
         "a checkpoint refers to files, it does not copy them",
     )
+
+
+def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
+    """A line for each edge on which the cut holds rows in flight; no line if there are none."""
+    for was in vertices:
+        edges = {held.channel.edge: None for subtask in was.subtasks for held in subtask.in_flight}
+        for edge in edges:
+            way = f"from {edge.upstream} to {edge.downstream}; a restore begins with them"
+            yield Text.assemble(("in flight ", "bold"), f"{Flying.of(was, edge)} {way}")
 
 
 def _positions(vertices: tuple[VertexRecord, ...]) -> Grid:

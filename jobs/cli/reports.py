@@ -15,13 +15,13 @@ from jobs.settings import InvalidSettingsError, Layer, folder
 
 def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:
     """Show the retained checkpoints of a job and who holds it."""
-    history = observe_history(_warehouse(given), _job(pipeline))
+    history = observe_history(warehouse_folder(given), job_named(pipeline))
     out.print(render_checkpoints(history.job, history.records, history.cuts, history.holder))
 
 
 def show_checkpoint(pipeline: str, checkpoint: int | None, given: Layer, out: Console) -> None:
     """Show the life of one epoch, the newest for None."""
-    history = observe_history(_warehouse(given), _job(pipeline))
+    history = observe_history(warehouse_folder(given), job_named(pipeline))
     record = history.record(checkpoint)
     published = history.cuts.get(record.checkpoint)
     if published is None:
@@ -32,21 +32,23 @@ def show_checkpoint(pipeline: str, checkpoint: int | None, given: Layer, out: Co
 
 def show_cut(pipeline: str, checkpoint: int | None, given: Layer, out: Console) -> None:
     """Show how to read all tables as of one checkpoint, the newest for None."""
-    root = _warehouse(given)
-    history = observe_history(root, _job(pipeline))
+    root = warehouse_folder(given)
+    history = observe_history(root, job_named(pipeline))
     record = history.record(checkpoint)
     cut = history.cut(record.checkpoint).versions
     out.print(render_cut(history.job, record.checkpoint, root, cut), soft_wrap=True)
 
 
-def _job(pipeline: str) -> JobName:
+def job_named(pipeline: str) -> JobName:
+    """Return a pipeline's job; raise CommandError for a name that no pipeline may have."""
     try:
         return job_name(pipeline)
     except InvalidNameError as error:
         raise CommandError(f"{error}; write the name of a pipeline, such as flights", ExitCode.USAGE) from error
 
 
-def _warehouse(given: Layer) -> Path:
+def warehouse_folder(given: Layer) -> Path:
+    """Return the warehouse of a command; raise CommandError for a variable of the environment that is no setting."""
     try:
         return folder("warehouse", given)
     except InvalidSettingsError as error:

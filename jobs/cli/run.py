@@ -19,6 +19,7 @@ from jobs.cli.observation import History, newest_restorable, observe_history
 from jobs.cli.progress import Tally
 from jobs.cli.render_flights import render_accounting, render_routes
 from jobs.cli.render_summary import render_caught_up, render_done, render_lines, render_places
+from jobs.cli.restore import Restoring, restore
 from jobs.cli.rows_ahead import rows_ahead
 from jobs.launch import Launch
 from jobs.runtime.failures import JobHeldError
@@ -28,7 +29,7 @@ from jobs.settings import Layer
 DEMO: Final = "flights"
 
 
-def run(reference: str, given: Layer, out: Console, progress: Console) -> ExitCode:
+def run(reference: str, given: Layer, out: Console, progress: Console, restoring: Restoring | None = None) -> ExitCode:
     """Run one tick of the pipeline; reports go to `out`, what happens meanwhile to `progress`.
 
     Raises CommandError with the exit code that fits: wrong settings, a job held by another, a failed tick.
@@ -36,6 +37,8 @@ def run(reference: str, given: Layer, out: Console, progress: Console) -> ExitCo
     _quiet_logs()
     started = prepared(reference, given)
     _check_input(started)
+    if not restore(started, restoring or Restoring(), out, progress):
+        return ExitCode.DONE
     _check_java(started)
     tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.settings.warehouse, started.plan.job)))
     with display_for(progress, tally) as display:

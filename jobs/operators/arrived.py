@@ -16,6 +16,9 @@ from jobs.state.merge import KEY_GROUP
 
 TAG = "_input"
 
+WAKING = -1
+"""The tag of a row that is no input's and only makes its subtask run."""
+
 
 def struct_column(tag: int) -> str:
     """Return the name of the struct column of the input with this tag."""

@@ -3,7 +3,8 @@
 Whichever comes first waits in keyed state: left rows in `waiting`, the right row in `right`, for good.
 A key has one right row: the first micro-batch that brings one decides, and among several in one
 micro-batch the smallest by its columns, nulls first, so that a repeated run chooses the same. A null
-in the key matches nothing: such left rows wait, such right rows are dropped.
+in the key matches nothing: such left rows wait, such right rows are dropped. When the input ends, who
+waits goes on without a right row; one that comes later meets no such left row any more.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,13 @@ class EnrichFunction:
         waiting = self._waiting(found.filter(~is_known).drop(RIGHT), state.schema)
         new = pl.concat([known.with_columns(pl.lit(None, dtype=state.schema[WAITING]).alias(WAITING)), waiting])
         return Processed(state=new, output=output)
+
+    def end_of_input(self, state: pl.DataFrame) -> Processed:
+        """Return the left rows that still wait, null in what a right row would have given them; `right` stays."""
+        gained = _fields(state.schema[RIGHT])
+        nulls = [pl.lit(None, dtype=kind).alias(name) for name, kind in gained.items()]
+        output = _released(state, _fields(state.schema[WAITING]).names()).with_columns(nulls)
+        return Processed(state=state.filter(pl.col(RIGHT).is_not_null()), output=output)
 
     def _known(self, right: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
         """Return (keys, right) of every touched key whose right row is known."""
@@ -81,6 +89,12 @@ def enrich_schema(left: StructType, right: StructType, columns: Sequence[str]) -
 def _released(state: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     rows = state.filter(pl.col(WAITING).list.len() > 0).select(WAITING).explode(WAITING).unnest(WAITING)
     return rows.select(columns)
+
+
+def _fields(kind: pl.DataType) -> pl.Schema:
+    """Return names and types of the fields of a struct, or of the structs in a list."""
+    inner = kind.inner if isinstance(kind, pl.List) else kind
+    return pl.Schema(inner.to_schema() if isinstance(inner, pl.Struct) else {})
 
 
 def _sortable(rows: pl.DataFrame) -> list[str]:

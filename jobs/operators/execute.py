@@ -6,6 +6,7 @@ reached answers with an empty output.
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -16,16 +17,25 @@ from checkpointing.identifiers import Generation, JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.inputs import read_input
-from jobs.operators.keyed_job import keyed_job, misfit_paths
+from jobs.operators.keyed_job import keyed_job, misfit_paths, must_wake
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.sinks.staged_files import StagedFiles
+from jobs.state.worker_copy import NO_USES, CopyUses
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A micro-batch that ran: its answer, and where its tasks met their state (D5)."""
+
+    finished: MicroBatchFinished
+    copies: CopyUses
 
 
 def run_micro_batch(
     spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
-) -> MicroBatchFinished:
+) -> MicroBatch:
     """Run the micro-batch as one Spark job and return what each subtask wrote.
 
     `warehouse` must be the same folder for the driver and every task. May be called from several
@@ -36,18 +46,19 @@ def run_micro_batch(
         tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
     except (PySparkException, InvalidSpecError) as error:
         raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
-    return MicroBatchFinished(
+    finished = MicroBatchFinished(
         vertex=effect.vertex,
         micro_batch=effect.micro_batch,
         outputs=_outputs(plan, tasks),
         duration_ms=round((time.monotonic() - started) * 1000),
     )
+    return MicroBatch(finished, sum((task.copies for task in tasks), NO_USES))
 
 
 def _job(
     spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
 ) -> DataFrame | None:
-    """Return the lazy job, or None if there is nothing to read."""
+    """Return the lazy job, or None if there is nothing to read and no state to see to."""
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
     rows = {
         entry.input: frame
@@ -58,7 +69,7 @@ def _job(
         case StatelessSpec() as spec:
             return stateless_job(spec, list(rows.values()), writer) if rows else None
         case KeyedSpec() as spec:
-            needed = rows or misfit_paths(spec, effect)
+            needed = rows or misfit_paths(spec, effect) or must_wake(spec, effect)
             return keyed_job(spark, spec, effect, rows, writer) if needed else None
         case _ as unreachable:
             assert_never(unreachable)

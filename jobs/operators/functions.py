@@ -1,8 +1,11 @@
-"""What a keyed function is: rows of one micro-batch and the state of the touched keys in, both anew out."""
+"""What a keyed function is: rows of one micro-batch and the state of the touched keys in, both anew out.
+
+A function that holds rows back says besides what becomes of them once nothing more will come.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import polars as pl
 
@@ -30,5 +33,19 @@ class KeyedFunction(Protocol):
 
         `inputs` holds a frame per input, empty where the micro-batch brought nothing; the order of
         rows in it means nothing. `state` holds one row per touched key that has state.
+        """
+        ...
+
+
+@runtime_checkable
+class EndsInput(Protocol):
+    """What a keyed function has besides if it holds rows back (Flink: `BoundedMultiInput.endInput`, F4)."""
+
+    def end_of_input(self, state: pl.DataFrame) -> Processed:
+        """Return the new state and the output now that no row will follow on any input.
+
+        `state` holds one row per key of the subtask's range that has state, the last rows processed. A key
+        that is absent from the new state has none any more; a key that had none may not get one. Called
+        once per drain: rows may follow later all the same, and then meet the state that this leaves.
         """
         ...

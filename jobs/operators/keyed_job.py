@@ -17,7 +17,8 @@ from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import Generation
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.operators.arrived import TAG, struct_column
+from jobs.operators.arrived import TAG, WAKING, struct_column
+from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, staged_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
@@ -45,9 +46,12 @@ def keyed_job(
     if misfits:
         rows = staged_rows(spark, spec.output, misfits, Path(writer.root))
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
+    arriving = [_exchange_rows(branch, spec.max_parallelism) for branch in branches]
+    if must_wake(spec, effect):
+        arriving.append(_waking_rows(spark, spec))
     subtask = F.expr(f"cast({KEY_GROUP} * {spec.parallelism} div {spec.max_parallelism} as int)")
     return (
-        _exchanged(branches, spec)
+        _exchanged(arriving)
         .repartitionById(spec.parallelism, subtask)
         .mapInArrow(_task(spec, effect, writer).run, REPORT_SCHEMA)
     )
@@ -66,15 +70,33 @@ def misfit_paths(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
+def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
+    """Return whether subtasks must run for their state's sake, whatever rows there are: it ends, or is outdated."""
+    ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
+    return ends or bool(_outdated(spec, effect))
+
+
+def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
+    """Return the subtasks whose live state has other columns than the declared ones."""
+    held = enumerate(effect.state if spec.outdated else ())
+    return frozenset(subtask for subtask, files in held if any(keyed.file.path in spec.outdated for keyed in files))
+
+
 def _input_branch(keyed: KeyedInput, tag: int, rows: DataFrame) -> _Branch:
     combined = rows if keyed.combine is None else keyed.combine(rows)
     return tag, combined, keyed.schema, keyed.keys
 
 
-def _exchanged(branches: Sequence[_Branch], spec: KeyedSpec) -> DataFrame:
-    """Return the rows of all branches in the layout of the exchange; a struct column is null under another's tag."""
-    rows = [_exchange_rows(branch, spec.max_parallelism) for branch in branches]
+def _exchanged(rows: Sequence[DataFrame]) -> DataFrame:
+    """Return all rows in the layout of the exchange; a struct column is null under another's tag."""
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+
+
+def _waking_rows(spark: SparkSession, spec: KeyedSpec) -> DataFrame:
+    """Return one row per subtask that belongs to no input: Spark would optimise an empty exchange away."""
+    firsts = [range_of(subtask, spec.parallelism, spec.max_parallelism).first for subtask in range(spec.parallelism)]
+    listed = ", ".join(str(first) for first in firsts)
+    return spark.range(0, 1, 1, 1).selectExpr(f"explode(array({listed})) as {KEY_GROUP}", f"{WAKING} as {TAG}")
 
 
 def _exchange_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
@@ -103,10 +125,12 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         state_schema=arrow_schema(spec.state),
         output_schema=arrow_schema(spec.output),
         state=effect.state or ((),) * spec.parallelism,
-        policy=spec.compaction,
+        backend=spec.backend,
         target=_target(spec, effect),
         channel=paths.channel(spec.vertex) if spec.emits and not kept else None,
         emits=spec.emits,
+        end_of_input=effect.end_of_input,
+        outdated=_outdated(spec, effect),
     )
 
 

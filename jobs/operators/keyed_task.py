@@ -11,20 +11,21 @@ import polars as pl
 import pyarrow as pa
 from pyspark import TaskContext
 
-from checkpointing.handles import FileHandle, KeyedFile, Version
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.arrived import Arrived, take_apart
-from jobs.operators.functions import KeyedFunction, Processed
+from jobs.operators.functions import EndsInput, KeyedFunction, Processed
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
-from jobs.state.compaction import CompactionPolicy
+from jobs.state.backends import StateBackend
 from jobs.state.failures import KeyGroupError
 from jobs.state.frames import arrow_of, conform, empty_frame
 from jobs.state.key_groups import KeyGroupRange, range_of
-from jobs.state.merge import KEY_GROUP, change_of, of_keys
+from jobs.state.merge import KEY_GROUP, StateChange, apply_change, change_of, of_keys, superseded
 from jobs.state.upsert_range import UpsertRange
+from jobs.state.worker_copy import COPIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,9 @@ class UpsertTarget:
 class KeyedTask:
     """What the tasks of one micro-batch need; `state[i]` are subtask i's live state files, oldest first.
 
-    `channel` takes output that is handed on but kept in no append table; None if none is.
+    `channel` takes output that is handed on but kept in no append table; None if none is. With
+    `end_of_input` the function, if it can, ends every key of the range after the rows. Subtasks that
+    are `outdated` rewrite their range in the declared columns, rows or none.
     """
 
     operator: str
@@ -73,10 +76,12 @@ class KeyedTask:
     state_schema: pa.Schema
     output_schema: pa.Schema
     state: tuple[tuple[KeyedFile, ...], ...]
-    policy: CompactionPolicy
+    backend: StateBackend
     target: AppendTarget | UpsertTarget | None
     channel: TableName | None
     emits: bool
+    end_of_input: bool = False
+    outdated: frozenset[int] = frozenset()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out one subtask's share and yield its report; an untouched subtask yields nothing.
@@ -93,7 +98,7 @@ class KeyedTask:
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""
         arrived = take_apart(batches, [layout.schema for layout in self.inputs] + self._range_schemas())
-        if arrived.rows == 0 and not self._is_replaced(subtask):
+        if arrived.rows == 0 and not self._must_run(subtask):
             return
         own = range_of(subtask, self.parallelism, self.max_parallelism)
         _require_own(self.operator, subtask, own, arrived)
@@ -110,22 +115,46 @@ class KeyedTask:
             staged=self._staged(written),
             state=state,
             ranges=self._ranges(subtask, own, arrived, output),
+            copies=COPIES.take_uses(),
         )
 
     def _process(
         self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
     ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
-        if touched.is_empty():
+        ends = self.function if self.end_of_input and isinstance(self.function, EndsInput) else None
+        if touched.is_empty() and ends is None and not state.outdated:
             return empty_frame(self.output_schema), ()
         loaded = state.load()
-        before = of_keys(loaded, touched, self.keys)
-        result = self._call([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
-        delta = change_of(before, result.state, touched, self.keys)
-        files = () if delta.is_empty() else (state.write(loaded, delta),)
-        return result.output, files
+        output, delta = self._of_rows(loaded, rows, touched)
+        if ends is not None:
+            last, ended = self._of_end(
+                ends, apply_change(loaded, StateChange(KeyedFileKind.DELTA, state.range, delta), self.keys)
+            )
+            output, delta = pl.concat([output, last]), superseded(delta, ended, self.keys)
+        return output, (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
 
-    def _call(self, rows: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        result = self.function.process(rows, state)
+    def _of_rows(
+        self, loaded: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the output of the rows and the delta that they make of the state."""
+        before = of_keys(loaded, touched, self.keys)
+        if touched.is_empty():
+            return empty_frame(self.output_schema), change_of(before, before.drop(KEY_GROUP), touched, self.keys)
+        result = self._conformed(
+            self.function.process([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
+        )
+        return result.output, change_of(before, result.state, touched, self.keys)
+
+    def _of_end(self, function: EndsInput, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the output of the end of input and the delta that it makes of all the range's state."""
+        before = state.drop(KEY_GROUP)
+        result = self._conformed(function.end_of_input(before))
+        every = state.select(KEY_GROUP, *self.keys)
+        touched = every.clear() if result.state.equals(before) else every
+        after = before.clear() if touched.is_empty() else result.state
+        return result.output, change_of(of_keys(state, touched, self.keys), after, touched, self.keys)
+
+    def _conformed(self, result: Processed) -> Processed:
         return Processed(
             state=conform(result.state, self.state_schema, self.operator, "state"),
             output=conform(result.output, self.output_schema, self.operator, "output"),
@@ -159,6 +188,11 @@ class KeyedTask:
         current = arrived.frames[-1].drop(KEY_GROUP) if files is None else upsert.load()
         return (RangeFiles(self.target.table, upsert.write(current, output)),)
 
+    def _must_run(self, subtask: int) -> bool:
+        """Say whether there is work for a subtask that no row reached."""
+        ends = self.end_of_input and isinstance(self.function, EndsInput) and bool(self.state[subtask])
+        return ends or subtask in self.outdated or self._is_replaced(subtask)
+
     def _is_replaced(self, subtask: int) -> bool:
         return isinstance(self.target, UpsertTarget) and self.target.files[subtask] is None
 
@@ -175,7 +209,8 @@ class KeyedTask:
             files=self.state[subtask],
             writer=self.writer,
             version=self.version,
-            policy=self.policy,
+            backend=self.backend,
+            outdated=subtask in self.outdated,
         )
 
     def _upsert_range(self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...]) -> UpsertRange:

@@ -15,19 +15,24 @@ from pyspark.sql.types import StringType, StructField, StructType
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.snapshots import RangeFiles
+from jobs.state.worker_copy import NO_USES, CopyUses
 
 REPORT_SCHEMA = StructType([StructField("report", StringType())])
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The files that one task wrote for its subtask; the fields mean what SubtaskOutput's do."""
+    """The files that one task wrote for its subtask; the fields mean what SubtaskOutput's do.
+
+    `copies` tells whether the worker had the subtask's state in memory (D5).
+    """
 
     subtask: int
     emitted: tuple[FileHandle, ...] = ()
     staged: tuple[tuple[TableName, FileHandle], ...] = ()
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
+    copies: CopyUses = NO_USES
 
 
 def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
@@ -48,6 +53,7 @@ def report_from(text: str) -> TaskReport:
             RangeFiles(TableName(entry["table"]), tuple(_keyed_file(file) for file in entry["files"]))
             for entry in fields["ranges"]
         ),
+        copies=CopyUses(**fields["copies"]),
     )
 
 

@@ -16,7 +16,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from jobs.operators.functions import KeyedFunction
-from jobs.state.compaction import CompactionPolicy
+from jobs.state.backends import IncrementalBackend, StateBackend
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps folded into the job of whoever consumes them; must be deterministic."""
@@ -111,7 +111,8 @@ class KeyedSpec:
     `state` is the schema of a state row: the key columns (named as in the first input), then the
     function's own. `output` is the schema of what the function puts out: it goes to `table` if there
     is one and to the downstream channels if `emits`. An upsert table's keys must contain the
-    vertex's keys, under their names: then all rows of a table key meet in one subtask.
+    vertex's keys, under their names: then all rows of a table key meet in one subtask. `outdated` are
+    the paths of restored state files with other columns: whichever subtask holds one rewrites its range.
     """
 
     vertex: VertexId
@@ -123,7 +124,8 @@ class KeyedSpec:
     output: StructType
     table: StagedTable | None = None
     emits: bool = True
-    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    backend: StateBackend = field(default_factory=IncrementalBackend)
+    outdated: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:

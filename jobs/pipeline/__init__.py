@@ -5,17 +5,23 @@ refused on the line that is wrong. Nothing runs here and no Spark session is nee
 declared, and the planner makes vertices of what was written.
 """
 
+from jobs.operators.functions import EndsInput, KeyedFunction, Processed
 from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
 
 __all__ = [
     "AggregateColumn",
+    "CheckpointListener",
     "ConnectedStreams",
+    "EndsInput",
     "InvalidPipelineError",
+    "KeyedFunction",
     "KeyedStream",
     "Pipeline",
+    "Processed",
     "Stream",
     "count",
     "max_of",

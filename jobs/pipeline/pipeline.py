@@ -5,6 +5,7 @@ from checkpointing.identifiers import job_name, vertex_id
 from jobs.pipeline.columns import require_unique
 from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.streams import Stream
 from jobs.sources.port import Source, read_schema
 
@@ -24,6 +25,7 @@ class Pipeline:
             raise InvalidPipelineError(f"pipeline {name}: parallelism is {parallelism}, it must be at least 1")
         self.config = config or CheckpointConfig()
         self.parallelism = parallelism
+        self.listeners: tuple[CheckpointListener, ...] = ()
         self._declarations = Declarations(name)
 
     def source(self, id: str, source: Source, *, rows_per_epoch: int | None = None) -> Stream:  # noqa: A002 - its name
@@ -39,6 +41,15 @@ class Pipeline:
         require_unique(f"source {id}", rows.names)
         self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch))
         return Stream(self._declarations, name, (), rows)
+
+    def listen(self, listener: CheckpointListener) -> "Pipeline":
+        """Tell the listener what becomes of each checkpoint, after those declared before; return the pipeline.
+
+        It runs in the tick's process, in a thread of its own. What it raises is logged and shown, and fails
+        neither the checkpoint nor the tick.
+        """
+        self.listeners = (*self.listeners, listener)
+        return self
 
     def vertices(self) -> tuple[Declared, ...]:
         """Return what was declared, in topological order."""

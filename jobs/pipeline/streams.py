@@ -223,7 +223,10 @@ class KeyedStream:
         return _declared(self.stream.declarations, vertex)
 
     def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
-        """Run a keyed function; `state` has its own columns (the keys come before them)."""
+        """Run a keyed function; `state` has its own columns (the keys come before them).
+
+        A function that holds rows back also has `end_of_input` (see `EndsInput`), which a drain calls.
+        """
         return _processed((self,), id, function, state, output)
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
@@ -258,8 +261,8 @@ class ConnectedStreams:
     def enrich(self, id: str, *columns: str) -> Stream:  # noqa: A002 - its name
         """Give each left row these columns of the right row of its key, once that is known, whichever came first.
 
-        A left row without one waits in keyed state. Raises InvalidNameError, InvalidPipelineError for a column that
-        the right rows lack or the left rows have.
+        A left row without one waits in keyed state, until a drain sends it on with nulls. Raises InvalidNameError,
+        InvalidPipelineError for a column that the right rows lack or the left rows have.
         """
         name, where = vertex_id(id), f"vertex {id}"
         left, right = self.left.stream.schema, self.right.stream.schema
@@ -274,7 +277,10 @@ class ConnectedStreams:
         return _declared(self.left.stream.declarations, EnrichVertex(name, inputs, schema, columns))
 
     def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
-        """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them)."""
+        """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
+
+        A function that holds rows back also has `end_of_input` (see `EndsInput`), which a drain calls.
+        """
         return _processed((self.left, self.right), id, function, state, output)
 
 

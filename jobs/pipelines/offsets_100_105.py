@@ -5,6 +5,9 @@ channel while records of epoch 2 are behind it and the other channel's barrier i
 Aligned, the count leaves those records until both barriers are there: its state holds exactly 205
 records. At least once it takes them: the snapshot holds records 100.. of the fast split, while the
 positions say 100 and 105. Whoever fails now and restores reads them again and counts them twice.
+
+The positions are committed outside too, `offsets_100_105/committed.json` in the data folder: after each
+completed checkpoint, so others who look there never see rows counted that a restore would take back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +22,7 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.pipeline import Pipeline, count, max_of
+from jobs.sources.committed_positions import CommitsToFile
 from jobs.sources.port import Source
 from jobs.sources.sequence import SequenceSource
 
@@ -72,11 +76,17 @@ class TwoWaves:
             self._exhausted.add(split)
 
 
-def build(_data: Path) -> Pipeline:
+def committed_file(data: Path) -> Path:
+    """Return where the example commits its positions outside."""
+    return data / "offsets_100_105" / "committed.json"
+
+
+def build(data: Path) -> Pipeline:
     """Return the example; it makes its records itself. The mode is the configuration's: exactly once by default."""
     pipeline = Pipeline("offsets_100_105", config=CONFIG, parallelism=1)
+    numbers = CommitsToFile(TwoWaves(SequenceSource(ALL), FIRST_WAVE), committed_file(data))
     (
-        pipeline.source("numbers", TwoWaves(SequenceSource(ALL), FIRST_WAVE))
+        pipeline.source("numbers", numbers)
         .key_by("split")
         .aggregate("counts", records=count(), last=max_of("n"))
         .upsert("example/counts")

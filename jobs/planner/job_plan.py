@@ -11,6 +11,7 @@ from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, spl
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.listening import CheckpointListener
 from jobs.quality.expectation import Suite
 from jobs.sources.port import Source
 
@@ -31,6 +32,7 @@ class JobPlan:
     table_schemas: Mapping[TableName, pa.Schema]
     suites: Mapping[TableName, Suite]
     rows_per_epoch: Mapping[VertexId, int]
+    listeners: tuple[CheckpointListener, ...] = ()
 
     @property
     def modes(self) -> dict[TableName, TableMode]:

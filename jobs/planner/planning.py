@@ -1,10 +1,11 @@
 """The planner: what a pipeline declares becomes vertices, edges and tables, and what nothing uses is refused."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
 
 import pyarrow as pa
 
-from checkpointing.config import CheckpointConfig
+from checkpointing.config import CheckpointConfig, StateBackendKind
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
@@ -18,6 +19,7 @@ from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
 from jobs.state.backend import state_file_schema
+from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
 
 
 def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: CheckpointConfig | None = None) -> JobPlan:
@@ -35,6 +37,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex)),
         parallelism=pipeline.parallelism if parallelism is None else parallelism,
         max_parallelism=used.max_parallelism,
+        backend=_backend(used),
     )
     plans = {vertex.id: vertex_plan(vertex, around) for vertex in vertices if not isinstance(vertex, SourceVertex)}
     sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
@@ -51,7 +54,20 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         table_schemas=dict(_schemas(pipeline.name, plans)),
         suites=suites,
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
+        listeners=pipeline.listeners,
     )
+
+
+def _backend(config: CheckpointConfig) -> StateBackend:
+    match config.state_backend:
+        case StateBackendKind.INCREMENTAL:
+            return IncrementalBackend()
+        case StateBackendKind.FULL:
+            return FullBackend()
+        case StateBackendKind.MEMORY:
+            return MemoryBackend(config.memory_state_limit_bytes)
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def _require_all_read(job: JobName, vertices: Sequence[Declared]) -> None:
@@ -104,7 +120,7 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
         for table in _output_tables(planned):
             yield table.name, arrow_schema(table.schema)
         if isinstance(planned.spec, KeyedSpec):
-            yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state))
+            yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)
 
 
 def _suites(vertices: Sequence[Declared]) -> dict[TableName, Suite]:

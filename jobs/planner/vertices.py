@@ -1,7 +1,7 @@
 """One declared vertex as the operators run it: its specification and its inputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from pyspark.sql.types import StructType
@@ -32,21 +32,25 @@ from jobs.pipeline.declarations import (
     inputs_of,
 )
 from jobs.pipeline.steps import in_turn
+from jobs.state.backends import StateBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What a vertex's plan depends on beside itself: the others by id, who is read, how wide keyed vertices are."""
+    """What a vertex's plan depends on beside itself: the others by id, who is read, how keyed vertices run."""
 
     vertices: Mapping[VertexId, Declared]
     read: frozenset[VertexId]
     parallelism: int
     max_parallelism: int
+    backend: StateBackend
 
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming it, if no job can run it."""
-    return VertexPlan(_spec(vertex, around), tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
+    spec = _spec(vertex, around)
+    kept = replace(spec, backend=around.backend) if isinstance(spec, KeyedSpec) else spec
+    return VertexPlan(kept, tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
 
 
 def _input_plan(reads: Input, around: Around) -> InputPlan:

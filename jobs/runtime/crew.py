@@ -1,6 +1,7 @@
 """The threads that carry out slow effects: some for Spark jobs, some for files, so that neither waits for the other.
 
-A micro-batch takes seconds; the commit path, which takes milliseconds, never queues behind it.
+A micro-batch takes seconds; the commit path, which takes milliseconds, never queues behind it. Notices have one
+thread, which keeps their order: a user's code runs in it, and may take its time.
 """
 
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from checkpointing.messages import Fact, RunMicroBatch
+from checkpointing.messages import Fact, NotifyAborted, NotifyComplete, RunMicroBatch
 from jobs.runtime.boundaries import CarriedOut, boundary_of
 
 SPARK_THREADS: Final = 4
@@ -45,12 +46,12 @@ class Crew:
         self._answer = answer
         self._spark = ThreadPoolExecutor(SPARK_THREADS, thread_name_prefix="micro-batch")
         self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="effect")
+        self._notices = ThreadPoolExecutor(1, thread_name_prefix="notice")
         self._running: dict[Future[None], str] = {}
 
     def start(self, effect: CarriedOut) -> None:
         """Begin to carry out an effect. Only the driver's thread may call this."""
-        pool = self._spark if isinstance(effect, RunMicroBatch) else self._files
-        future = pool.submit(self._carry_out, effect)
+        future = self._pool(effect).submit(self._carry_out, effect)
         self._running[future] = boundary_of(effect)
         self._running = {each: name for each, name in self._running.items() if not each.done()}
 
@@ -58,8 +59,20 @@ class Crew:
         """Start no waiting micro-batch any more, wait for all else; return what still runs after the timeout."""
         self._spark.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False)
-        _, late = wait(self._running, timeout=timeout_ms / 1000)
+        self._notices.shutdown(wait=False)
+        # A future that is cancelled in the queue never becomes what `wait` calls done.
+        begun = [each for each in self._running if not each.cancelled()]
+        _, late = wait(begun, timeout=timeout_ms / 1000)
         return tuple(sorted(self._running[each] for each in late))
+
+    def _pool(self, effect: CarriedOut) -> ThreadPoolExecutor:
+        match effect:
+            case RunMicroBatch():
+                return self._spark
+            case NotifyComplete() | NotifyAborted():
+                return self._notices
+            case _:
+                return self._files
 
     def _carry_out(self, effect: CarriedOut) -> None:
         try:

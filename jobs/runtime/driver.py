@@ -4,12 +4,14 @@ The door decides everything; the driver alone reads the clock, and tells the tim
 loop ends when the door says so, or loudly where the door or an effect raises what nobody foresaw.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol, assert_never
 
+from checkpointing.commit.recovery import completion
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
@@ -27,13 +29,17 @@ from checkpointing.messages import (
     RecordCut,
     RowAppended,
     RunMicroBatch,
+    SavepointFailed,
+    SavepointTaken,
+    StopRequested,
     TickOutcome,
     TimeAdvanced,
     WakeAt,
 )
+from checkpointing.trace import TickBroken, TickStarted, Traced
 from jobs.runtime.crew import Answer, Crew, EffectBroke, Handlers
 from jobs.runtime.listener import Narrator
-from jobs.runtime.trace import TickBroken, TickStarted, Traced, TraceWriter
+from jobs.runtime.trace import TraceWriter
 
 IDLE_WAIT_MS = 1_000
 """Longest sleep: time is told at least this often."""
@@ -63,15 +69,37 @@ class DoorFailedError(RuntimeError):
 
 
 class Inbox:
-    """Where facts come in, from any thread and from signal handlers; the driver takes them out one by one."""
+    """Where facts come in, from any thread and from signal handlers; the driver takes them out one by one.
+
+    A tick has one, and each of its attempts one of its own, so that what an attempt's effects still answer
+    when it is over reaches no other.
+    """
 
     def __init__(self) -> None:
         """Begin empty."""
         self._queue: SimpleQueue[Answer] = SimpleQueue()
+        self._open = self._queue
+        """Where facts go now: this inbox, or the attempt's that runs."""
+        self.stop_requested = False
+        """Whether a StopRequested was ever handed in: then no attempt follows on one that failed."""
 
     def put(self, answer: Answer) -> None:
-        """Hand in a fact."""
-        self._queue.put(answer)
+        """Hand in a fact: to the attempt that runs, if one does."""
+        if isinstance(answer, StopRequested):
+            self.stop_requested = True
+        self._open.put(answer)
+
+    @contextmanager
+    def attempt(self) -> "Iterator[Inbox]":
+        """Give the attempt within this block an inbox, and with it what waits here and what comes in meanwhile."""
+        inbox = Inbox()
+        self._open = inbox._queue
+        while (waiting := self.get(0)) is not None:
+            inbox.put(waiting)
+        try:
+            yield inbox
+        finally:
+            self._open = self._queue
 
     def get(self, timeout_ms: int) -> Answer | None:
         """Return the oldest fact, or None if none comes in time."""
@@ -115,6 +143,8 @@ class Driver:
     def run(self, setup: JobSetup, drain_ms: int) -> tuple[EndTick, tuple[str, ...]]:
         """Drive the door of that set-up until it ends; return how, and which effects still run `drain_ms` later.
 
+        The completion of the restored checkpoint is told once more, before all else: whoever published it may
+        have died before it was told (Flink: at least once, a late one is a no-op).
         Raises DoorFailedError if the door raises; the effects are waited for then too.
         """
         try:
@@ -127,6 +157,8 @@ class Driver:
     def _loop(self, setup: JobSetup) -> EndTick:
         now_ms = self._clock.now_ms()
         self._note(TickStarted(setup, now_ms))
+        if setup.restored is not None:
+            self._crew.start(completion(setup.restored))
         self._step(lambda: self._door.start(now_ms))
         while self._end is None:
             self._turn(self._inbox.get(self._patience_ms()))
@@ -171,6 +203,8 @@ class Driver:
                     self._wake_ms = effect.at_ms
                 case EndTick():
                     self._end = effect
+                case SavepointTaken() | SavepointFailed():
+                    continue  # the narrator has seen it
                 case (
                     PollSource()
                     | RunMicroBatch()

@@ -7,6 +7,7 @@ from typing import Final, assert_never
 
 import structlog
 
+from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -35,6 +36,7 @@ from jobs.quality.judge import Judge
 from jobs.runtime.boundaries import Boundary, CarriedOut, around, boundary_of
 from jobs.runtime.engine import Engine
 from jobs.runtime.job_stores import JobStores
+from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError
 from jobs.stores.checkpoints import Appended, AppendResult, Refused, Unknown
@@ -48,12 +50,13 @@ MAINTAIN_EVERY: Final = 25
 class EffectHandlers:
     """Carries out one tick's effects, from any thread."""
 
-    def __init__(self, plan: JobPlan, stores: JobStores, engine: Engine, boundary: Boundary) -> None:
+    def __init__(self, plan: JobPlan, stores: JobStores, engine: Engine, boundary: Boundary, notices: Notices) -> None:
         """Everything that the effects reach, and where a test may strike."""
         self._plan = plan
         self._stores = stores
         self._engine = engine
         self._boundary = boundary
+        self._notices = notices
         self._root = stores.warehouse.root
         self._judge = Judge(self._root)
         if plan.suites:
@@ -87,9 +90,10 @@ class EffectHandlers:
             case DiscardFiles():
                 self._discard(effect)
             case NotifyComplete():
-                self._completed(effect)
+                self._notices.complete(effect)
+                self._maintain(effect.checkpoint)
             case NotifyAborted():
-                pass
+                self._notices.aborted(effect)
             case _ as unreachable:
                 assert_never(unreachable)
         return None
@@ -142,14 +146,14 @@ class EffectHandlers:
             except OSError:
                 continue
 
-    def _completed(self, effect: NotifyComplete) -> None:
+    def _maintain(self, checkpoint: CheckpointId) -> None:
         """Completed and published: a good moment to look after the logs; failing changes nothing of the cut."""
-        if effect.checkpoint % MAINTAIN_EVERY:
+        if checkpoint % MAINTAIN_EVERY:
             return
         try:
             self._stores.maintain(table.name for table in self._plan.graph.tables())
         except Exception:  # noqa: BLE001 - logged; the next look may succeed
-            _log.exception("maintenance failed", checkpoint=effect.checkpoint)
+            _log.exception("maintenance failed", checkpoint=checkpoint)
 
 
 def _appended(nonce: str, result: AppendResult) -> Fact:

@@ -17,7 +17,8 @@ from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import SparkStarted, SparkStarting, TickListener
-from jobs.runtime.session import SparkConfig, open_session
+from jobs.runtime.session import SparkConfig, abandon, is_alive, open_session
+from jobs.state.worker_copy import CopyUses
 
 _log = structlog.get_logger(__name__)
 
@@ -35,7 +36,11 @@ class Engine(Protocol):
 
 
 class SparkEngine:
-    """Spark. A session that was given is used and left alone; one opened here is stopped here."""
+    """Spark. A session that was given is used and left alone; one opened here is stopped here.
+
+    It serves all attempts of a tick: a session that has died is dropped as soon as a micro-batch fails in
+    it, so that the next one opens another.
+    """
 
     def __init__(self, config: SparkConfig, listener: TickListener, given: SparkSession | None = None) -> None:
         """Nothing is started yet."""
@@ -44,17 +49,38 @@ class SparkEngine:
         self._session = given
         self._own = given is None
         self._lock = threading.Lock()
+        self.copies = CopyUses()
+        """How often a task met its state in its worker's memory (D5)."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
         """Run one micro-batch as one Spark job; raises what Spark raises if no session can be opened."""
-        return run_micro_batch(self._opened(), plan, effect, warehouse, job)
+        session = self._opened()
+        try:
+            done = run_micro_batch(session, plan, effect, warehouse, job)
+        except Exception:
+            self._drop_if_dead(session)
+            raise
+        with self._lock:
+            self.copies += done.copies
+        return done.finished
 
     def close(self) -> None:
-        """Stop the session if it was opened here."""
+        """Stop the session if it was opened here; the next micro-batch would open another."""
+        _log.debug("local state", hits=self.copies.hits, behind=self.copies.behind, misses=self.copies.misses)
+        if not self._own:
+            return
         with self._lock:
             session, self._session = self._session, None
-        if session is not None and self._own:
+        if session is not None:
             _stop(session)
+
+    def _drop_if_dead(self, session: SparkSession) -> None:
+        with self._lock:
+            if not self._own or session is not self._session or is_alive(session):
+                return
+            self._session = None
+        _log.warning("Spark has died; the next micro-batch starts it anew")
+        abandon(session)
 
     def _opened(self) -> SparkSession:
         with self._lock:

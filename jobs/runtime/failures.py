@@ -1,5 +1,7 @@
 """Why a tick does not begin, or cannot go on before its first epoch: messages for users, each with the way out."""
 
+from pathlib import Path
+
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.metadata.record import Holder
 
@@ -29,3 +31,16 @@ class ClaimUnsettledError(TickRefusedError):
 
 class RollForwardError(Exception):
     """A committed checkpoint cannot be published: names the table and the way out. Nothing is discarded."""
+
+
+class NeverRunError(TickRefusedError):
+    """A job that has no rows in this warehouse: says how to start it."""
+
+    def __init__(self, job: JobName, root: Path) -> None:
+        super().__init__(
+            f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
+        )
+
+
+class SavepointRefusedError(Exception):
+    """A savepoint that is not taken, copied, restored or disposed of: names it, why, and the way out."""

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import structlog
 
-from checkpointing.metadata.record import Claim, Release
+from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from jobs.runtime.boundaries import RELEASE, Boundary, around
 from jobs.runtime.claiming import newest_generation
 from jobs.runtime.job_stores import JobStores
@@ -23,6 +23,8 @@ class Hold:
         self.claim = claim
         self.at_version = at_version
         self.next_id = claim.first_id
+        self.disposes: CheckpointRecord | None = None
+        """A savepoint whose row goes in the same commit."""
 
     def release(self) -> bool:
         """Append the release row; return False if the job is no longer ours, or the row cannot be written.
@@ -43,7 +45,8 @@ class Hold:
             at_ms=self._stores.warehouse.now_ms(),
             nonce=uuid4().hex,
         )
-        return isinstance(self._stores.append(release, at_version), Appended)
+        disposed = () if self.disposes is None else (self.disposes.checkpoint,)
+        return isinstance(self._stores.append(release, at_version, disposed=disposed), Appended)
 
     def _append_behind_own_rows(self) -> bool:
         """A row of ours whose outcome was unknown may lie in between: look once more, if nobody else has claimed."""

@@ -10,7 +10,7 @@ from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.runtime.boundaries import Boundary, log_hook
 from jobs.stores.checkpoints import AppendResult, CheckpointStore
 from jobs.stores.cuts import Cut, CutStore
@@ -52,10 +52,16 @@ class JobStores:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
         return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
 
-    def append(self, row: Row, at_version: int, subsumed: Iterable[CheckpointId] = ()) -> AppendResult:
+    def append(
+        self,
+        row: Row,
+        at_version: int,
+        subsumed: Iterable[CheckpointId] = (),
+        disposed: Iterable[CheckpointId] = (),
+    ) -> AppendResult:
         """Append a row; see `CheckpointStore.append`."""
         with self._rows:
-            return self._checkpoints.append(row, at_version, frozenset(subsumed))
+            return self._checkpoints.append(row, at_version, frozenset(subsumed), disposed=frozenset(disposed))
 
     def ensure(self, tables: Iterable[Table], schemas: Mapping[TableName, pa.Schema]) -> None:
         """Create or complete the output tables; raises TableMismatchError."""
@@ -80,7 +86,9 @@ class JobStores:
         """Record a cut and drop those of checkpoints whose rows are gone; raises CutsNotRecordedError."""
         with self._rows:
             _, rows = self._checkpoints.observe()
-        retained = {row.checkpoint for row in rows if isinstance(row, CheckpointRecord)}
+        records = [row for row in rows if isinstance(row, CheckpointRecord)]
+        retained = {row.checkpoint for row in records}
+        retained |= {row.parent for row in records if row.kind is RowKind.SAVEPOINT}  # its tables are this cut's
         with self._recorded:
             self._cuts.record(checkpoint, versions, retained)
 

@@ -23,6 +23,8 @@ from checkpointing.messages import (
     NotifyAborted,
     NotifyComplete,
     RecordCut,
+    SavepointFailed,
+    SavepointTaken,
     SliceOffered,
     SubtaskOutput,
     TablePublished,
@@ -76,7 +78,26 @@ class MicroBatchRan:
     duration_ms: int
 
 
-Progress = SparkStarting | SparkStarted | RowsRead | MicroBatchRan
+@dataclass(frozen=True, slots=True)
+class Restarting:
+    """The job failed and goes on by itself: the tick's `restart`-th restart, after `delay_ms` (G4)."""
+
+    restart: int
+    reason: CheckpointFailureReason | None
+    message: str
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeFailed:
+    """A pipeline's listener or source raised when it was told of a checkpoint, which stays what it is (F1)."""
+
+    told: str
+    checkpoint: CheckpointId
+    error: str
+
+
+Progress = SparkStarting | SparkStarted | RowsRead | MicroBatchRan | Restarting | NoticeFailed
 
 
 class TickListener(Protocol):
@@ -99,7 +120,7 @@ class TickListener(Protocol):
         ...
 
     def progress(self, progress: Progress) -> None:
-        """Take note of work done; nothing of it is committed yet."""
+        """Take note of what happens between checkpoints; nothing of it is committed yet."""
         ...
 
 
@@ -164,16 +185,26 @@ class OrderedListener:
             _log.exception("listener failed", listener=type(self._listener).__name__)
 
 
+def ask_nobody(effect: SavepointTaken | SavepointFailed) -> None:
+    """Take note of a savepoint that nobody waits for."""
+    del effect
+
+
 class Narrator:
     """Makes a listener's news of facts and effects, and remembers what completed. It sees, it never steers."""
 
-    def __init__(self, listener: TickListener) -> None:
-        """Tell this listener."""
+    def __init__(
+        self, listener: TickListener, savepoints: Callable[[SavepointTaken | SavepointFailed], None] = ask_nobody
+    ) -> None:
+        """Tell this listener; `savepoints` hears at once what became of those that were asked for."""
         self._listener = listener
+        self._savepoints = savepoints
         self._record: CheckpointRecord | None = None
         self._notes: tuple[str, ...] = ()
         self._versions: dict[TableName, int] = {}
         self._completed: deque[CheckpointRecord] = deque(maxlen=COMPLETED_KEPT)
+        self.count = 0
+        """How many completed, those that are no longer remembered among them."""
 
     @property
     def completed(self) -> tuple[CheckpointRecord, ...]:
@@ -184,7 +215,7 @@ class Narrator:
         self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]
     ) -> None:
         """Take note of a checkpoint of an older generation that this tick has published."""
-        self._completed.append(record)
+        self._remember(record)
         self._listener.completed(record, notes, versions)
 
     def saw_fact(self, fact: Fact) -> None:
@@ -208,12 +239,18 @@ class Narrator:
             case RecordCut():
                 self._versions = dict(effect.versions)
             case NotifyComplete() if self._record is not None and self._record.checkpoint == effect.checkpoint:
-                self._completed.append(self._record)
+                self._remember(self._record)
                 self._listener.completed(self._record, self._notes, self._versions)
+            case SavepointTaken() | SavepointFailed():
+                self._savepoints(effect)
             case NotifyAborted():
                 self._listener.failed(effect.checkpoint, effect.reason, effect.message)
             case _:
                 return
+
+    def _remember(self, record: CheckpointRecord) -> None:
+        self._completed.append(record)
+        self.count += 1
 
 
 def _rows_written(output: SubtaskOutput) -> int:

@@ -7,10 +7,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 _DELTA = {
@@ -60,6 +61,35 @@ def open_session(config: SparkConfig) -> SparkSession:
         builder = builder.config(name, value)
     with _stderr_of_children(config.log_file):
         return builder.getOrCreate()
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Return whether a session still answers: its JVM or server is there and its context is not stopped."""
+    try:
+        return len(session.range(1).collect()) == 1
+    except Exception:  # noqa: BLE001 - a session that cannot count to one is dead, whatever it says
+        return False
+
+
+def abandon(session: SparkSession) -> None:
+    """Let go of a session that is dead, so that the next one of this process gets a JVM of its own.
+
+    PySpark keeps the way to a JVM for as long as the process lives, and stopping what no longer answers
+    breaks off halfway.
+    """
+    with suppress(Exception):
+        session.stop()
+    classic = isinstance(session, SparkSession)
+    if not classic:
+        return  # a Connect server's: there is nothing of it in this process
+    with suppress(Exception):
+        session.sparkContext.stop()
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark offers no other way
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    if gateway is not None:
+        with suppress(Exception):
+            gateway.shutdown()
 
 
 def session_settings(cores: int) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 The same steps in the same order whatever happened before, so that every start is a recovery and every
 tick tests it. Refusals come before the claim and change nothing; after it the job is released in order
-whatever happens, unless the process dies, and then the next tick finds the holder dead.
+whatever happens, unless the process dies, and then the next tick finds the holder dead. A tick that
+restarts a failed job (G4) goes through all of them again, as the next generation.
 """
 
 import time
@@ -16,6 +17,7 @@ from zlib import crc32
 import structlog
 from pyspark.sql import SparkSession
 
+from checkpointing.coordinator.restart import strategy_of
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation
 from checkpointing.job.door import JobDoor
@@ -23,7 +25,8 @@ from checkpointing.job.restoring import check_fits
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Holder
+from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
 from jobs.runtime import claiming
 from jobs.runtime.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boundary_from_environment
@@ -31,15 +34,20 @@ from jobs.runtime.claiming import Claimed
 from jobs.runtime.driver import Clock, Driver, Inbox
 from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine, SparkEngine
-from jobs.runtime.failures import ClaimUnsettledError, RollForwardError
+from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError
 from jobs.runtime.holding import Hold
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.listener import Narrator, OrderedListener, Recovery, SilentListener, TickListener
+from jobs.runtime.notices import Notices
 from jobs.runtime.recovering import discard_leftovers, roll_forward
+from jobs.runtime.request_watcher import RequestWatcher
+from jobs.runtime.restarting import Restarts
 from jobs.runtime.session import SparkConfig
+from jobs.runtime.state_migration import plan_with_migrations
 from jobs.runtime.trace import TraceWriter, drop_old_traces
+from jobs.sources.port import SourceError
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
@@ -65,6 +73,7 @@ class RuntimeSettings:
     warehouse: Path
     limits: TickLimits = field(default_factory=TickLimits)
     take_over: bool = False
+    allow_non_restored_state: bool = False
     spark: SparkConfig = field(default_factory=SparkConfig)
     dagster_run: str | None = None
     run_ended: Callable[[str], bool | None] | None = None
@@ -78,7 +87,7 @@ class TickReport:
     """How a tick went. `reason` and `message` say why it failed, with the way out.
 
     `completed` are the newest of the checkpoints completed in this tick, one that was rolled forward
-    among them, oldest first.
+    among them, oldest first. `generation` and `trace` are the last attempt's, `restarts` those before it.
     """
 
     outcome: TickOutcome
@@ -88,6 +97,7 @@ class TickReport:
     reason: CheckpointFailureReason | None
     seconds: float
     trace: Path
+    restarts: int = 0
 
 
 def run_tick(
@@ -103,7 +113,8 @@ def run_tick(
     """Run one tick of the job, from the main thread if Ctrl-C and SIGTERM are to end it in order.
 
     `spark` is a session to use instead of one of its own, and to leave alone; `engine` runs the micro-batches
-    instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere.
+    instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere. A job that fails
+    restarts as the plan's configuration says; the limits hold for all attempts together.
 
     Raises, having changed nothing: JobHeldError and ClaimUnsettledError; CutDoesNotFitError for a pipeline that
     the newest checkpoint cannot be restored into; SourceError and InvalidPipelineError if splits cannot be
@@ -132,25 +143,52 @@ class _Tick:
         self._boundary = boundary
         paths = ProtocolPaths(plan.job)
         self._warehouse = Warehouse(settings.warehouse.absolute(), paths, now_ms=settings.clock)
-        self._stores = JobStores(self._warehouse, boundary)
-        self._narrator = Narrator(listener)
+        self._requests = RequestWatcher(self._warehouse, inbox.put)
+        self._narrator = Narrator(listener, self._requests.answer)
+        self._notices = Notices(plan.sources, plan.listeners, listener)
+        self._restarts = Restarts(strategy_of(plan.config), settings.limits, inbox, listener)
+        self._inherited = 0
+        """Checkpoints that this tick publishes for an older one."""
 
     def run(self, engine: Engine) -> TickReport:
-        claimed = self._claim(this_process(self._settings.dagster_run))
+        """Go on until no attempt follows on the last one; the engine serves them all."""
+        try:
+            claimed = self._claim(None)
+            self._inherited = int(claimed.plan.roll_forward is not None)
+            end = self._attempt(claimed, engine)
+            while (last := self._restarts.follows(end, self._warehouse.now_ms(), _seed(claimed.claim))) is None:
+                try:
+                    claimed = self._claim(claimed.claim.generation)
+                    end = self._attempt(claimed, engine)
+                except JobHeldError as held:
+                    end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(held))
+                except (ClaimUnsettledError, SourceError, InvalidPipelineError) as error:
+                    end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, str(error))
+            return self._report(claimed, last)
+        finally:
+            self._requests.close()
+            engine.close()
+
+    def _attempt(self, claimed: Claimed, engine: Engine) -> EndTick:
         hold = Hold(self._stores, claimed.claim, claimed.at_version, self._boundary)
         self._listener.claimed(claimed.claim, claimed.plan.claim.why)
-        with ExitStack() as stack:
+        with self._requests.attempt(), self._inbox.attempt() as inbox, ExitStack() as stack:
             with around(self._boundary, LEASE):
                 leases = LeaseStore(self._warehouse)
                 stack.enter_context(LeaseKeeper(leases, claimed.claim, self._settings.lease_ms))
             stack.callback(hold.release)
-            return self._report(claimed, self._hold(claimed, hold, engine))
+            return self._hold(claimed, hold, engine, inbox)
 
     # -------------------------------------------------------------- the claim
 
-    def _claim(self, holder: Holder) -> Claimed:
-        """Claim the job. Whoever loses the race to another claim meets its holder, and takes nothing over from it."""
-        take_over, generation = self._settings.take_over, None
+    def _claim(self, generation: Generation | None) -> Claimed:
+        """Claim the job; `generation` is that of this tick's own attempt before.
+
+        Whoever loses the race to another claim meets its holder, and takes nothing over from it.
+        """
+        holder = this_process(self._settings.dagster_run)
+        take_over = self._settings.take_over or generation is not None
+        self._stores = JobStores(self._warehouse, self._boundary)
         for _ in range(claiming.TRIES):
             seen = self._stores.observe(self._settings.run_ended)
             newest = claiming.newest_generation(seen)
@@ -167,12 +205,14 @@ class _Tick:
         """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
         plan = self._plan.with_discovered_splits(restored)
         if restored is not None:
-            check_fits(plan.graph, restored, plan.config.max_parallelism)
+            allowed = self._settings.allow_non_restored_state
+            check_fits(plan.graph, restored, plan.config.max_parallelism, allow_non_restored_state=allowed)
+            return plan_with_migrations(plan, restored, self._warehouse.root)
         return plan
 
     # -------------------------------------------------------------- holding the job
 
-    def _hold(self, claimed: Claimed, hold: Hold, engine: Engine) -> EndTick:
+    def _hold(self, claimed: Claimed, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
         """Recover, then drive. What goes wrong with tables is an end like any other; the rest is raised."""
         try:
             self._recover(claimed)
@@ -180,7 +220,7 @@ class _Tick:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error))
         except (CutsNotRecordedError, OSError) as error:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error))
-        return self._drive(claimed, hold, engine)
+        return self._drive(claimed, hold, engine, inbox)
 
     def _recover(self, claimed: Claimed) -> None:
         graph, newest = self._plan.graph, claimed.plan.restore
@@ -196,20 +236,20 @@ class _Tick:
             Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers)
         )
 
-    def _drive(self, claimed: Claimed, hold: Hold, engine: Engine) -> EndTick:
+    def _drive(self, claimed: Claimed, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
         setup = self._setup(claimed)
         door = JobDoor(setup)
-        handlers = EffectHandlers(self._plan, self._stores, engine, self._boundary)
+        handlers = EffectHandlers(self._plan, self._stores, engine, self._boundary, self._notices)
         with TraceWriter(self._trace(claimed)) as trace:
-            driver = Driver(door, handlers, self._inbox, trace, self._narrator, Clock(self._settings.clock))
+            driver = Driver(door, handlers, inbox, trace, self._narrator, Clock(self._settings.clock))
             try:
                 end, late = driver.run(setup, self._settings.drain_ms)
             finally:
                 hold.next_id = door.next_id
                 hold.at_version = driver.at_version or hold.at_version
-                engine.close()
         if late:
             _log.warning("effects still run after the end of the tick", effects=late)
+            engine.close()
         return end
 
     def _setup(self, claimed: Claimed) -> JobSetup:
@@ -225,8 +265,8 @@ class _Tick:
             retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
             versions=(self._stores.read_cut(restored.checkpoint) or {}) if restored else {},
             rows_per_epoch=dict(self._plan.rows_per_epoch),
-            limits=self._settings.limits,
-            seed=crc32(claimed.claim.nonce.encode()),
+            limits=self._restarts.limits(self._narrator.count - self._inherited),
+            seed=_seed(claimed.claim),
         )
 
     def _trace(self, claimed: Claimed) -> Path:
@@ -244,4 +284,10 @@ class _Tick:
             reason=end.reason,
             seconds=time.monotonic() - self._started,
             trace=self._warehouse.path(self._warehouse.paths.trace(generation)),
+            restarts=self._restarts.count,
         )
+
+
+def _seed(claim: Claim) -> int:
+    """Return what a generation's chance is drawn from: as unlike another's as its nonce, and on record like it."""
+    return crc32(claim.nonce.encode())

@@ -4,9 +4,10 @@ A file appears under its name whole or not at all: it is written under a tempora
 Nothing overwrites or deletes here; a retried task leaves its first files as orphans (design 5).
 """
 
+import base64
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -41,12 +42,20 @@ class StagedFiles:
 
         Raise StagedFileError if the file can't be written, e.g. for want of space or permission.
         """
-        name = StagedName(self.vertex, self.micro_batch, str(uuid4()))
-        path = ProtocolPaths(self.job).staged_file(table, self.generation, name)
         content = _parquet(rows)
-        _place(self.root, path, content)
+        handle = self._handle(table, rows, content)
+        _place(self.root, handle.path, content)
+        return handle
+
+    def inline(self, table: TableName, rows: pa.Table) -> FileHandle:
+        """Return a handle that carries the file which `write` would have written; nothing is written."""
+        content = _parquet(rows)
+        return replace(self._handle(table, rows, content), inline=base64.b64encode(content).decode("ascii"))
+
+    def _handle(self, table: TableName, rows: pa.Table, content: pa.Buffer) -> FileHandle:
+        name = StagedName(self.vertex, self.micro_batch, str(uuid4()))
         return FileHandle(
-            path=path,
+            path=ProtocolPaths(self.job).staged_file(table, self.generation, name),
             rows=rows.num_rows,
             bytes=content.size,
             crc32=zlib.crc32(content),

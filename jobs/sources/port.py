@@ -6,14 +6,14 @@ given out, names the same rows for ever. That is what makes a cut's positions wo
 never needs Spark; reading builds a lazy DataFrame with nothing but what Spark Connect offers too.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import SplitId
+from checkpointing.identifiers import CheckpointId, SplitId
 from checkpointing.messages import PollSource
 
 SPLIT_COLUMN = "_split"
@@ -55,6 +55,25 @@ class Source(Protocol):
 
         Its columns are `read_schema(self)`. The slices are this source's own, at least one, and
         disjoint. Raises SourceError if what a slice describes is no longer what was polled.
+        """
+        ...
+
+
+@runtime_checkable
+class CommitsPositions(Protocol):
+    """What a source may do besides: commit its positions outside, where others look how far it has come (F2).
+
+    Flink: `SourceReader` as a `CheckpointListener`. The positions outside are for others' eyes: a restore
+    takes those of the checkpoint, never these.
+    """
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Take note that all rows before these positions are in the published tables.
+
+        Called in the order of the checkpoints, from one thread, at least once for each that nobody died
+        over: a tick begins by telling the checkpoint that it restored once more, so one that is not newer
+        than the last must change nothing. A split that has not been read has no position. Whatever is raised
+        is logged and shown, and changes neither the checkpoint nor the tick.
         """
         ...
 

@@ -1,11 +1,13 @@
-"""The incremental state backend of one subtask: loads its range, writes what a micro-batch changed (D2).
+"""The keyed state of one subtask: loads its range, writes what a micro-batch changed as its backend wants (D2).
 
 Runs inside the task. Order of files is the order of versions; the range that a file was written for
 may be wider than the subtask's (another parallelism): rows of other subtasks are left out on loading.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -13,24 +15,36 @@ import pyarrow as pa
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.compaction import CompactionPolicy, is_base_due, live_files
+from jobs.state.backends import StateBackend
+from jobs.state.compaction import live_files
 from jobs.state.files import read_verified
 from jobs.state.frames import arrow_of, empty_frame, frame_of
 from jobs.state.key_groups import KeyGroupRange
 from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, in_range
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 
+_KEYS: Final = b"tidemark.keys"
+"""The key columns of a state file as JSON, in the file's own metadata: columns alone don't tell them apart."""
 
-def state_file_schema(state: pa.Schema) -> pa.Schema:
+
+def state_file_schema(state: pa.Schema, keys: Sequence[str]) -> pa.Schema:
     """Return the columns of a state file: key group, key and state columns, tombstone."""
-    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *state, pa.field(DELETED, pa.bool_())])
+    columns = [pa.field(KEY_GROUP, pa.int32()), *state, pa.field(DELETED, pa.bool_())]
+    return pa.schema(columns, metadata={_KEYS: json.dumps(list(keys))})
+
+
+def keys_of(file: pa.Schema) -> tuple[str, ...] | None:
+    """Return the key columns that a state file names, None if it names none."""
+    named = (file.metadata or {}).get(_KEYS)
+    return None if named is None else tuple(json.loads(named))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeState:
     """The state of one operator in one range of key groups, as these files (oldest first) tell it.
 
-    `schema` is that of a state row: key columns, then state columns.
+    `schema` is that of a state row: key columns, then state columns. `outdated` says that a file has
+    other columns: then the whole range is written, so that its files and its table's schema agree (D6).
     """
 
     operator: str
@@ -41,7 +55,8 @@ class RangeState:
     files: tuple[KeyedFile, ...]
     writer: StagedFiles
     version: Version
-    policy: CompactionPolicy
+    backend: StateBackend
+    outdated: bool = False
     copies: WorkerCopies = COPIES
 
     def load(self) -> pl.DataFrame:
@@ -51,7 +66,10 @@ class RangeState:
         """
         live = live_files(self.files)
         paths = [file.file.path for file in live]
-        copy = self.copies.find(self._name, paths) or Copy((), self._nothing())
+        nothing = self._nothing()
+        found = self.copies.find(self._name, paths, nothing.schema)
+        self.copies.note_use(found, paths)
+        copy = found or Copy((), nothing)
         rows = copy.rows
         for file in live[len(copy.paths) :]:
             rows = apply_change(rows, self._read(file), self.keys)
@@ -60,15 +78,17 @@ class RangeState:
         return rows
 
     def write(self, before: pl.DataFrame, delta: pl.DataFrame) -> KeyedFile:
-        """Write what became of the range and return its file: a base if one is due, else the delta.
+        """Keep what became of the range and return its file: a base if the backend wants one, else the delta.
 
-        `before` is what `load` returned, `delta` the changed rows with their tombstones.
+        `before` is what `load` returned, `delta` the changed rows with their tombstones. Raise what the
+        backend raises if the rows can't be kept.
         """
         change = StateChange(KeyedFileKind.DELTA, self.range, delta)
         after = apply_change(before, change, self.keys)
-        kind = KeyedFileKind.BASE if is_base_due(self.policy, self.files, delta.height) else KeyedFileKind.DELTA
+        kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
         rows = after.with_columns(pl.lit(value=False).alias(DELETED)) if kind is KeyedFileKind.BASE else delta
-        handle = self.writer.write(self.table, arrow_of(rows, state_file_schema(self.schema)))
+        content = arrow_of(rows, self._file_schema())
+        handle = self.backend.keep(self.operator, self.writer, self.table, content)
         written = KeyedFile(handle, kind, self.range.first, self.range.last, self.version)
         self._remember(written, after)
         return written
@@ -82,12 +102,15 @@ class RangeState:
         self.copies.keep(self._name, Copy(paths, after))
 
     def _read(self, file: KeyedFile) -> StateChange:
-        schema = state_file_schema(self.schema)
-        rows = in_range(frame_of(read_verified(self.writer.root, self.operator, file.file, schema)), self.range)
+        content = read_verified(self.writer.root, self.operator, file.file, self._file_schema())
+        rows = in_range(frame_of(content), self.range)
         return StateChange(file.kind, KeyGroupRange(file.first_key_group, file.last_key_group), rows)
 
     def _nothing(self) -> pl.DataFrame:
-        return empty_frame(state_file_schema(self.schema)).drop(DELETED)
+        return empty_frame(self._file_schema()).drop(DELETED)
+
+    def _file_schema(self) -> pa.Schema:
+        return state_file_schema(self.schema, self.keys)
 
 
 def fits(files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> bool:

@@ -12,5 +12,16 @@ class StateFileError(Exception):
         )
 
 
+class StateTooLargeError(Exception):
+    """A subtask's state is larger than what the memory backend may put into a checkpoint's row."""
+
+    def __init__(self, operator: str, size_bytes: int, bytes_max: int) -> None:
+        """Name the operator, the size, the limit and the way out."""
+        super().__init__(
+            f"operator {operator}: the state of one subtask takes {size_bytes} bytes, and memory_state_bytes_max "
+            f"allows {bytes_max} in a checkpoint's row; set state_backend to incremental, or raise the limit"
+        )
+
+
 class KeyGroupError(Exception):
     """Rows reached a subtask that does not own their key groups."""

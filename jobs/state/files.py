@@ -1,5 +1,6 @@
 """Reading keyed files: verified against their handle, brought to the declared schema."""
 
+import base64
 import zlib
 from pathlib import Path
 
@@ -11,11 +12,11 @@ from jobs.state.failures import StateFileError
 
 
 def read_verified(root: str, operator: str, file: FileHandle, schema: pa.Schema) -> pa.Table:
-    """Return the file's rows in `schema`; a column that the file lacks is null, a narrower one is widened.
+    """Return the file's rows in `schema`: what the file lacks is null, at every depth, a narrower type is widened.
 
     Raise StateFileError if the file is missing, differs from its handle or can't be brought to the schema.
     """
-    content = _read(root, operator, file)
+    content = base64.b64decode(file.inline) if file.inline else _read(root, operator, file)
     if len(content) != file.bytes or zlib.crc32(content) != file.crc32:
         raise StateFileError(operator, file.path, f"is damaged (its checksum is not {file.crc32:#010x})")
     return _in_schema(operator, file, pq.read_table(pa.BufferReader(content)), schema)
@@ -40,6 +41,16 @@ def _in_schema(operator: str, file: FileHandle, rows: pa.Table, schema: pa.Schem
             else pa.nulls(rows.num_rows, field.type)
             for field in schema
         ]
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise StateFileError(operator, file.path, f"does not fit the declared state schema ({error})") from error
     return pa.table(columns, schema=schema)
+
+
+def schema_of(root: str, file: FileHandle) -> pa.Schema | None:
+    """Return the schema that a keyed file was written in, by its footer alone; None if the file is missing or none."""
+    try:
+        if file.inline:
+            return pq.read_schema(pa.BufferReader(base64.b64decode(file.inline)))
+        return pq.read_schema(Path(root, file.path))
+    except (OSError, pa.ArrowException):
+        return None

@@ -65,3 +65,12 @@ def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, 
             lost.with_columns(pl.lit(value=True).alias(DELETED)),
         ]
     )
+
+
+def superseded(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return two deltas, one after the other, as one: the second's rows win."""
+    return (
+        second
+        if first.is_empty()
+        else pl.concat([first.join(second, on=list(keys), how="anti", nulls_equal=True), second])
+    )

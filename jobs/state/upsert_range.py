@@ -35,7 +35,7 @@ class UpsertRange:
 
     def load(self) -> pl.DataFrame:
         """Return the range's rows; raise StateFileError if a file is missing or damaged."""
-        copy = self.copies.find(self._name, [file.file.path for file in self.files])
+        copy = self.copies.find(self._name, [file.file.path for file in self.files], empty_frame(self.schema).schema)
         if copy is not None and len(copy.paths) == len(self.files):
             return copy.rows
         parts = (read_verified(self.writer.root, self.operator, file.file, self.schema) for file in self.files)

@@ -26,6 +26,22 @@ class Copy:
     rows: pl.DataFrame
 
 
+@dataclass(frozen=True, slots=True)
+class CopyUses:
+    """How often a range's state was wanted and its copy was right at once, had to catch up, or was not there."""
+
+    hits: int = 0
+    behind: int = 0
+    misses: int = 0
+
+    def __add__(self, other: "CopyUses") -> "CopyUses":
+        """Return both counts together."""
+        return CopyUses(self.hits + other.hits, self.behind + other.behind, self.misses + other.misses)
+
+
+NO_USES = CopyUses()
+
+
 @dataclass(slots=True, eq=False)
 class WorkerCopies:
     """The copies of one worker; the range used longest ago goes first when the bound is reached."""
@@ -33,14 +49,31 @@ class WorkerCopies:
     bytes_max: int = COPY_BYTES_MAX
     _copies: OrderedDict[RangeName, Copy] = field(default_factory=OrderedDict)
     _sizes: dict[RangeName, int] = field(default_factory=dict)
+    _uses: CopyUses = NO_USES
 
-    def find(self, name: RangeName, paths: Sequence[str]) -> Copy | None:
-        """Return the copy of this range if it was made from the first of these files, in that order."""
+    def find(self, name: RangeName, paths: Sequence[str], schema: pl.Schema) -> Copy | None:
+        """Return the range's copy if it has these columns and was made from the first of these files, in order."""
         copy = self._copies.get(name)
-        if copy is None or tuple(paths[: len(copy.paths)]) != copy.paths:
+        if copy is None or tuple(paths[: len(copy.paths)]) != copy.paths or copy.rows.schema != schema:
             return None
         self._copies.move_to_end(name)
         return copy
+
+    def note_use(self, copy: Copy | None, paths: Sequence[str]) -> None:
+        """Count what `find` came to for these files; a range without files has nothing to find."""
+        if not paths:
+            return
+        if copy is None:
+            self._uses += CopyUses(misses=1)
+        elif len(copy.paths) < len(paths):
+            self._uses += CopyUses(behind=1)
+        else:
+            self._uses += CopyUses(hits=1)
+
+    def take_uses(self) -> CopyUses:
+        """Return the counts since they were taken last."""
+        taken, self._uses = self._uses, NO_USES
+        return taken
 
     def keep(self, name: RangeName, copy: Copy) -> None:
         """Keep a copy instead of the range's earlier one, unless it alone exceeds the bound."""

@@ -94,15 +94,23 @@ class CheckpointStore:
         table = self._log.current()
         return table.version(), self._rows(table)
 
-    def append(self, row: Row, at_version: int, subsumed: Collection[CheckpointId] = ()) -> AppendResult:
+    def append(
+        self,
+        row: Row,
+        at_version: int,
+        subsumed: Collection[CheckpointId] = (),
+        *,
+        disposed: Collection[CheckpointId] = (),
+    ) -> AppendResult:
         """Append the row if the table is at `at_version`; the same commit drops the subsumed checkpoints.
 
-        Savepoints are never dropped. Asking again after Unknown is safe: a nonce that is in is found.
+        Savepoints are never subsumed; the same commit drops those that their owner has `disposed` of. Asking
+        again after Unknown is safe: a nonce that is in is found.
         """
         try:
             table = self._log.current()
             if table.version() == at_version:
-                self._commit(table, row, subsumed)
+                self._commit(table, row, subsumed, disposed)
                 self._log.sync(at_version + 1)
                 return Appended(at_version + 1)
             met = f"`checkpoints` is at version {table.version()}, not {at_version}"
@@ -115,13 +123,19 @@ class CheckpointStore:
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
-    def _commit(self, table: DeltaTable, row: Row, subsumed: Collection[CheckpointId]) -> None:
+    def _commit(
+        self, table: DeltaTable, row: Row, subsumed: Collection[CheckpointId], disposed: Collection[CheckpointId]
+    ) -> None:
         at_ms = self._warehouse.now_ms()
         version = table.version() + 1
         survivors: list[dict[str, Any]] = []
         actions: list[Any] = []
         for path, entries in self._files.read(active_paths(table)).items():
-            kept = [entry for entry in entries if not _is_subsumed(entry, row, subsumed)]
+            kept = [
+                entry
+                for entry in entries
+                if entry["checkpoint"] not in disposed and not _is_subsumed(entry, row, subsumed)
+            ]
             if len(kept) < len(entries):
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)

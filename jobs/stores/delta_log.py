@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.stores.files import sync_file, sync_folder
@@ -121,16 +121,20 @@ class DeltaLog:
         *,
         says: dict[str, Any],
         transaction: Transaction | None = None,
+        schema: Schema | None = None,
     ) -> None:
         """Commit `actions` as the version after the one `table` is loaded at, or raise.
+
+        With `schema` the same commit takes out all active files and gives the table these columns; then
+        `actions` may hold no removes, and no add of an active file.
 
         An exception does not say that the commit is absent: read back `says` by `entries_after`.
         """
         self._hook(CommitMoment.BEFORE)
         table.create_write_transaction(
             list(actions),
-            "append",
-            table.schema(),
+            "append" if schema is None else "overwrite",
+            table.schema() if schema is None else schema,
             commit_properties=CommitProperties(
                 custom_metadata={METADATA_KEY: says},
                 max_commit_retries=0,

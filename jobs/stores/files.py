@@ -34,3 +34,12 @@ def replace(path: Path, content: bytes, *, unique: str) -> None:
     beside = path.with_name(f".{path.name}.{unique}.tmp")
     beside.write_bytes(content)
     beside.replace(path)
+
+
+def replace_durable(path: Path, content: bytes, *, unique: str) -> None:
+    """As `replace`, and return when the bytes and the name are durable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{unique}.tmp")
+    write_durable(beside, content)
+    beside.replace(path)
+    sync_folder(path.parent)

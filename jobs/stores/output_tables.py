@@ -60,10 +60,13 @@ class OutputTables:
         self._tables = tables
         self._declared: dict[TableName, _Declared] = {}
         self._sound_at: dict[TableName, int] = {}
+        self._before: dict[TableName, tuple[Column, ...]] = {}
+        """Columns of state tables at the tick's first check: theirs until all their files have the declared ones."""
 
     def ensure(self, table: TableName, schema: pa.Schema, mode: TableMode) -> None:
         """Create the table if it is missing and add nullable columns that it lacks (D6).
 
+        A state table keeps its columns here: it gets others when all its files are published in them.
         Raises TableMismatchError, before anything runs, if a table is there that the pipeline cannot write.
         """
         declared = _declared(schema, mode)
@@ -73,8 +76,12 @@ class OutputTables:
             log.create(schema, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
         loaded = log.current()
         self._must_be_ours(loaded, table, mode)
-        self._add_missing(table, declared)
+        if mode is not TableMode.STATE:
+            self._add_missing(table, declared)
         problems = self._problems(table)
+        if mode is TableMode.STATE:
+            self._before.pop(table, None)
+            self._sound_at.pop(table, None)
         if problems:
             raise TableMismatchError("; ".join(problems))
 
@@ -95,7 +102,11 @@ class OutputTables:
             return ()
         declared = self._declared[table]
         folder = self._tables.log(table).folder
-        found = [*problems_of(shape_of(loaded), declared.columns, declared.mode, str(folder))]
+        shape = shape_of(loaded)
+        found = [*problems_of(shape, declared.columns, declared.mode, str(folder))]
+        if found and declared.mode is TableMode.STATE:
+            before = self._before.setdefault(table, shape.columns)
+            found = [*problems_of(shape, before, declared.mode, str(folder))]
         found += _vectors(loaded, declared.mode, str(folder))
         if not found:
             self._sound_at[table] = loaded.version()
@@ -143,6 +154,26 @@ class OutputTables:
                 )
 
 
+def fitting_problems(loaded: DeltaTable, table: TableName, schema: pa.Schema, mode: TableMode) -> tuple[str, ...]:
+    """Return why a table's files, restored elsewhere, could not be read as the declared columns; changes nothing.
+
+    A column that the table lacks is null in its rows, so it must be nullable; what else a writer minds is no matter.
+    """
+    declared = _declared(schema, mode)
+    there = {column.name: column for column in shape_of(loaded).columns}
+    found = []
+    for column in declared.columns:
+        stored = there.get(column.name)
+        if stored is None and not column.nullable:
+            found.append(
+                f"table {table} has no column {column.name}, and old rows can only be null there: make it nullable"
+            )
+        elif stored is not None and stored.type != column.type:
+            what = f"table {table} has column {column.name} as {stored.type}, and the pipeline declares {column.type}"
+            found.append(f"{what}: change it back, or give the column another name")
+    return tuple(found)
+
+
 def shape_of(table: DeltaTable) -> TableShape:
     """Return what of a loaded table decides whether we may publish into it."""
     protocol, metadata = table.protocol(), table.metadata()
@@ -152,6 +183,11 @@ def shape_of(table: DeltaTable) -> TableShape:
         columns=tuple(_column(field) for field in table.schema().fields),
         partitioned_by=tuple(metadata.partition_columns),
     )
+
+
+def columns_of(schema: Schema) -> frozenset[tuple[str, str]]:
+    """Return names and types: what two schemas of one table must agree on, in whatever order."""
+    return frozenset((column.name, column.type) for column in map(_column, schema.fields))
 
 
 def _declared(schema: pa.Schema, mode: TableMode) -> _Declared:

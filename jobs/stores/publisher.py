@@ -7,20 +7,25 @@ an append table goes on behind them; an upsert or state table is set to exactly 
 undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note names it.
 """
 
+from base64 import b64decode
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from deltalake import DeltaTable, Transaction
+from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
 
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import relative_to_table
+from jobs.state.files import schema_of
 from jobs.stores import maintenance
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.delta_log import Action, LogEntry, active_paths, add, file_size, newest_entries, remove
+from jobs.stores.delta_log import Action, DeltaLog, LogEntry, active_paths, add, file_size, newest_entries, remove
+from jobs.stores.files import replace
+from jobs.stores.output_tables import columns_of
 from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
@@ -81,13 +86,37 @@ class Publisher:
                 break
             actions, note = self._plan(table, request)
             try:
-                log.commit(table, actions, says=self._says(request), transaction=self._transaction(request))
+                self._commit(log, table, request, actions)
             except Exception as error:  # noqa: BLE001 - the outcome is read back at the next turn
                 met = error
                 log.reopen()
                 continue
             return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
+
+    def _commit(self, log: DeltaLog, table: DeltaTable, request: _Request, actions: list[Action]) -> None:
+        schema = self._next_schema(table, request)
+        if schema is not None:
+            actions = [action for action in actions if isinstance(action, AddAction)]
+        says, transaction = self._says(request), self._transaction(request)
+        log.commit(table, actions, says=says, transaction=transaction, schema=schema)
+
+    def _next_schema(self, table: DeltaTable, request: _Request) -> Schema | None:
+        """Return the columns that a state table gets with this commit: those of its files, if all are new and agree.
+
+        A foreign reader must find every file in the table's columns (D6), and a file that stays active was
+        written in the present ones.
+        """
+        files = request.publication.files
+        if request.publication.mode is not TableMode.STATE or not files:
+            return None
+        if {_inside(request.table, file) for file in files}.intersection(active_paths(table)):
+            return None
+        footers = [schema_of(str(self._warehouse.root), file) for file in files]
+        found = [Schema.from_arrow(footer) for footer in footers if footer is not None]
+        columns = {columns_of(schema) for schema in found}
+        agree = len(found) == len(files) and len(columns) == 1
+        return found[0] if agree and columns_of(table.schema()) not in columns else None
 
     def _plan(self, table: DeltaTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
@@ -126,7 +155,10 @@ class Publisher:
         return [remove(path, now_ms) for path in gone]
 
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
-        size = file_size(self._warehouse.path(file.path))
+        path = self._warehouse.path(file.path)
+        if file.inline and file_size(path) != file.bytes:
+            replace(path, b64decode(file.inline), unique=str(request.checkpoint))
+        size = file_size(path)
         if size != file.bytes:
             state = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
             raise _CannotPublishError(

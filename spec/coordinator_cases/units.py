@@ -171,7 +171,7 @@ class StatisticsUnit:
                 self._properties[checkpoint] = properties
                 self._tracker.began(checkpoint, properties, 0, 0)
             case "completed":
-                self._tracker.completed(checkpoint, self._properties[checkpoint], 0)
+                self._tracker.completed(checkpoint, self._properties.get(checkpoint, CHECKPOINT), 0)
             case "failed" if checkpoint is None:
                 self._tracker.failed_before_pending()
             case "failed":

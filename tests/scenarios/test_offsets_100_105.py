@@ -10,6 +10,7 @@ from jobs.pipelines import offsets_100_105
 from jobs.planner import plan
 from jobs.runtime.listener import SilentListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.sources.committed_positions import committed_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -65,10 +66,12 @@ def test_exactly_once_counts_no_record_twice(spark, tmp_path) -> None:
     broken, _ = run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE, fail_when_complete)
     assert TickOutcome.FAILED is broken.outcome
     assert {"fast": (100, 99), "slow": (105, 104)} == counts(tmp_path)
+    assert committed_in(offsets_100_105.committed_file(tmp_path)) is None
     report, noted = run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE)
     assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, noted.began_at)
     assert [["200", "205"]] == [positions(record) for record in noted.completed_records]
     assert {"fast": (200, 199), "slow": (205, 204)} == counts(tmp_path)
+    assert {"fast": "200", "slow": "205"} == committed_in(offsets_100_105.committed_file(tmp_path)).positions
 
 
 def test_at_least_once_counts_records_after_the_barrier_twice(spark, tmp_path) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from checkpointing.commit.recovery import publications
 from checkpointing.commit.two_phase import TwoPhaseCommit
+from checkpointing.gate import GatePolicy
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job import door as job_door
-from checkpointing.job import restoring
+from checkpointing.job import restoring, wiring
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.readers import SourceReaders
@@ -120,7 +121,25 @@ def never_ask_to_be_woken(monkeypatch):
     monkeypatch.setattr(job_door.JobDoor, "_tell_wake", lambda self: None)
 
 
+def let_rows_pass_behind_a_barrier(monkeypatch):
+    real = wiring.gate_config
+    monkeypatch.setattr(wiring, "gate_config", lambda config: replace(real(config), policy=GatePolicy.AT_LEAST_ONCE))
+
+
+def count_the_micro_batch_before(monkeypatch):
+    real = OperatorRun.take_snapshot
+
+    def take_snapshot(self, checkpoint):
+        snapshots = real(self, checkpoint)
+        self.micro_batch = max(0, self.micro_batch - 1)
+        return snapshots
+
+    monkeypatch.setattr(OperatorRun, "take_snapshot", take_snapshot)
+
+
 BUGS = {
+    "rows pass behind a barrier": (let_rows_pass_behind_a_barrier, "alignment"),
+    "a micro-batch's number is used again": (count_the_micro_batch_before, "alignment"),
     "an abort drops what was staged": (forget_staged_at_abort, "cut-is-exact"),
     "only the newest state file is live": (keep_only_the_newest_state_file, "state-is-exact"),
     "a staged file belongs to every later epoch": (never_tag_staged_files, "cut-is-exact"),

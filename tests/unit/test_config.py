@@ -3,7 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind
+
+FIXED = {"restart_strategy": "fixed_delay"}
+RATE = {"restart_strategy": "failure_rate"}
+GROWING = {"restart_strategy": "exponential_delay"}
 
 REFUSED = [
     ({"interval_ms": 9}, "interval_ms", "greater than or equal to 10"),
@@ -19,6 +23,9 @@ REFUSED = [
     ({"max_parallelism": 32_769}, "max_parallelism", "less than or equal to 32768"),
     ({"micro_batch_rows_max": 0}, "micro_batch_rows_max", "greater than 0"),
     ({"slice_rows_max": 0}, "slice_rows_max", "greater than 0"),
+    ({"state_backend": "disk"}, "state_backend", "'incremental', 'full' or 'memory'"),
+    ({"state_backend": "memory", "memory_state_bytes_max": 0}, "memory_state_bytes_max", "greater than or equal to 1"),
+    ({"memory_state_bytes_max": 5}, "memory_state_bytes_max", "needs state_backend memory"),
     ({"mode": "twice"}, "mode", "'exactly_once' or 'at_least_once'"),
     ({"colour": "red"}, "colour", "not permitted"),
     ({"unaligned": True, "mode": "at_least_once"}, "unaligned", "needs mode exactly_once"),
@@ -34,6 +41,42 @@ REFUSED = [
     ({"rows_of": ["flights"]}, "rows_of", "needs every_rows"),
     ({"rows_of": ["a", "a"], "every_rows": 5}, "rows_of", "must name each source once"),
     ({"slice_rows_max": 11, "micro_batch_rows_max": 10}, "slice_rows_max", "not be more than micro_batch_rows_max"),
+    ({"restart_strategy": "often"}, "restart_strategy", "'fixed_delay', 'failure_rate' or 'exponential_delay'"),
+    (FIXED | {"restart_attempts": 0}, "restart_attempts", "greater than or equal to 1"),
+    (FIXED | {"restart_delay_ms": -1}, "restart_delay_ms", "greater than or equal to 0"),
+    (RATE | {"restart_failures_max": 0}, "restart_failures_max", "greater than or equal to 1"),
+    (RATE | {"restart_failures_interval_ms": 0}, "restart_failures_interval_ms", "greater than or equal to 1"),
+    (GROWING | {"restart_delay_max_ms": 0}, "restart_delay_max_ms", "greater than or equal to 1"),
+    (GROWING | {"restart_multiplier": 1}, "restart_multiplier", "greater than 1"),
+    (GROWING | {"restart_multiplier": True}, "restart_multiplier", "not true or false"),
+    (GROWING | {"restart_multiplier": float("inf")}, "restart_multiplier", "finite"),
+    (GROWING | {"restart_reset_after_ms": 0}, "restart_reset_after_ms", "greater than or equal to 1"),
+    (GROWING | {"restart_jitter": -0.1}, "restart_jitter", "greater than or equal to 0"),
+    (GROWING | {"restart_jitter": 1.1}, "restart_jitter", "less than or equal to 1"),
+    ({"restart_attempts": 3}, "restart_attempts", "needs restart_strategy fixed_delay or exponential_delay"),
+    (RATE | {"restart_attempts": 3}, "restart_attempts", "needs restart_strategy fixed_delay or exponential_delay"),
+    (
+        {"restart_delay_ms": 3},
+        "restart_delay_ms",
+        "needs restart_strategy fixed_delay or failure_rate or exponential_delay",
+    ),
+    (FIXED | {"restart_failures_max": 3}, "restart_failures_max", "needs restart_strategy failure_rate"),
+    (
+        FIXED | {"restart_failures_interval_ms": 3},
+        "restart_failures_interval_ms",
+        "needs restart_strategy failure_rate",
+    ),
+    (FIXED | {"restart_delay_max_ms": 3}, "restart_delay_max_ms", "needs restart_strategy exponential_delay"),
+    (RATE | {"restart_multiplier": 3}, "restart_multiplier", "needs restart_strategy exponential_delay"),
+    (FIXED | {"restart_reset_after_ms": 3}, "restart_reset_after_ms", "needs restart_strategy exponential_delay"),
+    (FIXED | {"restart_jitter": 0.5}, "restart_jitter", "needs restart_strategy exponential_delay"),
+    (GROWING | {"restart_delay_ms": 0}, "restart_delay_ms", "must be at least 1: nothing grows from 0"),
+    (GROWING | {"restart_delay_max_ms": 999}, "restart_delay_max_ms", "must not be less than restart_delay_ms"),
+    (
+        GROWING | {"restart_delay_ms": 300_001},
+        "restart_delay_max_ms",
+        "must not be less than restart_delay_ms, which is 300001",
+    ),
 ]
 
 
@@ -56,6 +99,14 @@ def test_a_refusal_names_field_and_rule(values, field, rule):
         {"every_rows": 12_000, "rows_of": ["flights"]},
         {"mode": CheckpointingMode.AT_LEAST_ONCE, "max_concurrent": 3},
         {"interval_ms": 10, "min_pause_ms": 0, "max_concurrent": 2},
+        {"restart_strategy": RestartStrategyKind.FIXED_DELAY, "restart_attempts": 1, "restart_delay_ms": 0},
+        {"restart_strategy": RestartStrategyKind.FAILURE_RATE, "restart_failures_max": 1, "restart_delay_ms": 0},
+        {
+            "restart_strategy": RestartStrategyKind.EXPONENTIAL_DELAY,
+            "restart_delay_ms": 5,
+            "restart_delay_max_ms": 5,
+            "restart_jitter": 1.0,
+        },
     ],
 )
 def test_what_means_something_is_accepted_and_unchanged(values):
@@ -70,6 +121,27 @@ def test_every_field_has_a_refusal():
     """A new field comes with its rules: only switches can't be wrong."""
     switches = {"retain_on_cancellation", "after_tasks_finish"}
     assert CheckpointConfig.model_fields.keys() - switches <= {field for _, field, _ in REFUSED}
+
+
+def test_every_bound_of_a_field_is_tested():
+    """A new bound without a refusal above fails here: each field has one for every bound that it declares."""
+    bounds = {"ge": "greater than or equal to", "gt": "greater than", "le": "less than or equal to", "lt": "less than"}
+    declared = {
+        (field, f"{said} {getattr(bound, name)}")
+        for field, info in CheckpointConfig.model_fields.items()
+        for bound in info.metadata
+        for name, said in bounds.items()
+        if hasattr(bound, name)
+    }
+    tested = {(field, rule) for _, field, rule in REFUSED}
+    assert set() == declared - tested
+
+
+def test_every_contradiction_is_tested():
+    """A new rule over several fields without a refusal above fails here; each of them is refused for itself."""
+    for _, field, rule in CheckpointConfig().contradictions():
+        tested = [words for _, named, words in REFUSED if named == field]
+        assert any(words in rule or rule.startswith(words) for words in tested), f"{field}: {rule}"
 
 
 def test_the_effective_interval_is_not_shorter_than_the_pause():

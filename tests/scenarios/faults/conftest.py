@@ -1,14 +1,10 @@
-"""What the fault tests share: what an undisturbed run leaves, and a warm Connect server for those on real Spark."""
+"""What the fault tests share: what an undisturbed run leaves."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from jobs.runtime.connect_server import connect_server
-from jobs.runtime.session import SparkConfig
 from tests.scenarios.faults.orders_job import Rows
 from tests.scenarios.faults.processes import Order, tick
 from tests.scenarios.faults.reader import Reader, final_tables
@@ -31,11 +27,3 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         reader.look()
     assert [] == reader.problems
     return Undisturbed(final_tables(root), Counter((root / "crossed").read_text().split()))
-
-
-@pytest.fixture(scope="session")
-def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a Connect server that all clients of a test run share."""
-    log_file: Path = tmp_path_factory.mktemp("connect") / "server.log"
-    with connect_server(SparkConfig(cores=2, memory="1g"), log_file) as server:
-        yield server.url

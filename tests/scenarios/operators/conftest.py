@@ -16,6 +16,7 @@ from checkpointing.snapshots import RangeFiles
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.spec import KeyedSpec, VertexPlan
 from jobs.state.compaction import live_files
+from jobs.state.worker_copy import NO_USES, CopyUses
 
 JOB: JobName = job_name("demo")
 
@@ -30,6 +31,7 @@ class Bench:
     state: list[tuple[KeyedFile, ...]] = field(default_factory=list)
     ranges: list[tuple[RangeFiles, ...]] = field(default_factory=list)
     micro_batch: int = 0
+    copies: CopyUses = NO_USES
 
     def __post_init__(self):
         """Begin with nothing."""
@@ -48,17 +50,17 @@ class Bench:
         pq.write_table(rows, self.warehouse / path)
         return StagedSegment((FileHandle(path, rows.num_rows, 1, 0),))
 
-    def run(self, *inputs: pa.Table | None) -> MicroBatchFinished:
-        """Run one micro-batch of these rows, by input; None: no segments."""
+    def run(self, *inputs: pa.Table | None, end: bool = False) -> MicroBatchFinished:
+        """Run one micro-batch of these rows, by input; None: no segments; `end`: no row follows."""
         self.micro_batch += 1
         segments = tuple(
             InputSegments(number, VertexId("upstream"), () if rows is None else (self.stage(rows),))
             for number, rows in enumerate(inputs)
         )
-        effect = RunMicroBatch(
-            self.plan.spec.vertex, self.micro_batch, 1, segments, tuple(self.state), tuple(self.ranges)
-        )
-        done = run_micro_batch(self.spark, self.plan, effect, self.warehouse, JOB)
+        held = tuple(self.state), tuple(self.ranges)
+        effect = RunMicroBatch(self.plan.spec.vertex, self.micro_batch, 1, segments, *held, end_of_input=end)
+        ran = run_micro_batch(self.spark, self.plan, effect, self.warehouse, JOB)
+        done, self.copies = ran.finished, self.copies + ran.copies
         for subtask, output in enumerate(done.outputs):
             self.state[subtask] = live_files([*self.state[subtask], *output.state])
             self.ranges[subtask] = output.ranges or self.ranges[subtask]

@@ -216,3 +216,36 @@ def test_a_flight_goes_on_once_its_weather_is_known_in_whichever_order_they_come
     expected = known.with_columns(pl.when(elapsed != 3).then(elapsed.cast(pl.Float64)).alias("temp"))
     assert sorted(expected.rows(), key=str) == sorted(vertex.read(out).rows(), key=str)
     assert {table for output in done.outputs for table, _ in output.staged} == {ENRICHED.name}
+
+
+def test_waiting_flights_go_on_without_weather_when_the_input_ends(bench):
+    """On every subtask, rows or none (F4): all that waits goes out with nulls; weather that comes later is too late."""
+    vertex = bench(enriched())
+    sent = flights(60, 1)
+    vertex.run(sent, weather([0]))
+    done = vertex.run(None, None, end=True)
+    assert [True, True] == [bool(output.staged) for output in done.outputs]
+    early = pl.from_arrow(sent).filter((pl.col("hour") != START) | pl.col("carrier").is_null())
+    released = vertex.read(file for output in done.outputs for file in output.emitted)
+    assert sorted(early.with_columns(temp=pl.lit(None, pl.Float64)).rows(), key=str) == sorted(released.rows(), key=str)
+    assert [()] * 2 == [output.emitted for output in vertex.run(None, weather([1, 2])).outputs]
+
+
+def test_an_end_that_reaches_one_subtask_by_rows_ends_the_other_too(bench):
+    """The last rows belong to one key; the other subtask holds state and is woken for it."""
+    vertex = bench(enriched())
+    vertex.run(flights(60, 1), None)
+    last = flights(60, 2).filter(pa.compute.equal(flights(60, 2)["carrier"], "C1")).slice(0, 1)
+    done = vertex.run(last, weather([0]), end=True)
+    out = [file for output in done.outputs for file in output.emitted]
+    assert 61 == vertex.read(out).height
+    assert [True, True] == [bool(output.state) for output in done.outputs]
+
+
+def test_a_run_says_how_often_its_workers_had_their_state(bench):
+    """Each load of a range that has files counts as a hit, behind or a miss (D5); the totals are right in any case."""
+    vertex, batches = bench(totals(2)), [flights(100, seed) for seed in range(4)]
+    for batch in batches:
+        vertex.run(batch)
+    assert by_carrier(*batches) == shown(vertex)
+    assert 6 == vertex.copies.hits + vertex.copies.behind + vertex.copies.misses

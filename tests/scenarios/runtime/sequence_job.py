@@ -41,11 +41,28 @@ CONFIG = CheckpointConfig(every_rows=100, slice_rows_max=50, micro_batch_rows_ma
 
 
 def build(rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG) -> JobPlan:
-    """Return the planned pipeline: numbers to bronze, their count and sum by key to gold; two keyed subtasks."""
+    """Return the planned pipeline."""
+    return plan(declared(rows, keys=keys, config=config))
+
+
+def as_pipeline(_data: Path) -> Pipeline:
+    """Return the pipeline as the command line finds it."""
+    return declared()
+
+
+def without_aggregate(_data: Path) -> Pipeline:
+    """Return the pipeline as it would be if somebody had taken gold out of it."""
+    pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
+    pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
+    return pipeline
+
+
+def declared(rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG) -> Pipeline:
+    """Return the pipeline: numbers to bronze, their count and sum by key to gold; two keyed subtasks."""
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(rows or ROWS, keys=keys)).table(BRONZE, id="bronze")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
-    return plan(pipeline)
+    return pipeline
 
 
 class LocalEngine:

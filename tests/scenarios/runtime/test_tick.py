@@ -15,11 +15,11 @@ from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.trace import read
 from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.driver import DoorFailedError, Inbox
 from jobs.runtime.failures import JobHeldError
 from jobs.runtime.job_stores import JobStores
-from jobs.runtime.trace import TickStarted, read_trace
 from jobs.stores.checkpoints import Appended
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
@@ -36,6 +36,11 @@ def files_of(root: Path) -> dict[str, int]:
     """Return every file of the output tables with its size."""
     tables = [root / BRONZE, root / GOLD]
     return {str(path): path.stat().st_size for table in tables for path in table.rglob("*") if path.is_file()}
+
+
+def entries(trace: Path):
+    """Return the lines of a trace."""
+    return read(trace.read_bytes().splitlines(keepends=True))
 
 
 class Notes:
@@ -184,27 +189,11 @@ def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypat
     with pytest.raises(DoorFailedError, match="report it with the trace") as raised:
         tick()
     monkeypatch.undo()
-    facts = [entry.body for entry in read_trace(raised.value.trace)]
+    facts = [entry.body for entry in entries(raised.value.trace)]
     assert seen[-1] in facts
     assert "KeyError" in facts[-1].error
     assert TickOutcome.CAUGHT_UP is tick().outcome
     assert undisturbed == read_cut(tmp_path)
-
-
-def test_the_trace_of_a_tick_replays_on_the_door(tick):
-    """From the trace alone a new door gives the very same effects, fact by fact."""
-    started, *entries = read_trace(tick().trace)
-    assert isinstance(started.body, TickStarted)
-    door = JobDoor(started.body.setup)
-    told = list(door.start(started.body.now_ms))
-    for entry in entries:
-        kind = type(entry.body).__name__
-        if told:
-            assert entry.body == told.pop(0)
-        else:
-            assert kind not in {"RunMicroBatch", "AppendRow", "EndTick"}, f"{kind} was not asked for"
-            told = list(door.step(entry.body))
-    assert [] == told
 
 
 def test_only_the_retained_cuts_stay(tick, tmp_path):

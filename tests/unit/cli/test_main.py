@@ -13,7 +13,12 @@ from jobs.cli.main import execute
     ("typed", "said"),
     [
         ("rnu", "no such command 'rnu': did you mean 'run'?"),
-        ("xyzzy", "no such command 'xyzzy': there are run, explain, checkpoints list, checkpoints show, cut"),
+        ("xyzzy", "there are run, savepoint, stop, explain, checkpoints list, checkpoints show, cut"),
+        ("stop flights", "say how to stop: 'tidemark stop flights --suspend' keeps in the state what waits, 'tidemark"),
+        ("stop flights --drain --suspend", "say how to stop: 'tidemark stop flights --suspend'"),
+        ("savepoint Flights", "such as flights"),
+        ("savepoint --dispose x", "'tidemark savepoint --help' shows what can be given"),
+        ("savepoint --dispose 3 --to x", "--dispose deletes a savepoint, --to copies a new one: give one of them"),
         ("run --bogus", "no such option: --bogus: 'tidemark run --help' shows what can be given"),
         ("run nope", "there is no pipeline 'nope', only flights, offsets_100_105; write your own as module:attribute"),
         ("run --checkpoints 0", "checkpoints (given on the command line): must be greater than or equal to 1"),
@@ -32,7 +37,18 @@ def test_what_was_typed_wrong_is_said_with_the_way_out(typed, said, capsys):
     assert said in shown.err
 
 
-@pytest.mark.parametrize("command", ["checkpoints list", "checkpoints show 7", "cut", "cut flights 7"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "checkpoints list",
+        "checkpoints show 7",
+        "cut",
+        "cut flights 7",
+        "savepoint",
+        "savepoint --dispose 1",
+        "stop --drain",
+    ],
+)
 def test_a_job_that_never_ran_is_no_traceback_and_leaves_no_trace(command, tmp_path, capsys):
     """A report creates nothing, and says what to run."""
     warehouse = tmp_path / "warehouse"

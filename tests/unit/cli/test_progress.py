@@ -12,7 +12,15 @@ from checkpointing.metadata.record import Claim, Holder
 from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
 from jobs.cli.progress import Tally
 from jobs.cli.rows_ahead import ENDLESS, rows_ahead
-from jobs.runtime.listener import MicroBatchRan, Recovery, RowsRead, SparkStarted, SparkStarting
+from jobs.runtime.listener import (
+    MicroBatchRan,
+    NoticeFailed,
+    Recovery,
+    Restarting,
+    RowsRead,
+    SparkStarted,
+    SparkStarting,
+)
 from jobs.sources.port import SourceError
 
 FLIGHTS = VertexId("flights")
@@ -95,6 +103,24 @@ def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
     assert [
         "checkpoint 7 failed: the checkpoint expired before it completed; its rows belong to the next one"
     ] == lines()
+
+
+def test_a_restart_is_told_with_its_reason_and_its_rows_are_not_counted_twice(told):
+    """Why, when, and where it goes on; the rows that no checkpoint covers are read again."""
+    display, text = told
+    display.progress(RowsRead(FLIGHTS, SplitId("a"), 5))
+    display.progress(Restarting(2, CheckpointFailureReason.TASK_FAILURE, "out of paper", 1_500))
+    assert (0, 0) == (display.tally.rows_read, display.tally.rows_open)
+    said = text()
+    assert "failed: out of paper" in said
+    assert "restart 2 in 1.50 s, from the newest checkpoint" in said
+
+
+def test_a_notice_that_failed_is_shown(told):
+    """Who raised, what, and that the checkpoint stays."""
+    display, text = told
+    display.progress(NoticeFailed("listener Mail", CheckpointId(4), "OSError: no route"))
+    assert "checkpoint 4 stays as it is, but listener Mail raised OSError: no route" in text()
 
 
 def test_a_live_display_counts_the_same(record):

@@ -1,11 +1,15 @@
 """What the reports show, from plain data on a recording console."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from checkpointing.channel_items import Alignment, StagedSegment
 from checkpointing.graph import TableMode, VertexKind
-from checkpointing.identifiers import CheckpointId, JobName, SplitId, TableName, VertexId
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, SplitId, TableName, VertexId
+from checkpointing.snapshots import ChannelState
 from jobs.cli.flights_report import Accounting, Route
 from jobs.cli.progress import CheckpointLine
 from jobs.cli.quantities import moment, plural, seconds, size
@@ -56,6 +60,39 @@ def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
         (1200, "COMMIT POINT: the row is in `checkpoints`"),
         (1500, "published, cut recorded"),
     ] == told
+
+
+@pytest.mark.parametrize(
+    ("alignment", "held", "told"),
+    [
+        (Alignment.AT_LEAST_ONCE, 0, "all barriers counted after 0.80 s, none waited for"),
+        (Alignment.UNALIGNED, 0, "unaligned: the barrier overtook 40 rows, 3.0 KiB"),
+        (Alignment.UNALIGNED, 4096, "unaligned: the barrier overtook 40 rows, 3.0 KiB; 4.0 KiB held until it turned"),
+    ],
+)
+def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, told):
+    """Counted, or overtaking: then what is in flight is told with its way; nothing of it is called aligned."""
+    text = shown(render_timeline(passing(record(), alignment, held), STARTED_MS + 1500, {}))
+    assert told in text
+    assert "aligned after" not in text
+    flying = "in flight 40 rows, 3.0 KiB from weather to joined; a restore begins with them"
+    assert (alignment is Alignment.UNALIGNED) == (flying in text)
+
+
+def passing(record, alignment, held):
+    """Return the checkpoint as if its barrier had passed the join so, overtaking a segment if it is unaligned."""
+    (joined,) = record.statistics.vertices
+    life = record.statistics.model_copy(
+        update={"vertices": (joined.model_copy(update={"alignment": alignment, "bytes_held": held}),)}
+    )
+    if alignment is not Alignment.UNALIGNED:
+        return record.model_copy(update={"statistics": life})
+    segment = StagedSegment((FileHandle("bronze/weather/_data/1/w-1-a.parquet", 40, 3072, 1),))
+    channel = ChannelId(EdgeId(VertexId("weather"), VertexId("joined"), 1), 0)
+    source, was = record.vertices
+    first = replace(was.subtasks[0], in_flight=(ChannelState(channel, (segment,)),))
+    overtaken = was.model_copy(update={"subtasks": (first, *was.subtasks[1:])})
+    return record.model_copy(update={"statistics": life, "vertices": (source, overtaken)})
 
 
 def test_a_timeline_shows_tables_state_and_positions(shown, record):

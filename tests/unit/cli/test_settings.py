@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic_settings import NoDecode
 
 from checkpointing.config import CheckpointConfig, CheckpointingMode
 from checkpointing.job.setup import TickLimits
@@ -114,10 +115,58 @@ def test_sparks_memory_is_written_as_spark_writes_it(memory):
         resolve({}, flags_layer({"spark_memory": memory}))
 
 
-def test_spark_runs_in_one_place():
-    """A master and a Connect server contradict each other."""
-    with pytest.raises(InvalidSettingsError, match=r"spark_master .*can't go with spark_connect_url"):
-        resolve({}, flags_layer({"spark_master": "local[2]", "spark_connect_url": "sc://h:1"}))
+REFUSED = [
+    ({"parallelism": 0}, "parallelism", "must be greater than or equal to 1"),
+    ({"spark_master": ""}, "spark_master", "should have at least 1 character"),
+    ({"spark_cores": 0}, "spark_cores", "must be greater than or equal to 1"),
+    ({"spark_memory": "lots"}, "spark_memory", "512m or 2g"),
+    ({"spark_connect_url": "http://h"}, "spark_connect_url", "should match pattern"),
+    ({"checkpoints": 0}, "checkpoints", "must be greater than or equal to 1"),
+    ({"duration_ms": 0}, "duration_ms", "must be greater than or equal to 1"),
+    ({"until_caught_up": "perhaps"}, "until_caught_up", "boolean"),
+    ({"take_over": "perhaps"}, "take_over", "boolean"),
+    ({"spark_master": "local[2]", "spark_connect_url": "sc://h:1"}, "spark_master", "can't go with spark_connect_url"),
+]
+
+
+@pytest.mark.parametrize(("values", "field", "rule"), REFUSED)
+def test_a_refusal_names_field_rule_and_origin(values, field, rule):
+    """What only a tick has is refused as the core's fields are (see test_config)."""
+    with pytest.raises(InvalidSettingsError) as refused:
+        resolve({}, flags_layer(values))
+    (problem,) = refused.value.problems
+    assert (field, "given on the command line") == (problem.field, problem.origin)
+    assert rule in problem.rule
+
+
+def test_every_constrained_setting_has_a_refusal():
+    """A new setting with a bound, a pattern or a validator of its own fails here until a refusal of it is tested."""
+    own = {name: info for name, info in TickSettings.model_fields.items() if name not in CheckpointConfig.model_fields}
+    constrained = {name for name, info in own.items() if any(not isinstance(each, NoDecode) for each in info.metadata)}
+    assert set() == constrained - {field for _, field, _ in REFUSED}
+
+
+def test_every_time_may_carry_its_unit():
+    """`--set min_pause_ms=5s` as well as `interval_ms=10s`: one way to write a time."""
+    times = [name for name in TickSettings.model_fields if name.endswith("_ms")]
+    assert {"interval_ms", "min_pause_ms", "restart_delay_ms", "duration_ms"} <= set(times)
+    given = {
+        "restart_strategy": "exponential_delay",
+        "restart_delay_ms": "2s",
+        "restart_delay_max_ms": "1m",
+        "restart_reset_after_ms": "2h",
+        "min_pause_ms": "500ms",
+    }
+    settings = resolve({}, flags_layer(given))
+    assert (2_000, 60_000, 7_200_000, 500) == (
+        settings.restart_delay_ms,
+        settings.restart_delay_max_ms,
+        settings.restart_reset_after_ms,
+        settings.min_pause_ms,
+    )
+    for name in times:
+        with pytest.raises(InvalidSettingsError, match=rf"{name} .*write a duration like 30s"):
+            resolve({}, flags_layer({name: "soon"}))
 
 
 def test_folders_are_known_before_the_pipeline_is(monkeypatch):

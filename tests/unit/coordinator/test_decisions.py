@@ -205,3 +205,19 @@ def test_settings_follow_the_configuration():
     assert (300, DISCARD_UNLESS_STOPPED) == (settings.interval_ms, settings.discard_on)
     other = CoordinatorSettings.of("job", CheckpointConfig(retain_on_cancellation=False))
     assert (None, DISCARD_ALWAYS) == (other.interval_ms, other.discard_on)
+
+
+def test_the_newest_of_each_sort_is_known_beyond_the_history():
+    """Without a history the newest completed and failed ones are found by id, pending ones until they end."""
+    tracker = StatisticsTracker(0)
+    for checkpoint in (1, 2, 3, 4):
+        tracker.began(checkpoint, CHECKPOINT, 0, 0)
+    tracker.completed(1, CHECKPOINT, 5)
+    tracker.completed(2, CHECKPOINT, 6)
+    tracker.failed(3, CheckpointFailureReason.CHECKPOINT_EXPIRED, 7)
+    status = {n: known and known.status.value for n in (1, 2, 3, 4) for known in [tracker.of(n)]}
+    assert {1: None, 2: "COMPLETED", 3: "FAILED", 4: "IN_PROGRESS"} == status
+    assert () == tracker.history()
+    other = StatisticsTracker(0)
+    other.restore(tracker.snapshot())
+    assert tracker.snapshot() == other.snapshot()

@@ -18,6 +18,7 @@ from checkpointing.coordinator.shared_state import (
     SharedStateConflictError,
     SharedStateRegistry,
 )
+from checkpointing.identifiers import CheckpointId
 
 SAVEPOINT = savepoint(unaligned=False)
 STOP = synchronous_savepoint(unaligned=False, terminate=False)
@@ -137,3 +138,13 @@ def test_the_counting_registry_discards_at_no_reference():
     assert 2 == registry.register("k", "h").references
     assert () == registry.unregister("k").discarded
     assert ("h",) == registry.unregister("k").discarded
+
+
+def test_a_store_that_is_not_durable_ends_with_a_suspension():
+    """Nobody can recover what lies in memory only: it goes, its shared files stay; a durable store keeps all."""
+    for durable, cleaned in ((True, []), (False, [1])):
+        store = CompletedCheckpointStore(1, SharedStateRegistry(), durable=durable)
+        store.add(CompletedCheckpoint(id=CheckpointId(1), properties=CHECKPOINT))
+        change = store.shut_down(JobStatus.SUSPENDED)
+        assert cleaned == [checkpoint.id for checkpoint in change.cleaned]
+        assert () == change.shared

@@ -111,3 +111,15 @@ def test_an_aborted_checkpoint_never_triggers(story, barrier, cancel):
     tale.put(2, barrier(1))
     assert [("AbortCheckpoint", 1)] == _outcome(tale.drain())
     assert () == tale.gate.pending()
+
+
+def test_with_one_open_channel_completion_drops_all_older_ones_too(story, barrier, end):
+    """Checkpoints 1 and 2 wait for the one open channel; 3 completes there, and neither triggers after it."""
+    told = story(GatePolicy.AT_LEAST_ONCE, 2)
+    told.put(1, barrier(1), barrier(2), end)
+    told.drain()
+    assert (1, 2) == told.gate.pending()
+    told.put(0, barrier(3), end)
+    triggered = [effect.barrier.checkpoint for effect in told.drain() if isinstance(effect, TriggerCheckpoint)]
+    assert [3] == triggered
+    assert () == told.gate.pending()

@@ -312,3 +312,14 @@ def test_nothing_is_recorded_any_more_after_an_abort(story, barrier, cancel):
     tale.drain()
     tale.put(1, 3)
     assert [(), ()] == [channel.recorded for channel in tale.gate.snapshot().channels.channels]
+
+
+def test_a_cancel_reaches_a_checkpoint_that_was_only_announced(story, barrier, cancel):
+    """No barrier is handled yet, and the marker aborts it: its barrier then is obsolete and its channel reads on."""
+    told = story(GatePolicy.ALTERNATING, 2)
+    told.put(0, barrier(1, timeout_ms=100), 5)
+    assert (AnnouncementReceived(told.channels[0], 1),) == told.poll()[:1]
+    effects = told.hand(1, cancel(1))
+    assert [1] == [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
+    assert [5] == _delivered(told.drain())
+    assert [] == told.blocked()

@@ -169,7 +169,7 @@ def test_a_tick_never_ends_in_doubt(job, asked, outcome):
     assert story.end is None
     story.records()
     assert outcome is story.end.outcome
-    assert [NotifyComplete(1)] == story.all_told(NotifyComplete)
+    assert [1] == [effect.checkpoint for effect in story.all_told(NotifyComplete)]
 
 
 def test_a_checkpoint_that_was_not_sent_is_aborted_at_the_end(job):
@@ -330,7 +330,7 @@ def test_a_tick_ends_after_so_many_checkpoints(job):
         epoch(story)
         story.commits()
     assert EndTick(TickOutcome.STOPPED) == story.end
-    assert [NotifyComplete(1), NotifyComplete(2)] == story.all_told(NotifyComplete)
+    assert [1, 2] == [effect.checkpoint for effect in story.all_told(NotifyComplete)]
 
 
 def test_two_checkpoints_in_flight_commit_in_order(job):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from checkpointing.channel_items import Barrier, StagedSegment
+from checkpointing.channel_items import Alignment, Barrier, StagedSegment
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import GateConfig, GatePolicy, InputGate
-from checkpointing.gate.messages import BarrierReceived, TriggerCheckpoint
+from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
@@ -161,6 +161,19 @@ def test_an_epoch_tells_what_it_met(job):
     )
     assert (120, 5, 9, 130) == (vertex.aligned_ms, vertex.alignment_ms, vertex.bytes_held, vertex.acknowledged_ms)
     assert [("up->down:0[0]", 110)] == [(barrier.channel, barrier.at_ms) for barrier in vertex.barriers]
+
+
+def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
+    """The snapshot keeps its time; the last barrier, later, says how long the alignment would have been (C5, C7)."""
+    log = EpochLog()
+    log.triggered(1, 100, 6)
+    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.passed("v", TriggerCheckpoint(Barrier(1, alignment=Alignment.UNALIGNED), unaligned=True), 120)
+    log.received("v", BarrierReceived(ChannelId(EDGE, 1), 1, 910))
+    log.overtaken("v", InFlightComplete(1, (), alignment_ms=800))
+    (vertex,) = log.ended(1).vertices
+    assert (Alignment.UNALIGNED, 120, 800) == (vertex.alignment, vertex.aligned_ms, vertex.alignment_ms)
+    assert [110, 910] == [barrier.at_ms for barrier in vertex.barriers]
 
 
 def test_an_epoch_that_has_ended_is_forgotten():

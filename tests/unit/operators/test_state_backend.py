@@ -1,6 +1,7 @@
-"""The incremental state backend against a plain dict, whatever is compacted, cached, deleted or rescaled."""
+"""State backends against a plain dict, whatever is compacted, cached, deleted, rescaled or declared anew."""
 
 import tempfile
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import RangeState
+from jobs.state.backend import RangeState, keys_of
+from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
 from jobs.state.compaction import CompactionPolicy, live_files
-from jobs.state.failures import StateFileError
+from jobs.state.failures import StateFileError, StateTooLargeError
+from jobs.state.files import schema_of
 from jobs.state.key_groups import KeyGroupRange, range_of, subtask_of
 from jobs.state.merge import KEY_GROUP, change_of, of_keys
-from jobs.state.worker_copy import WorkerCopies
+from jobs.state.worker_copy import CopyUses, WorkerCopies
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 MAX_PARALLELISM = 8
@@ -40,7 +43,7 @@ def backend(root, files, own, policy, copies, micro_batch=1):
         files=tuple(files),
         writer=StagedFiles(root, job_name("j"), Generation(1), VertexId("op"), micro_batch),
         version=Version(Generation(1), micro_batch),
-        policy=policy,
+        backend=IncrementalBackend(policy),
         copies=copies,
     )
 
@@ -182,3 +185,118 @@ def test_two_new_rows_for_one_key_are_refused():
     before = pl.DataFrame(schema={KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64})
     with pytest.raises(KeyError, match="two rows for one key"):
         change_of(before, pl.DataFrame({"key": ["b", "b"], "value": [1, 2]}), touched, ("key",))
+
+
+def counted(state, copies):
+    """Return what a backend holds, and what its copies were used for meanwhile."""
+    copies.take_uses()
+    return content(state), copies.take_uses()
+
+
+def test_a_hit_a_copy_that_is_behind_and_a_miss_hold_the_same(tmp_path):
+    """D5: the worker that wrote last, one that missed two files and one that never met the range load the same rows."""
+    root, policy = str(tmp_path), CompactionPolicy(ratio=100.0, deltas_max=9)
+    recent, behind, fresh, files = WorkerCopies(), WorkerCopies(), WorkerCopies(), []
+    for number, changes in enumerate([{"a": 1, "b": 2}, {"a": 3, "c": 4}, {"b": None, "d": 5}]):
+        for copies in [recent, behind][: 2 if number == 0 else 1]:
+            backend(root, files, WHOLE, policy, copies, number).load()
+        files = [*files, step(backend(root, files, WHOLE, policy, recent, number), changes)]
+        if number == 0:
+            backend(root, files, WHOLE, policy, behind).load()
+    expected = {"a": 3, "c": 4, "d": 5}
+    found = [counted(backend(root, files, WHOLE, policy, copies), copies) for copies in (recent, behind, fresh)]
+    assert [(expected, CopyUses(hits=1)), (expected, CopyUses(behind=1)), (expected, CopyUses(misses=1))] == found
+    assert [CopyUses(hits=1)] * 3 == [
+        counted(backend(root, files, WHOLE, policy, copies), copies)[1] for copies in (recent, behind, fresh)
+    ]
+
+
+def test_a_range_without_files_counts_for_nothing(tmp_path):
+    """There was nothing to find."""
+    copies = WorkerCopies()
+    assert ({}, CopyUses()) == counted(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), copies), copies)
+
+
+BACKENDS = [IncrementalBackend(CompactionPolicy(ratio=100.0)), FullBackend(), MemoryBackend(100_000)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(CHANGES, st.sampled_from(BACKENDS)), max_size=8))
+def test_every_backend_holds_the_same_and_reads_the_files_of_the_others(batches):
+    """D2: however a job's backend changes from micro-batch to micro-batch, the state is what a dict would hold."""
+    with tempfile.TemporaryDirectory() as root:
+        model, files = {}, []
+        for number, (changes, used) in enumerate(batches):
+            model = {k: v for k, v in {**model, **changes}.items() if v is not None}
+            state = backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number)
+            written = step(replace(state, backend=used), changes)
+            files = files if written is None else live_files([*files, written])
+            assert model == content(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies()))
+
+
+@pytest.mark.parametrize("used", [FullBackend(), MemoryBackend(100_000)])
+def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
+    """Each writes all of the range; only full puts it on disk."""
+    root, files = str(tmp_path), []
+    for number, changes in enumerate([{"a": 1}, {"b": 2}, {"a": None}]):
+        state = replace(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number), backend=used)
+        files = live_files([*files, step(state, changes)])
+        assert [KeyedFileKind.BASE] == [file.kind for file in files]
+    on_disk = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")]
+    assert (files[0].file.path in on_disk) is isinstance(used, FullBackend)
+    assert bool(files[0].file.inline) is isinstance(used, MemoryBackend)
+
+
+def test_a_damaged_inline_state_is_noticed(tmp_path):
+    """A row may be damaged as a file may: the checksum is the same."""
+    state = replace(
+        backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100_000)
+    )
+    file = step(state, {"a": 1})
+    damaged = replace(file, file=replace(file.file, inline="A" * len(file.file.inline)))
+    with pytest.raises(StateFileError, match="is damaged"):
+        backend(str(tmp_path), [damaged], WHOLE, CompactionPolicy(), WorkerCopies()).load()
+
+
+def test_a_state_above_the_limit_is_declined_by_name(tmp_path):
+    """The memory backend is for small states: the message has operator, limit and the way out."""
+    state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100))
+    with pytest.raises(StateTooLargeError, match=r"operator op.*allows 100.*set state_backend to incremental"):
+        step(state, {"a": 1})
+
+
+NARROW = pa.struct([("x", pa.int32()), ("gone", pa.string())])
+WIDE = pa.struct([("x", pa.int64()), ("new", pa.string())])
+
+
+def test_columns_change_inside_of_lists_and_structs_too(tmp_path):
+    """D6: what waits in a state is nested rows, and their columns come, go and widen like others."""
+    old = pa.schema([("key", pa.string()), ("waiting", pa.list_(NARROW)), ("right", NARROW)])
+    row = {"x": 1, "gone": "y"}
+    rows = pl.from_arrow(
+        pa.Table.from_pylist(
+            [{"key": "a", "waiting": [row], "right": None}, {"key": "b", "waiting": None, "right": row}], schema=old
+        )
+    ).select(pl.Series(KEY_GROUP, [0, 1], pl.Int32), pl.all())
+    state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), schema=old)
+    file = state.write(rows.clear(), rows.with_columns(_deleted=pl.lit(value=False)))
+    new = pa.schema([("key", pa.string()), ("waiting", pa.list_(WIDE)), ("right", WIDE)])
+    evolved = replace(backend(str(tmp_path), [file], WHOLE, CompactionPolicy(), WorkerCopies()), schema=new)
+    now = {"x": 1, "new": None}
+    expected = [("a", [now], None), ("b", None, now)]
+    assert expected == sorted(evolved.load().select("key", "waiting", "right").rows())
+
+
+def test_an_outdated_range_is_written_whole(tmp_path):
+    """So that all of its files have the declared columns after the first micro-batch, whatever the policy."""
+    root, policy = str(tmp_path), CompactionPolicy(ratio=100.0)
+    first = step(backend(root, [], WHOLE, policy, WorkerCopies()), {"a": 1, "b": 2})
+    wider = pa.schema([("key", pa.string()), ("value", pa.float64())])
+    state = replace(backend(root, [first], WHOLE, policy, WorkerCopies(), 2), schema=wider, outdated=True)
+    loaded = state.load()
+    written = state.write(loaded, loaded.clear().with_columns(pl.lit(value=False).alias("_deleted")))
+    assert KeyedFileKind.BASE is written.kind
+    assert wider.types == schema_of(root, written.file).types[1:-1]
+    assert ("key",) == keys_of(schema_of(root, written.file))
+    after = replace(backend(root, [written], WHOLE, policy, WorkerCopies()), schema=wider)
+    assert {"a": 1.0, "b": 2.0} == content(after)

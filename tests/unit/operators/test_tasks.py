@@ -37,9 +37,12 @@ def test_a_task_imports_nothing_heavy(module):
     assert "[]" == done.stdout.strip()
 
 
+COLUMNS = pl.Schema({"x": pl.Int64})
+
+
 def frame(*values):
     """Return a frame of some bytes."""
-    return pl.DataFrame({"x": list(values)}, schema={"x": pl.Int64})
+    return pl.DataFrame({"x": list(values)}, schema=COLUMNS)
 
 
 def test_a_copy_is_found_for_the_files_it_was_made_from_and_for_later_ones():
@@ -47,10 +50,18 @@ def test_a_copy_is_found_for_the_files_it_was_made_from_and_for_later_ones():
     copies, name = WorkerCopies(), ("w", "t", 0, 9)
     kept = Copy(("a", "b"), frame(1))
     copies.keep(name, kept)
-    assert kept == copies.find(name, ["a", "b"])
-    assert kept == copies.find(name, ["a", "b", "c"])
-    assert [None, None, None] == [copies.find(name, paths) for paths in (["a"], ["a", "c"], ["x", "a", "b"])]
-    assert None is copies.find(("w", "t", 10, 19), ["a", "b"])
+    assert kept == copies.find(name, ["a", "b"], COLUMNS)
+    assert kept == copies.find(name, ["a", "b", "c"], COLUMNS)
+    assert [None, None, None] == [copies.find(name, paths, COLUMNS) for paths in (["a"], ["a", "c"], ["x", "a", "b"])]
+    assert None is copies.find(("w", "t", 10, 19), ["a", "b"], COLUMNS)
+
+
+def test_a_copy_in_other_columns_is_of_no_use():
+    """A worker that outlives a change of the state's schema loads anew (D6)."""
+    copies, name = WorkerCopies(), ("w", "t", 0, 9)
+    copies.keep(name, Copy(("a",), frame(1)))
+    assert None is copies.find(name, ["a"], pl.Schema({"x": pl.Float64}))
+    assert None is copies.find(name, ["a"], pl.Schema({"x": pl.Int64, "y": pl.Int64}))
 
 
 def test_copies_are_bounded_and_the_one_used_longest_ago_goes():
@@ -58,10 +69,10 @@ def test_copies_are_bounded_and_the_one_used_longest_ago_goes():
     copies = WorkerCopies(bytes_max=20)
     for number in range(2):
         copies.keep(("w", "t", number, number), Copy(("a",), frame(number)))
-    copies.find(("w", "t", 0, 0), ["a"])
+    copies.find(("w", "t", 0, 0), ["a"], COLUMNS)
     copies.keep(("w", "t", 2, 2), Copy(("a",), frame(2)))
     copies.keep(("w", "t", 3, 3), Copy(("a",), frame(*range(10))))
-    assert [True, False, True, False] == [copies.find(("w", "t", i, i), ["a"]) is not None for i in range(4)]
+    assert [True, False, True, False] == [copies.find(("w", "t", i, i), ["a"], COLUMNS) is not None for i in range(4)]
 
 
 def test_rows_are_taken_apart_by_input_in_their_declared_types():

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,10 @@ from checkpointing.messages import (
     TimeAdvanced,
 )
 from checkpointing.metadata.record import Claim, Holder
+from checkpointing.trace import TickStarted, read
 from jobs.runtime.driver import Clock, DoorFailedError, Driver, Inbox
 from jobs.runtime.listener import Narrator, SilentListener
-from jobs.runtime.trace import TickStarted, TraceWriter, read_trace
+from jobs.runtime.trace import TraceWriter
 from jobs.stores.warehouse import system_clock_ms
 
 SOURCE, SINK, TABLE = VertexId("numbers"), VertexId("bronze"), TableName("bronze/numbers")
@@ -126,7 +128,7 @@ class Ride:
     @property
     def bodies(self) -> list[object]:
         """What the trace holds."""
-        return [entry.body for entry in read_trace(self._path)]
+        return [entry.body for entry in read(self._path.read_bytes().splitlines(keepends=True))]
 
 
 @pytest.fixture
@@ -166,6 +168,36 @@ def test_timers_fire_without_a_fact(trace):
     ride = Ride(trace, handlers, setup_of(limits, every_rows=None, interval_ms=30))
     assert TickOutcome.FAILED is not ride.end.outcome
     assert 4 <= len(handlers.completed)
+
+
+def test_an_attempt_gets_what_comes_in_while_it_runs_and_no_other_attempts_answers():
+    """What waited is handed over, what comes meanwhile too; what an attempt leaves, or hears late, ends with it."""
+    tick = Inbox()
+    tick.put(SourceIdle(SOURCE, SplitId("a")))
+    with tick.attempt() as first:
+        tick.put(SourceIdle(SOURCE, SplitId("b")))
+        assert [SourceIdle(SOURCE, SplitId("a")), SourceIdle(SOURCE, SplitId("b"))] == [first.get(0), first.get(0)]
+        first.put(SourceIdle(SOURCE, SplitId("left")))
+    first.put(SourceIdle(SOURCE, SplitId("late")))
+    tick.put(StopRequested(StopKind.NOW))
+    with tick.attempt() as second:
+        assert [StopRequested(StopKind.NOW), None] == [second.get(0), second.get(0)]
+    assert (True, None) == (tick.stop_requested, tick.get(0))
+
+
+def test_notices_come_in_order_however_long_one_takes(trace):
+    """A notice that takes its time delays those behind it and nothing else: none overtakes it."""
+    told = []
+
+    class Slow(InMemory):
+        def carry_out(self, effect):
+            if isinstance(effect, NotifyComplete):
+                time.sleep(0.3 / effect.checkpoint)
+                told.append(effect.checkpoint)
+            return super().carry_out(effect)
+
+    Ride(trace, Slow(), setup_of())
+    assert [1, 2, 3] == told
 
 
 def test_a_stop_that_came_before_the_start_is_obeyed(trace):
@@ -213,7 +245,7 @@ def test_a_door_that_raises_is_a_bug_and_says_where_the_trace_is(trace):
     inbox.put(RowAppended("nobody", 3))
     with pytest.raises(DoorFailedError, match=str(trace)):
         Ride(trace, InMemory(), setup_of(), inbox=inbox)
-    *_, fact, broken = [entry.body for entry in read_trace(trace)]
+    *_, fact, broken = [entry.body for entry in read(trace.read_bytes().splitlines(keepends=True))]
     assert RowAppended("nobody", 3) == fact
     assert "UnexpectedFactError" in broken.error
 

@@ -1,6 +1,7 @@
 """Rows as JSON text: what is written is read back, by this version or by one that says what to install."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,7 @@ _checkpoints = st.builds(
     CheckpointRecord,
     job=st.just("flights"),
     kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT]),
+    pinned=st.booleans(),
     checkpoint=_ids.map(CheckpointId),
     parent=_ids.map(CheckpointId),
     generation=_ids.map(Generation),
@@ -140,9 +142,9 @@ def _changed(**changes: Any) -> str:
 def test_a_newer_format_names_who_wrote_it_and_what_to_install() -> None:
     """A row that is too new is refused with the way out, not with a validation error."""
     with pytest.raises(
-        UnknownFormatError, match=r"written by tidemark 9\.1 in format 2.*install tidemark 9\.1 or newer"
+        UnknownFormatError, match=r"written by tidemark 9\.1 in format 3.*install tidemark 9\.1 or newer"
     ):
-        decode(_changed(format=2, writer="tidemark 9.1", row={"anything": 1}))
+        decode(_changed(format=3, writer="tidemark 9.1", row={"anything": 1}))
 
 
 def test_an_unknown_kind_is_a_newer_version_too() -> None:
@@ -158,6 +160,33 @@ def test_a_damaged_row_is_said_to_be_damaged(text: str) -> None:
     """Whatever is no row raises one clear error."""
     with pytest.raises(UnreadableRowError):
         decode(text)
+
+
+def test_a_checkpoint_of_format_1_is_read_unpinned() -> None:
+    """A row that the first release wrote: nothing of it is lost, and no savepoint was ever such a row."""
+    text = (Path(__file__).parent / "rows" / "checkpoint_format_1.json").read_text()
+    row = decode(text)
+    assert isinstance(row, CheckpointRecord)
+    assert (False, False, FORMAT) == (row.pinned, row.is_savepoint, row.format)
+    written = json.loads(text)["row"] | {"format": FORMAT}
+    assert [] == _lost(written, json.loads(row.model_dump_json()))
+
+
+def _lost(written: Any, read: Any, at: str = "row") -> list[str]:
+    """Return every place whose value was not read; what is read may know more fields."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        return [lost for name in written for lost in _lost(written[name], read.get(name), f"{at}.{name}")]
+    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        return [lost for n, pair in enumerate(zip(written, read, strict=True)) for lost in _lost(*pair, f"{at}[{n}]")]
+    return [] if written == read else [at]
+
+
+@pytest.mark.parametrize("kind", ["claim", "release", "savepoint"])
+def test_a_row_of_format_1_of_any_kind_is_read(kind: str) -> None:
+    """Claims and releases change their number only; a savepoint of format 1 is pinned by its kind."""
+    savepoint = {"kind": kind} if kind == "savepoint" else {}
+    expected = {"a": 1, "format": 2, **savepoint, **({"pinned": True} if savepoint else {})}
+    assert expected == migrate(kind, {"a": 1, "format": 1, **savepoint}, at=1)
 
 
 def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:

@@ -1,0 +1,32 @@
+"""Which files a row of `checkpoints` refers to: they must be there while it is, and a copy of it takes them along."""
+
+from collections.abc import Iterator
+
+from checkpointing.channel_items import StagedSegment
+from checkpointing.handles import FileHandle
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.snapshots import SubtaskSnapshot
+
+
+def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
+    """Yield every file that the row refers to: state, ranges, staged, in flight, its tables'; some come twice."""
+    for vertex in record.vertices:
+        for snapshot in vertex.subtasks:
+            yield from _of_snapshot(snapshot)
+    for table in record.tables:
+        yield from (*table.adds, *table.files)
+
+
+def files_of(record: CheckpointRecord) -> frozenset[str]:
+    """Return the warehouse-relative paths of all files that the row refers to."""
+    return frozenset(file.path for file in handles_of(record))
+
+
+def _of_snapshot(snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
+    yield from (keyed.file for keyed in snapshot.state)
+    yield from (keyed.file for ranges in snapshot.ranges for keyed in ranges.files)
+    yield from (staged.file for staged in snapshot.staged)
+    for held in snapshot.in_flight:
+        for segment in held.segments:
+            if isinstance(segment, StagedSegment):
+                yield from segment.files

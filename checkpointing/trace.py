@@ -1,0 +1,106 @@
+"""The trace of a tick: its start, every fact and every effect, one JSON line each, in the order of the door.
+
+The lines of a real run replay on the job door: the start builds it, the facts step it, the effects are
+what it answered. Lines are numbered, so that one that is missing or out of place is found at once; a
+class's name says what a line holds; nothing is pickled.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import Effect, Fact
+
+FORMAT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TickStarted:
+    """The first line: what the door was built from, and the time at which it was started."""
+
+    setup: JobSetup
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TickBroken:
+    """The last line of a tick that broke: an exception where none may come from, as text."""
+
+    error: str
+
+
+Traced = TickStarted | Fact | Effect | TickBroken
+
+_ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(Traced)}
+
+
+class UnreadableTraceError(ValueError):
+    """A line that is no entry of a trace, or stands in the wrong place: says which line and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """One line, the `number`-th from 1: what the door was told or answered, and when (ms since the epoch)."""
+
+    number: int
+    at_ms: int
+    body: Traced
+
+
+def encode(number: int, at_ms: int, body: Traced) -> bytes:
+    """Return the entry as one line of JSON, its newline included."""
+    name = type(body).__name__
+    return b'{"format":%d,"number":%d,"at_ms":%d,"is":"%s","body":%s}\n' % (
+        FORMAT,
+        number,
+        at_ms,
+        name.encode(),
+        _ADAPTERS[name].dump_json(body),
+    )
+
+
+def decode(line: bytes) -> TraceEntry:
+    """Return the entry of a line; raise UnreadableTraceError for anything else."""
+    try:
+        envelope = from_json(line)
+    except ValueError as error:
+        raise UnreadableTraceError(f"no JSON ({error}): {line[:200]!r}") from error
+    if not isinstance(envelope, dict) or envelope.get("is") not in _ADAPTERS or envelope.get("format") != FORMAT:
+        raise UnreadableTraceError(f"no entry that this version knows: {line[:200]!r}")
+    name, number, at_ms = envelope["is"], envelope.get("number"), envelope.get("at_ms")
+    if not isinstance(at_ms, int) or not isinstance(number, int):
+        raise UnreadableTraceError(f"no number or no time: {line[:200]!r}")
+    try:
+        return TraceEntry(number, at_ms, _ADAPTERS[name].validate_json(_body(line)))
+    except (ValidationError, ValueError) as error:
+        raise UnreadableTraceError(f"no {name}: {error}") from error
+
+
+def read(lines: Iterable[bytes]) -> Iterator[TraceEntry]:
+    """Yield the entries of a trace's lines. A last line that a crash cut off is left out.
+
+    Raises UnreadableTraceError naming the line that is no entry, or before which one is missing.
+    """
+    told_ms = 0
+    for place, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            entry = decode(line)
+        except UnreadableTraceError as error:
+            raise UnreadableTraceError(f"line {place}: {error}") from error
+        if entry.number != place:
+            raise UnreadableTraceError(f"line {place} is numbered {entry.number}: a line is missing or out of place")
+        if entry.at_ms < told_ms:
+            raise UnreadableTraceError(f"line {place} is of {entry.at_ms} ms, before the line above it ({told_ms} ms)")
+        told_ms = entry.at_ms
+        yield entry
+
+
+def _body(line: bytes) -> bytes:
+    """The bytes of the last field, so that it is parsed by its own type, straight from JSON."""
+    return line.rstrip()[line.index(b'"body":') + len(b'"body":') : -1]

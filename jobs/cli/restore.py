@@ -1,0 +1,134 @@
+"""`tidemark run --from`: find the row, show the plan, bring a row of another warehouse in; before the tick begins."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from rich.console import Console
+
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.observation import newest_restorable
+from jobs.cli.quantities import plural
+from jobs.cli.render_restore import render_restore
+from jobs.cli.savepoints import copies
+from jobs.launch import Launch
+from jobs.planner import JobPlan
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.importing import Import, import_row, restorable
+from jobs.runtime.restore_origin import ForeignRow, OwnRow, find_origin
+from jobs.runtime.restore_plan import restore_plan
+from jobs.runtime.state_migration import plan_with_migrations
+from jobs.stores.savepoint_copy import named_files, recorded_cuts
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """What a user said about where to begin: `origin` is `N`, `DIR` or `DIR@N`; `claim` None was not said."""
+
+    origin: str | None = None
+    claim: bool | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing without `--from`."""
+        if self.claim is not None and self.origin is None:
+            flag = "--claim" if self.claim else "--no-claim"
+            raise CommandError(f"{flag}: say of what, with --from DIR or --from DIR@N", ExitCode.USAGE)
+
+
+def restore(started: Launch, asked: Restoring, out: Console, progress: Console) -> bool:
+    """Do what was asked for before the tick; return whether the tick is to run (not after a dry run).
+
+    Raises CommandError for what does not fit, and what finding and importing the row raise.
+    """
+    root, job = started.settings.warehouse, started.plan.job
+    if asked.origin is None:
+        if asked.dry_run:
+            _show_own(started, newest_restorable(root, job), out)
+        return not asked.dry_run
+    origin = find_origin(asked.origin, root, job)
+    match origin:
+        case OwnRow():
+            _own(started, origin, asked, out)
+        case ForeignRow():
+            _foreign(started, origin, asked, out, progress)
+        case _ as unreachable:
+            assert_never(unreachable)
+    return not asked.dry_run
+
+
+def _own(started: Launch, origin: OwnRow, asked: Restoring, out: Console) -> None:
+    record, root, job = origin.record, started.settings.warehouse, started.plan.job
+    if asked.claim:
+        raise CommandError(
+            f"--claim: {record.checkpoint} is {job}'s own in {root} already; leave --claim out", ExitCode.USAGE
+        )
+    if not origin.is_newest:
+        kind = "savepoint" if record.kind is RowKind.SAVEPOINT else "checkpoint"
+        newest = newest_restorable(root, job)
+        at = f"at checkpoint {newest.checkpoint}" if newest else "at the start"
+        raise CommandError(
+            f"{root} stands {at}, and its tables cannot go back to {kind} {record.checkpoint} in place: run from it in "
+            f"an empty warehouse, 'tidemark run {job} --warehouse OTHER --from {root}@{record.checkpoint}', "
+            "or leave --from out to go on from where it stands"
+        )
+    if asked.dry_run:
+        _show_own(started, record, out)
+    else:
+        out.print(f"checkpoint {record.checkpoint} is the newest of {job} in {root}: going on from it, as always")
+
+
+def _show_own(started: Launch, record: CheckpointRecord | None, out: Console) -> None:
+    root, job = started.settings.warehouse, started.plan.job
+    if record is None:
+        out.print(
+            f"{job} has no checkpoint in {root}: a tick begins from the start; nothing was changed", soft_wrap=True
+        )
+        return
+    plan = _fitting(started, record, root)
+    cuts = recorded_cuts(Warehouse(root, ProtocolPaths(job)))
+    versions = cuts.get(record.checkpoint, {})
+    what = f"checkpoint {record.checkpoint}, the newest in {root}; nothing was changed"
+    if record.checkpoint not in cuts:
+        what = f"checkpoint {record.checkpoint}, the newest in {root}, which is published first; nothing was changed"
+    shown = restore_plan(plan.graph, record, plan.config.max_parallelism, versions)
+    out.print(render_restore(job, what, shown), soft_wrap=True)
+
+
+def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console, progress: Console) -> None:
+    root, job = started.settings.warehouse, started.plan.job
+    plan = _fitting(started, origin.record, origin.warehouse.root)
+    allowed = started.settings.allow_non_restored_state
+    wanted = Import(origin=origin, root=root, plan=plan, claim=bool(asked.claim), allow_non_restored_state=allowed)
+    files = len(named_files(restorable(wanted)))
+    source = f"{origin.record.checkpoint} of {origin.warehouse.root}"
+    shown = restore_plan(plan.graph, origin.record, plan.config.max_parallelism)
+    how = "moved out of there" if asked.claim else "copied"
+    if asked.dry_run:
+        what = f"{source} into {root}, {plural(files, 'file')} {how}; nothing was changed"
+        out.print(render_restore(job, what, shown), soft_wrap=True)
+        return
+    for left in shown.left_behind:
+        out.print(f"left behind: {left}, which the pipeline no longer has", style="yellow")
+    with progress.status(f"restoring {source}") as status:
+        try:
+            imported = import_row(wanted, told=lambda copied: status.update(copies(copied)))
+        except JobHeldError as held:
+            raise CommandError(str(held), ExitCode.HELD) from held
+    said = f"restored {source} into {root} as checkpoint {imported.checkpoint}: {plural(files, 'file')} {how}"
+    out.print(said, soft_wrap=True)
+
+
+def _fitting(started: Launch, record: CheckpointRecord, root: Path) -> JobPlan:
+    """Return the plan that the row restores into; its files lie below `root`."""
+    plan = started.plan.with_discovered_splits(record)
+    allowed = started.settings.allow_non_restored_state
+    try:
+        check_fits(plan.graph, record, plan.config.max_parallelism, allow_non_restored_state=allowed)
+        return plan_with_migrations(plan, record, root)
+    except CutDoesNotFitError as error:
+        raise CommandError(f"{error}; nothing was changed") from error

@@ -1,0 +1,143 @@
+"""`tidemark savepoint` and `tidemark stop`: a savepoint of a running job or one at rest, and what was done."""
+
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from checkpointing.identifiers import CheckpointId, JobName
+from checkpointing.messages import SavepointKind
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.quantities import count, plural, size
+from jobs.cli.reports import job_named, warehouse_folder
+from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
+from jobs.runtime.at_rest import dispose
+from jobs.runtime.failures import JobHeldError
+from jobs.settings import Layer
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.file_copies import Copied
+from jobs.stores.savepoint_copy import copy_savepoint, must_be_free, named_files
+from jobs.stores.warehouse import Warehouse
+
+
+def savepoint(pipeline: str, to: Path | None, given: Layer, out: Console, progress: Console) -> None:
+    """Take a savepoint of a job, and with `to` make a self-contained copy of it there."""
+    warehouse = _warehouse(pipeline, given)
+    if to is not None:
+        must_be_free(warehouse, to)
+    with progress.status(f"savepoint of {warehouse.paths.job}") as status:
+        try:
+            taken = take_savepoint(warehouse, lambda waiting: status.update(_waits(waiting)))
+        except KeyboardInterrupt:
+            raise _withdrawn("savepoint") from None
+    record = _record(warehouse, taken.checkpoint)
+    out.print(_taken(warehouse.paths.job, record, taken), soft_wrap=True)
+    if to is not None:
+        _copied(warehouse, record, to, out, progress)
+
+
+def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, progress: Console) -> None:
+    """Stop the running tick of a job with a savepoint; return when it has released the job."""
+    warehouse = _warehouse(pipeline, given)
+    job = warehouse.paths.job
+    with progress.status(f"stop of {job}") as status:
+        try:
+            taken = stop(warehouse, kind, lambda waiting: status.update(_waits(waiting)))
+        except KeyboardInterrupt:
+            raise _withdrawn("stop") from None
+    record = _record(warehouse, taken.checkpoint)
+    did = "drained" if kind is SavepointKind.DRAIN else "suspended"
+    waits = "what waited was put out" if kind is SavepointKind.DRAIN else "what waits stays in the state"
+    out.print(
+        Group(
+            Text.assemble(
+                (str(job), "bold"), f" is {did} at savepoint {record.checkpoint}: {waits}, and {taken.by} ended"
+            ),
+            Text(f"the savepoint names {_amount(record)}; its tables are published"),
+            Text(f"go on with: tidemark run {job}"),
+        ),
+        soft_wrap=True,
+    )
+
+
+def dispose_savepoint(pipeline: str, checkpoint: int, given: Layer, out: Console) -> None:
+    """Delete a savepoint of a job at rest."""
+    warehouse = _warehouse(pipeline, given)
+    try:
+        files = dispose(warehouse, checkpoint)
+    except JobHeldError as held:
+        raise CommandError(
+            f"savepoint {checkpoint} stays: {warehouse.paths.job} is held by {held.holder} "
+            f"(generation {held.generation}); stop it first with 'tidemark stop {warehouse.paths.job} --suspend'",
+            ExitCode.HELD,
+        ) from held
+    said = (
+        f"savepoint {checkpoint} of {warehouse.paths.job} is gone, and {plural(files, 'file')} that nothing else names"
+    )
+    out.print(said, soft_wrap=True)
+
+
+def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Path, out: Console, progress: Console) -> None:
+    with progress.status(f"copying to {to}") as status:
+        try:
+            made = copy_savepoint(warehouse, record.checkpoint, to, lambda copied: status.update(copies(copied)))
+        except KeyboardInterrupt:
+            restores = f"tidemark run {warehouse.paths.job} --from {warehouse.root}@{record.checkpoint}"
+            raise CommandError(
+                f"interrupted: {to} was not made. Savepoint {record.checkpoint} stays in {warehouse.root}; "
+                f"'{restores}' restores it from there"
+            ) from None
+    amount = f"{plural(made.manifest.files, 'file')}, {size(made.manifest.bytes)}"
+    out.print(
+        Group(
+            Text(f"copied whole to {made.folder}: {amount}; its tables can be read there by any engine"),
+            Text(f"restore it with: tidemark run {warehouse.paths.job} --from {made.folder} --warehouse EMPTY_FOLDER"),
+        ),
+        soft_wrap=True,
+    )
+
+
+def copies(copied: Copied) -> str:
+    """Return how far a copy is, in a line."""
+    return (
+        f"copying: {count(copied.files)} of {plural(copied.files_all, 'file')}, "
+        f"{size(copied.bytes)} of {size(copied.bytes_all)}"
+    )
+
+
+def _taken(job: JobName, record: CheckpointRecord, taken: Taken) -> RenderableType:
+    by = f"taken by {taken.by}, which goes on" if taken.by else f"taken at rest, of checkpoint {record.parent}"
+    return Group(
+        Text.assemble(("savepoint ", "bold"), (str(record.checkpoint), "bold"), f" of {job}: {by}"),
+        Text(f"it names {_amount(record)}, which stay until 'tidemark savepoint {job} --dispose {record.checkpoint}'"),
+    )
+
+
+def _amount(record: CheckpointRecord) -> str:
+    files = named_files(record).values()
+    return f"{plural(len(files), 'file')}, {size(sum(file.bytes for file in files))}"
+
+
+def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
+    _, rows = CheckpointStore(warehouse).observe()
+    for row in rows:
+        if isinstance(row, CheckpointRecord) and row.checkpoint == checkpoint:
+            return row
+    raise CommandError(f"savepoint {checkpoint} of {warehouse.paths.job} was taken, and has been disposed of since")
+
+
+def _waits(waiting: Waiting) -> str:
+    return f"asked {waiting.holder} {waiting.seconds:.0f} s ago; Ctrl-C takes the request back"
+
+
+def _withdrawn(what: str) -> CommandError:
+    return CommandError(
+        f"interrupted: the {what} is no longer asked for. If the tick had begun it, it may still come: "
+        "'tidemark checkpoints list' shows it"
+    )
+
+
+def _warehouse(pipeline: str, given: Layer) -> Warehouse:
+    return Warehouse(warehouse_folder(given), ProtocolPaths(job_named(pipeline)))

@@ -1,0 +1,148 @@
+"""What is done to a job's rows while no tick runs: a savepoint of the newest cut, and disposing of one. No Spark.
+
+Each claims the job as a tick would, so that no tick begins meanwhile, appends its row, and releases.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, assert_never
+from uuid import uuid4
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import CheckpointId, JobName
+from checkpointing.metadata.paths import ROOT
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
+from jobs.runtime import claiming
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.claiming import Claimed
+from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
+from jobs.runtime.holding import Hold
+from jobs.runtime.job_state import must_have_run
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.checkpoints import Appended, Refused, Unknown
+from jobs.stores.holders import this_process
+from jobs.stores.savepoint_copy import named_files
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import nothing_staged
+
+_TRIES: Final = 5
+
+
+def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
+    """Append a savepoint of the newest checkpoint under a new id, and return it (A9).
+
+    Raises NeverRunError; SavepointRefusedError if there is no checkpoint yet; JobHeldError if a tick runs;
+    ClaimUnsettledError if the outcome cannot be told.
+    """
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, cross_freely)
+    with _held(stores) as (claimed, hold):
+        newest = claimed.plan.restore
+        if newest is None:
+            raise no_checkpoint_yet(warehouse.paths.job)
+        row = _savepoint_of(newest, claimed, warehouse.now_ms())
+        hold.next_id = CheckpointId(row.checkpoint + 1)
+        hold.at_version = append_row(stores, row, hold.at_version)
+    return row
+
+
+def no_checkpoint_yet(job: JobName) -> SavepointRefusedError:
+    """Return what to say of a job without a completed checkpoint."""
+    return SavepointRefusedError(
+        f"{job} has completed no checkpoint yet, so there is nothing to make a savepoint of: run 'tidemark run {job}' "
+        "until it has one"
+    )
+
+
+def append_row(stores: JobStores, row: Row, at_version: int) -> int:
+    """Append a row behind that version and return its own; raise ClaimUnsettledError if it may not be in."""
+    result = stores.append(row, at_version)
+    for _ in range(_TRIES):
+        if not isinstance(result, Unknown):
+            break
+        result = stores.append(row, at_version)
+    match result:
+        case Appended():
+            return result.version
+        case Refused():
+            raise ClaimUnsettledError(stores.warehouse.paths.job, f"taken over by {result.holder}")
+        case Unknown():
+            raise ClaimUnsettledError(stores.warehouse.paths.job, result.error)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def dispose(warehouse: Warehouse, checkpoint: int) -> int:
+    """Delete a savepoint's row, and the state files that no other row names; return how many files went.
+
+    Raises NeverRunError; JobHeldError, naming who holds the job; SavepointRefusedError for a row that is no
+    savepoint, or is what the next tick begins from; ClaimUnsettledError if the row may still be there.
+    """
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, cross_freely)
+    _disposable(stores.observe().rows, checkpoint, warehouse.paths.job)
+    with _held(stores) as (claimed, hold):
+        gone = _disposable(claimed.seen.rows, checkpoint, warehouse.paths.job)
+        hold.disposes = gone
+    kept = [row for row in stores.observe().rows if isinstance(row, CheckpointRecord)]
+    if gone in kept:
+        raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
+    named = {path for row in kept for path in named_files(row)}
+    unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
+    for path in unused:
+        warehouse.path(path).unlink(missing_ok=True)
+    return len(unused)
+
+
+@contextmanager
+def _held(stores: JobStores) -> Iterator[tuple[Claimed, Hold]]:
+    """Hold the job within this block."""
+    for _ in range(_TRIES):
+        seen = stores.observe()
+        plan = claiming.decide(seen, stores.warehouse.paths.job, take_over=False)
+        claimed = claiming.append_claim(stores, seen, plan, this_process(), cross_freely)
+        if claimed is not None:
+            break
+    else:
+        raise ClaimUnsettledError(stores.warehouse.paths.job, f"others wrote first {_TRIES} times")
+    hold = Hold(stores, claimed.claim, claimed.at_version, cross_freely)
+    try:
+        yield claimed, hold
+    finally:
+        hold.release()
+
+
+def _savepoint_of(newest: CheckpointRecord, claimed: Claimed, at_ms: int) -> CheckpointRecord:
+    """Return a savepoint of a committed cut: its snapshots, with nothing of its own for any table."""
+    return newest.model_copy(
+        update={
+            "kind": RowKind.SAVEPOINT,
+            "pinned": True,
+            "checkpoint": claimed.claim.first_id,
+            "parent": newest.checkpoint,
+            "generation": claimed.claim.generation,
+            "nonce": uuid4().hex,
+            "vertices": nothing_staged(newest),
+            "tables": (),
+            "statistics": Statistics(triggered_ms=at_ms, committed_ms=at_ms, rows=0),
+        }
+    )
+
+
+def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> CheckpointRecord:
+    found = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
+    row = found.get(CheckpointId(checkpoint))
+    savepoints = ", ".join(str(each) for each in sorted(found) if found[each].is_savepoint) or "none"
+    if row is None:
+        raise SavepointRefusedError(f"{job} has no savepoint {checkpoint}: its savepoints are {savepoints}")
+    if row == newest_checkpoint(rows):
+        raise SavepointRefusedError(
+            f"savepoint {checkpoint} is what the next tick of {job} begins from, so it stays: dispose of it once a "
+            "newer checkpoint has completed"
+        )
+    if not row.is_savepoint:
+        raise SavepointRefusedError(
+            f"{checkpoint} of {job} is a checkpoint, which goes by itself when newer ones complete; "
+            f"its savepoints are {savepoints}"
+        )
+    return row

@@ -1,0 +1,197 @@
+"""Restoring a row of another warehouse into an empty one: its files, then ONE row under a new id (G1, G3; design 3.7).
+
+The row is the commit point. Killed before it, the warehouse holds a claim and files that no row names: the
+next tick deletes those and starts fresh, or another `--from` copies anew. Killed after it, the next tick rolls
+the row forward like any committed one: what the savepoint held pending is published under the new id.
+"""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from checkpointing.commit.fencing import MayClaim, newest_checkpoint
+from checkpointing.commit.recovery import RecoveryPlan
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from jobs.planner import JobPlan
+from jobs.runtime import claiming
+from jobs.runtime.at_rest import append_row
+from jobs.runtime.boundaries import Boundary, around, cross_freely
+from jobs.runtime.claiming import Claimed
+from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
+from jobs.runtime.holding import Hold
+from jobs.runtime.job_state import has_run
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.lease_keeper import LeaseKeeper
+from jobs.runtime.restore_origin import ForeignRow
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.delta_log import active_paths
+from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
+from jobs.stores.holders import this_process
+from jobs.stores.lease import LeaseStore
+from jobs.stores.output_tables import fitting_problems
+from jobs.stores.savepoint_copy import checked_record, named_files
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import load
+
+COPY_FILES: Final = "CopyFiles"
+APPEND_IMPORTED: Final = "AppendImported"
+_LEASE_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """What to restore, into which warehouse. `claim`: the savepoint's copy is used up, its folder goes away."""
+
+    origin: ForeignRow
+    root: Path
+    plan: JobPlan
+    claim: bool = False
+    allow_non_restored_state: bool = False
+
+
+def restorable(wanted: Import) -> CheckpointRecord:
+    """Return the row as the pipeline takes it, its files still where they are; changes nothing.
+
+    Raises SavepointRefusedError, naming the table or column or the warehouse that is in the way; it does not
+    judge what `check_fits` judges. What the pipeline no longer has is left out.
+    """
+    _must_be_empty(wanted.root, wanted.plan.job)
+    if wanted.claim and not wanted.origin.is_copy:
+        raise SavepointRefusedError(
+            f"--claim would delete {wanted.origin.warehouse.root}, which is no copy of one savepoint but a warehouse "
+            "in use: leave --claim out, and its files are copied"
+        )
+    known = {vertex.id for vertex in wanted.plan.graph.vertices}
+    tables = wanted.plan.modes
+    left = [table.table for table in wanted.origin.record.tables if table.table not in tables]
+    if left and not wanted.allow_non_restored_state:
+        raise SavepointRefusedError(
+            f"the savepoint holds table {left[0]}, which the pipeline no longer writes: put it back, or leave it "
+            "behind with --allow-non-restored-state"
+        )
+    _must_fit_tables(wanted)
+    record = wanted.origin.record
+    return record.model_copy(
+        update={
+            "vertices": tuple(vertex for vertex in record.vertices if vertex.vertex in known),
+            "tables": tuple(table for table in record.tables if table.table in tables),
+        }
+    )
+
+
+def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cross_freely) -> CheckpointRecord:
+    """Copy the row's files, append it under a new id, and return it; the next tick publishes it.
+
+    Raises what `restorable` raises, FileNotCopiedError, OSError, JobHeldError and ClaimUnsettledError.
+    """
+    record = restorable(wanted)
+    files = named_files(record)
+    must_be_there(wanted.origin.warehouse.root, files.values())
+    warehouse = Warehouse(wanted.root.absolute(), ProtocolPaths(wanted.plan.job))
+    stores = JobStores(warehouse, boundary)
+    claimed = _claim(stores, wanted.origin, boundary)
+    hold = Hold(stores, claimed.claim, claimed.at_version, boundary)
+    try:
+        with LeaseKeeper(LeaseStore(warehouse), claimed.claim, _LEASE_MS):
+            with around(boundary, COPY_FILES):
+                source = wanted.origin.warehouse.root
+                copied = copy_files(source, warehouse.root, files.values(), link=wanted.claim, told=told)
+            imported = _imported(checked_record(record, copied), claimed)
+            with around(boundary, APPEND_IMPORTED):
+                hold.next_id = CheckpointId(imported.checkpoint + 1)
+                hold.at_version = append_row(stores, imported, hold.at_version)
+    finally:
+        hold.release()
+    if wanted.claim:
+        _use_up(wanted.origin.warehouse.root)
+    return imported
+
+
+def _claim(stores: JobStores, origin: ForeignRow, boundary: Boundary) -> Claimed:
+    """Claim the job above every generation and every id of the origin, so that no name is ever used twice."""
+    for _ in range(claiming.TRIES):
+        seen = stores.observe()
+        plan = claiming.decide(seen, stores.warehouse.paths.job, take_over=False)
+        above = MayClaim(
+            generation=Generation(max(plan.claim.generation, origin.last_generation + 1)),
+            first_id=CheckpointId(max(plan.claim.first_id, origin.last_id + 1)),
+            why=plan.claim.why,
+        )
+        _must_hold_no_checkpoint(seen.rows, stores.warehouse)
+        claimed = claiming.append_claim(stores, seen, RecoveryPlan(above, None, None), this_process(), boundary)
+        if claimed is not None:
+            return claimed
+    raise ClaimUnsettledError(stores.warehouse.paths.job, f"others wrote first {claiming.TRIES} times")
+
+
+def _imported(record: CheckpointRecord, claimed: Claimed) -> CheckpointRecord:
+    return record.model_copy(
+        update={
+            "kind": RowKind.CHECKPOINT,
+            "pinned": False,
+            "checkpoint": claimed.claim.first_id,
+            "generation": claimed.claim.generation,
+            "nonce": uuid4().hex,
+        }
+    )
+
+
+def _must_be_empty(root: Path, job: JobName) -> None:
+    warehouse = Warehouse(root, ProtocolPaths(job))
+    if has_run(warehouse):
+        _, rows = CheckpointStore(warehouse).observe()
+        _must_hold_no_checkpoint(rows, warehouse)
+
+
+def _must_hold_no_checkpoint(rows: tuple[Row, ...], warehouse: Warehouse) -> None:
+    held = [row for row in rows if isinstance(row, CheckpointRecord)]
+    if not held:
+        return
+    newest = newest_checkpoint(rows) or held[0]
+    raise SavepointRefusedError(
+        f"{warehouse.root} already holds {warehouse.paths.job} up to {newest.kind.value} {newest.checkpoint}, and its "
+        "tables cannot be two histories at once: restore into an empty warehouse, --warehouse OTHER, or leave --from "
+        "out to go on from there"
+    )
+
+
+def _must_fit_tables(wanted: Import) -> None:
+    """Refuse tables whose columns the pipeline cannot take, and folders of tables that are there already."""
+    target = Warehouse(wanted.root, ProtocolPaths(wanted.plan.job))
+    logs = TableLogs(target)
+    modes = wanted.plan.modes
+    for table in modes:
+        log = logs.log(table)
+        if log.exists() and (active_paths(log.current()) or logs.shown(log.current(), table)):
+            raise SavepointRefusedError(
+                f"table {table} is already in {wanted.root} and holds rows: restore into an empty warehouse, or move "
+                "the table away"
+            )
+    problems = [problem for table in _restored(wanted, modes) for problem in _problems(wanted, table)]
+    if problems:
+        raise SavepointRefusedError(f"the savepoint does not fit the pipeline: {'; '.join(problems)}")
+
+
+def _restored(wanted: Import, modes: Iterable[TableName]) -> list[TableName]:
+    """Return the tables that the row knows; a state's columns are judged by its files (D6)."""
+    there = {table.table for table in wanted.origin.record.tables}
+    return [table for table in modes if table in there and wanted.plan.modes[table] is not TableMode.STATE]
+
+
+def _problems(wanted: Import, table: TableName) -> tuple[str, ...]:
+    loaded = load(wanted.origin.warehouse, table)
+    return fitting_problems(loaded, table, wanted.plan.table_schemas[table], wanted.plan.modes[table])
+
+
+def _use_up(folder: Path) -> None:
+    """Take a claimed savepoint's folder away, in one step for whoever looks."""
+    gone = folder.with_name(f".{folder.name}.{uuid4()}.claimed")
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

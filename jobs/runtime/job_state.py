@@ -1,0 +1,72 @@
+"""Is a tick of this job running? What a command must know before it asks one, or does without."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from deltalake import DeltaTable
+
+from checkpointing.commit.fencing import newest_claim, release_of
+from checkpointing.identifiers import Generation
+from checkpointing.metadata.record import Holder, Row
+from jobs.runtime.failures import NeverRunError
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.holders import is_alive
+from jobs.stores.lease import LeaseStore
+from jobs.stores.warehouse import Warehouse
+
+
+class Activity(Enum):
+    """What is known of a job's newest tick."""
+
+    AT_REST = "at rest"
+    """Nobody has claimed the job, or it is released, or its holder is certainly dead."""
+    RUNNING = "running"
+    """Its holder lives, or its lease runs."""
+    SILENT = "silent"
+    """Nobody here can tell whether the holder lives, and its lease has run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as its rows, its lease and the process table tell it; the holder of a job at rest may be None."""
+
+    activity: Activity
+    holder: Holder | None
+    generation: Generation
+    why: str
+
+
+def has_run(warehouse: Warehouse) -> bool:
+    """Return whether the job's own tables are there; a store would create what is missing."""
+    paths = warehouse.paths
+    return all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts))
+
+
+def must_have_run(warehouse: Warehouse) -> None:
+    """Raise NeverRunError, saying how to start the job, unless it has run in that warehouse."""
+    if not has_run(warehouse):
+        raise NeverRunError(warehouse.paths.job, warehouse.root)
+
+
+def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
+    """Return whether a tick of the job runs. Looks at rows, the lease and the process table; changes nothing."""
+    _, rows = checkpoints.observe()
+    return state_of(warehouse, rows)
+
+
+def state_of(warehouse: Warehouse, rows: tuple[Row, ...]) -> JobState:
+    """Return whether a tick of the job runs, these being its rows."""
+    claim = newest_claim(rows)
+    if claim is None:
+        return JobState(Activity.AT_REST, None, Generation(0), "nobody has held the job before")
+    if release_of(rows, claim.generation) is not None:
+        return JobState(Activity.AT_REST, None, claim.generation, "the last tick ended in order")
+    alive = is_alive(claim.holder)
+    if alive is False:
+        return JobState(Activity.AT_REST, claim.holder, claim.generation, f"{claim.holder} has died")
+    lease = LeaseStore(warehouse).read()
+    leased = lease is not None and lease.generation == claim.generation and lease.expires_ms > warehouse.now_ms()
+    if alive or leased:
+        return JobState(Activity.RUNNING, claim.holder, claim.generation, f"{claim.holder} holds the job")
+    why = f"the lease of {claim.holder} has run out, and nobody here can tell whether it lives"
+    return JobState(Activity.SILENT, claim.holder, claim.generation, why)

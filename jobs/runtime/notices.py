@@ -1,0 +1,64 @@
+"""Telling a pipeline's own listeners and sources what became of a checkpoint (F1, F2).
+
+One that raises stops no other and not the tick: it is logged and shown. Notices come in the order of the
+checkpoints, from one thread of the crew, so a slow one delays only the notices behind it.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import structlog
+
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.messages import NotifyAborted, NotifyComplete
+from jobs.pipeline.listening import CheckpointListener
+from jobs.runtime.listener import NoticeFailed, TickListener
+from jobs.sources.port import CommitsPositions, Source
+
+_log = structlog.get_logger(__name__)
+
+
+class Notices:
+    """Tells the listeners in the order of their declaration, after the sources."""
+
+    def __init__(
+        self,
+        sources: Mapping[VertexId, Source],
+        listeners: tuple[CheckpointListener, ...],
+        shown_to: TickListener,
+    ) -> None:
+        """Tell those sources that commit positions, and these listeners; show `shown_to` what raised."""
+        self._sources = {name: source for name, source in sources.items() if isinstance(source, CommitsPositions)}
+        self._listeners = listeners
+        self._shown_to = shown_to
+
+    def complete(self, effect: NotifyComplete) -> None:
+        """Tell that a checkpoint is complete and published, each source the positions of its splits."""
+        checkpoint = effect.checkpoint
+        for name, source in self._sources.items():
+            call = partial(source.notify_checkpoint_complete, checkpoint, _of_source(effect, name))
+            self._guarded(f"source {name}", checkpoint, call)
+        for listener in self._listeners:
+            self._guarded(_name(listener), checkpoint, partial(listener.notify_checkpoint_complete, checkpoint))
+
+    def aborted(self, effect: NotifyAborted) -> None:
+        """Tell that a checkpoint failed; sources keep what they have committed."""
+        why = effect.message or effect.reason.message
+        for listener in self._listeners:
+            call = partial(listener.notify_checkpoint_aborted, effect.checkpoint, why)
+            self._guarded(_name(listener), effect.checkpoint, call)
+
+    def _guarded(self, told: str, checkpoint: CheckpointId, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - a user's code; the checkpoint is complete whatever it does
+            _log.exception("not notified", told=told, checkpoint=checkpoint)
+            self._shown_to.progress(NoticeFailed(told, checkpoint, f"{type(error).__name__}: {error}"))
+
+
+def _of_source(effect: NotifyComplete, source: VertexId) -> dict[SplitId, str]:
+    return {split: position for vertex, split, position in effect.positions if vertex == source}
+
+
+def _name(listener: CheckpointListener) -> str:
+    return f"listener {type(listener).__name__}"

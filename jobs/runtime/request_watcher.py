@@ -1,0 +1,130 @@
+"""Watches a job's requests while its tick runs: hands them to the driver as facts, and writes the answers.
+
+Advisory, as the lease is: whatever goes wrong here fails no tick. What the tick has not answered when it
+ends is told so, after the release, so that whoever asked can go on at once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, assert_never
+
+import structlog
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import Fact, SavepointFailed, SavepointRequested, SavepointTaken
+from jobs.stores.holders import is_alive
+from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer, SavepointRequest, Unreadable
+from jobs.stores.warehouse import Warehouse
+
+_log = structlog.get_logger(__name__)
+
+POLL_MS: Final = 250
+
+
+class RequestWatcher:
+    """Looks for requests from the first attempt of a tick until it is closed.
+
+    `put` takes the facts, from the watcher's own thread.
+    """
+
+    def __init__(self, warehouse: Warehouse, put: Callable[[Fact], None]) -> None:
+        """Nothing is read yet."""
+        self._folder = RequestFolder(warehouse)
+        self._warehouse = warehouse
+        self._put = put
+        self._handed: dict[str, SavepointRequest] = {}
+        self._answers: dict[str, SavepointAnswer] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Begin to look, if this is the first attempt; after it, ask the next one for what it has not answered."""
+        if self._thread is None:
+            self._guarded(lambda: self._folder.clean(is_alive))
+            self._thread = threading.Thread(target=self._watch, name="request-watcher", daemon=True)
+            self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._handed.clear()
+
+    def close(self) -> None:
+        """Stop looking, and tell all who still wait that the tick is over."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._guarded(self._tell_the_end)
+
+    def answer(self, effect: SavepointTaken | SavepointFailed) -> None:
+        """Write the door's answer, unless the request has been withdrawn."""
+        with self._lock:
+            request = self._handed.get(effect.request)
+        match effect:
+            case SavepointTaken():
+                answer = self._says(effect.request, AnswerStatus.TAKEN, request, checkpoint=effect.checkpoint)
+            case SavepointFailed():
+                message = effect.message or effect.reason.message
+                answer = self._says(effect.request, AnswerStatus.FAILED, request, message=message)
+            case _ as unreachable:
+                assert_never(unreachable)
+        self._answers[effect.request] = answer
+        self._guarded(lambda: self._folder.answer(answer))
+
+    def _watch(self) -> None:
+        self._guarded(self._look)
+        while not self._ended.wait(POLL_MS / 1000):
+            self._guarded(self._look)
+
+    def _look(self) -> None:
+        for request in self._folder.waiting():
+            if isinstance(request, Unreadable):
+                self._folder.answer(self._refusal(request))
+            elif self._is_new(request):
+                self._put(SavepointRequested(request.request, request.kind))
+
+    def _is_new(self, request: SavepointRequest) -> bool:
+        with self._lock:
+            new = request.request not in self._handed and request.request not in self._answers
+            self._handed[request.request] = request
+            return new
+
+    def _refusal(self, unreadable: Unreadable) -> SavepointAnswer:
+        message = f"the request cannot be read ({unreadable.error}); ask with 'tidemark savepoint' or 'tidemark stop'"
+        return self._says(unreadable.request, AnswerStatus.UNREADABLE, None, message=message)
+
+    def _tell_the_end(self) -> None:
+        for request in self._folder.waiting():
+            if isinstance(request, Unreadable):
+                self._folder.answer(self._refusal(request))
+                continue
+            message = "the tick ended before there was a savepoint"
+            ended = self._says(request.request, AnswerStatus.ENDED, request, message=message)
+            self._folder.answer(self._answers.get(request.request, ended))
+
+    def _says(
+        self,
+        name: str,
+        status: AnswerStatus,
+        request: SavepointRequest | None,
+        *,
+        checkpoint: CheckpointId | None = None,
+        message: str = "",
+    ) -> SavepointAnswer:
+        return SavepointAnswer(
+            request=name,
+            status=status,
+            checkpoint=checkpoint,
+            message=message,
+            asker=request.asker if request is not None else None,
+            answered_at_ms=self._warehouse.now_ms(),
+        )
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - logged; requests are advisory, and the tick goes on
+            _log.warning("requests not attended to", error=f"{type(error).__name__}: {error}")

@@ -1,0 +1,85 @@
+"""A source that commits its positions outside: a small JSON file for others to see how far a job has come (F2).
+
+What Kafka's consumer groups are to Flink's Kafka source: monitoring, retention of the input, a hand-over to
+another tool. A restore takes the checkpoint's positions and never looks here. The file is never ahead of the
+newest completed checkpoint, since it is written after it; it may lag behind, until the next tick tells again.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import CheckpointId, SplitId
+from checkpointing.messages import PollSource
+from jobs.sources.port import Source, SourceError
+from jobs.stores.files import replace_durable
+
+
+class Committed(BaseModel):
+    """What the file says: all rows before these positions are in the tables since that checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    checkpoint: CheckpointId
+    positions: dict[SplitId, str]
+    """By split, as the source itself writes a position."""
+
+
+class CommitsToFile:
+    """A source whose positions are written to `file` when a checkpoint completes (see `port.CommitsPositions`).
+
+    The file is replaced in one step and never goes back: a checkpoint that is not newer than the one it
+    names changes nothing. A job that begins anew counts its checkpoints from 1, so give it a new file.
+    """
+
+    def __init__(self, source: Source, file: Path) -> None:
+        """Read the rows of `source`; nothing is written before the first completed checkpoint."""
+        self._source = source
+        self._file = file
+        self._lock = threading.Lock()
+
+    def schema(self) -> StructType:
+        """Return the source's columns."""
+        return self._source.schema()
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the source's splits."""
+        return self._source.splits()
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the source's next rows; see `port.Source.poll`."""
+        return self._source.poll(request)
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the source's rows."""
+        return self._source.read(spark, slices)
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Write the positions, durably; raise SourceError if the file is there and not of this kind."""
+        with self._lock:
+            before = committed_in(self._file)
+            if before is not None and before.checkpoint >= checkpoint:
+                return
+            now = Committed(checkpoint=checkpoint, positions=dict(positions))
+            replace_durable(self._file, now.model_dump_json(indent=1).encode(), unique=uuid4().hex)
+
+
+def committed_in(file: Path) -> Committed | None:
+    """Return what was committed, None if nothing was yet; raise SourceError for a file that says something else."""
+    try:
+        return Committed.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise SourceError(
+            f"{file} does not hold committed positions ({type(error).__name__}): delete it, the next completed "
+            "checkpoint writes it anew, or name another file"
+        ) from error

@@ -1,0 +1,143 @@
+"""Copying a row's files between folders: each checked against its handle, each durable, or named in the refusal."""
+
+import base64
+import os
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from checkpointing.handles import FileHandle
+from jobs.stores.delta_log import file_size
+from jobs.stores.files import sync_file, sync_folder, write_durable
+from jobs.stores.whole_tables import UNKNOWN_CRC32
+
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class FileNotCopiedError(Exception):
+    """A file that is missing, or is not what its handle says: names it and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How far a copy is, after each file."""
+
+    files: int
+    files_all: int
+    bytes: int
+    bytes_all: int
+
+
+Told = Callable[[Copied], None]
+"""Called after each file that is copied."""
+
+
+def nobody(copied: Copied) -> None:
+    """Tell nobody how far a copy is."""
+    del copied
+
+
+def must_be_there(source: Path, files: Iterable[FileHandle]) -> None:
+    """Raise FileNotCopiedError, before anything is copied, for the first file that is missing or of another size."""
+    for file in files:
+        if file.inline:
+            continue
+        found = file_size(source / file.path)
+        if found != file.bytes:
+            state = "is missing" if found is None else f"has {found} bytes instead of {file.bytes}"
+            raise FileNotCopiedError(f"{_named(source, file)} {state}. {_WAY_OUT}")
+
+
+def copy_files(
+    source: Path, target: Path, files: Iterable[FileHandle], *, link: bool = False, told: Told = nobody
+) -> dict[str, FileHandle]:
+    """Copy the files to the same paths below `target`, durably; return their handles by path, checksums known.
+
+    `link` makes hard links where the file system can. Raises FileNotCopiedError for a file that is missing or
+    damaged, OSError for a target that cannot be written.
+    """
+    wanted = {file.path: file for file in files}
+    bytes_all, copied_bytes = sum(file.bytes for file in wanted.values()), 0
+    found: dict[str, FileHandle] = {}
+    for number, (path, file) in enumerate(wanted.items(), start=1):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        found[path] = _checked(source, file, _put(source, target, file, link=link))
+        copied_bytes += file.bytes
+        told(Copied(number, len(wanted), copied_bytes, bytes_all))
+    for folder in sorted({(target / path).parent for path in wanted}):
+        _sync_up(folder, target)
+    return found
+
+
+_WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
+
+
+def _named(source: Path, file: FileHandle) -> str:
+    return f"file {file.path} in {source}"
+
+
+def _put(source: Path, target: Path, file: FileHandle, *, link: bool) -> tuple[int, int]:
+    """Put one file there; return its size and checksum. What lies there already is replaced."""
+    there, here = target / file.path, source / file.path
+    there.unlink(missing_ok=True)
+    if file.inline:
+        content = base64.b64decode(file.inline)
+        write_durable(there, content)
+        return len(content), zlib.crc32(content)
+    try:
+        return _link(here, there) if link else _copy(here, there)
+    except FileNotFoundError as error:
+        if here.exists():
+            raise
+        raise FileNotCopiedError(f"{_named(source, file)} is missing. {_WAY_OUT}") from error
+
+
+def _link(source: Path, target: Path) -> tuple[int, int]:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return _copy(source, target)
+    return _read(source)
+
+
+def _copy(source: Path, target: Path) -> tuple[int, int]:
+    size, crc32 = 0, 0
+    with source.open("rb") as reader, target.open("xb") as writer:
+        while chunk := reader.read(_CHUNK_BYTES):
+            size, crc32 = size + len(chunk), zlib.crc32(chunk, crc32)
+            writer.write(chunk)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return size, crc32
+
+
+def _read(source: Path) -> tuple[int, int]:
+    size, crc32 = 0, 0
+    with source.open("rb") as reader:
+        while chunk := reader.read(_CHUNK_BYTES):
+            size, crc32 = size + len(chunk), zlib.crc32(chunk, crc32)
+    sync_file(source)
+    return size, crc32
+
+
+def _checked(source: Path, file: FileHandle, seen: tuple[int, int]) -> FileHandle:
+    size, crc32 = seen
+    if size != file.bytes:
+        raise FileNotCopiedError(f"{_named(source, file)} has {size} bytes instead of {file.bytes}. {_WAY_OUT}")
+    if file.crc32 not in (crc32, UNKNOWN_CRC32):
+        raise FileNotCopiedError(
+            f"{_named(source, file)} is damaged: its checksum is {crc32:#010x}, not {file.crc32:#010x}. {_WAY_OUT}"
+        )
+    return replace(file, crc32=crc32)
+
+
+def _sync_up(folder: Path, root: Path) -> None:
+    """Make the names in a folder and in those above it durable, up to the root."""
+    sync_folder(folder)
+    while folder != root:
+        folder = folder.parent
+        sync_folder(folder)

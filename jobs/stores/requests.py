@@ -1,0 +1,170 @@
+"""Requests to a running tick, and its answers: small JSON files in the job's folder, each written whole or not at all.
+
+`<uuid>.json` asks, `<uuid>.answer.json` answers. Whoever asks may withdraw by deleting the request; whoever
+answers deletes it too, so that a request which is still there is one that nobody has answered.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import SavepointKind
+from checkpointing.metadata.record import Holder
+from jobs.stores.files import replace_durable
+from jobs.stores.warehouse import Warehouse
+
+REQUEST_BYTES_MAX: Final = 64 * 1024
+STALE_MS: Final = 3_600_000
+"""How long a file stays of which nobody can say whether its asker still lives."""
+
+_REQUEST = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.json")
+_ANSWER = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.answer\.json")
+
+
+class _Persisted(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SavepointRequest(_Persisted):
+    """What a request file says. `asked_at_ms` is in ms since the epoch, on the asker's clock."""
+
+    format: Literal[1] = 1
+    request: str
+    kind: SavepointKind
+    asker: Holder
+    asked_at_ms: int
+
+
+class AnswerStatus(Enum):
+    """What became of a request."""
+
+    TAKEN = "taken"
+    FAILED = "failed"
+    ENDED = "ended"
+    """The tick is over and did nothing about it: whoever asked may ask the next tick, or do it at rest."""
+    UNREADABLE = "unreadable"
+
+
+class SavepointAnswer(_Persisted):
+    """What an answer file says: the savepoint's id, or why there is none."""
+
+    format: Literal[1] = 1
+    request: str
+    status: AnswerStatus
+    checkpoint: CheckpointId | None = None
+    message: str = ""
+    asker: Holder | None = None
+    answered_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A request file that is no request: its name, and what is wrong with it."""
+
+    request: str
+    error: str
+
+
+class RequestFolder:
+    """The requests of one job. Several processes use it at a time; nothing in it decides about data."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Name the folder; it comes into being with the first request."""
+        self._warehouse = warehouse
+        self._folder = warehouse.path(warehouse.paths.requests)
+
+    def ask(self, kind: SavepointKind, asker: Holder) -> SavepointRequest:
+        """Write a durable request under a name of its own."""
+        request = SavepointRequest(request=str(uuid4()), kind=kind, asker=asker, asked_at_ms=self._warehouse.now_ms())
+        replace_durable(self._request(request.request), _content(request), unique=request.request)
+        return request
+
+    def withdraw(self, request: str) -> None:
+        """Take a request and its answer away, whichever of them is there."""
+        self._request(request).unlink(missing_ok=True)
+        self._answer(request).unlink(missing_ok=True)
+
+    def waiting(self) -> tuple[SavepointRequest | Unreadable, ...]:
+        """Return the requests that nobody has answered or withdrawn, in order of their names."""
+        found = (self._read(name) for name in self._names(_REQUEST))
+        return tuple(request for request in found if request is not None)
+
+    def is_waiting(self, request: str) -> bool:
+        """Return whether a request is still there."""
+        return self._request(request).exists()
+
+    def answer(self, answer: SavepointAnswer) -> bool:
+        """Answer a request, durably; return False, writing nothing, if it has been withdrawn."""
+        if not self.is_waiting(answer.request):
+            return False
+        replace_durable(self._answer(answer.request), _content(answer), unique=str(uuid4()))
+        self._request(answer.request).unlink(missing_ok=True)
+        return True
+
+    def answer_to(self, request: str) -> SavepointAnswer | None:
+        """Return the answer to a request; None while there is none that can be read."""
+        try:
+            return SavepointAnswer.model_validate_json(self._answer(request).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def clean(self, is_alive: Callable[[Holder], bool | None]) -> None:
+        """Delete the requests and answers whose askers are dead, or that nobody has fetched for an hour."""
+        for request in self.waiting():
+            if isinstance(request, SavepointRequest) and is_alive(request.asker) is False:
+                self.withdraw(request.request)
+        for name in self._names(_ANSWER):
+            answer = self.answer_to(name)
+            asker = answer.asker if answer is not None else None
+            if (is_alive(asker) is False) if asker is not None else self._is_stale(self._answer(name)):
+                self._answer(name).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> SavepointRequest | Unreadable | None:
+        try:
+            with self._request(name).open("rb") as file:
+                content = file.read(REQUEST_BYTES_MAX)
+            request = SavepointRequest.model_validate_json(content)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            return Unreadable(name, _first_line(error))
+        if request.request != name:
+            return Unreadable(name, f"it says that it is request {request.request!r}, and lies under {name!r}")
+        return request
+
+    def _names(self, pattern: re.Pattern[str]) -> list[str]:
+        try:
+            found = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
+            return sorted(match["name"] for match in found if match)
+        except FileNotFoundError:
+            return []
+
+    def _is_stale(self, path: Path) -> bool:
+        try:
+            return self._warehouse.now_ms() - path.stat().st_mtime * 1000 > STALE_MS
+        except FileNotFoundError:
+            return False
+
+    def _request(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _answer(self, name: str) -> Path:
+        return self._folder / f"{name}.answer.json"
+
+
+def _content(document: BaseModel) -> bytes:
+    return document.model_dump_json(indent=1).encode()
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".removeprefix(": ")
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,228 @@
+"""A self-contained copy of one savepoint: a small warehouse of its own, with one row, its files and its tables' logs.
+
+It comes into being beside its place and is renamed into it when everything is durable: a reader sees the
+whole copy or none. Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from checkpointing.commit.recovery import publications
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import PublishFailed
+from checkpointing.metadata.files import handles_of
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
+from jobs.stores.checkpoints import Appended, CheckpointStore
+from jobs.stores.cuts import Cut, CutStore
+from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
+from jobs.stores.files import sync_file, sync_folder, write_durable
+from jobs.stores.holders import is_alive, this_process
+from jobs.stores.publisher import Publisher
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import load, whole_record
+
+_MAKER: Final = "maker.json"
+
+
+class SavepointNotCopiedError(Exception):
+    """A copy that is not made: says why and the way out. Nothing of it is left behind."""
+
+
+class CopyManifest(BaseModel):
+    """What a copy says of itself: the savepoint that it is, and where it was taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    job: str
+    savepoint: CheckpointId
+    taken_from: str
+    copied_at_ms: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointCopy:
+    """A copy that is in its place."""
+
+    folder: Path
+    manifest: CopyManifest
+
+
+def read_manifest(warehouse: Warehouse) -> CopyManifest | None:
+    """Return what a savepoint copy says of itself; None for any other warehouse."""
+    try:
+        return CopyManifest.model_validate_json(warehouse.path(warehouse.paths.savepoint_copy).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def must_be_free(warehouse: Warehouse, to: Path) -> None:
+    """Raise SavepointNotCopiedError unless `to` is no folder yet, or an empty one outside the warehouse."""
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise SavepointNotCopiedError(f"{to} is not empty: name a folder that does not exist yet")
+    if to.resolve().is_relative_to(warehouse.root.resolve()):
+        raise SavepointNotCopiedError(f"{to} lies in the warehouse {warehouse.root} itself: name a folder outside it")
+
+
+def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, told: Told = nobody) -> SavepointCopy:
+    """Make a copy of that row in the folder `to`.
+
+    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing behind then;
+    what a killed process leaves beside `to` goes with the next copy to it.
+    """
+    must_be_free(warehouse, to)
+    _, rows = CheckpointStore(warehouse).observe()
+    records = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
+    if checkpoint not in records:
+        there = ", ".join(str(each) for each in sorted(records)) or "none"
+        raise SavepointNotCopiedError(f"{warehouse.paths.job} has no savepoint {checkpoint}: there are {there}")
+    record = records[checkpoint]
+    cuts = recorded_cuts(warehouse)
+    whole = whole_record(warehouse, record, records, cuts)
+    files = named_files(whole)
+    must_be_there(warehouse.root, files.values())
+    _must_fit(to, sum(file.bytes for file in files.values()))
+    _drop_abandoned(to)
+    beside = to.with_name(f".{to.name}.{uuid4()}.partial")
+    try:
+        manifest = _copy(_Original(warehouse, rows, whole, cuts.get(checkpoint, {})), beside, told)
+        beside.rename(to)
+        sync_folder(to.parent)
+    except OSError as error:
+        raise SavepointNotCopiedError(f"{to} could not be written ({error}): nothing of the copy is left") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return SavepointCopy(to, manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Original:
+    """What is copied: a whole row, the rows around it, and its own cut's versions, if it has one."""
+
+    warehouse: Warehouse
+    rows: tuple[Row, ...]
+    whole: CheckpointRecord
+    cut: Mapping[TableName, int]
+
+
+def _copy(original: _Original, beside: Path, told: Told) -> CopyManifest:
+    warehouse, whole = original.warehouse, original.whole
+    write_durable(beside / _MAKER, this_process().model_dump_json().encode())
+    files = copy_files(warehouse.root, beside, named_files(whole).values(), told=told)
+    copy = Warehouse(beside, warehouse.paths, now_ms=warehouse.now_ms, writer=warehouse.writer)
+    record = checked_record(whole, files).model_copy(update={"kind": RowKind.CHECKPOINT, "pinned": True})
+    versions = _publish(original, copy, record)
+    _append_rows(copy, original.rows, record)
+    CutStore(copy).record(record.checkpoint, versions.items())
+    manifest = CopyManifest(
+        job=str(warehouse.paths.job),
+        savepoint=record.checkpoint,
+        taken_from=str(warehouse.root.resolve()),
+        copied_at_ms=warehouse.now_ms(),
+        files=len(files),
+        bytes=sum(file.bytes for file in files.values()),
+    )
+    write_durable(copy.path(copy.paths.savepoint_copy), manifest.model_dump_json(indent=1).encode())
+    (beside / _MAKER).unlink()
+    _sync_all(beside, files)
+    return manifest
+
+
+def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> dict[TableName, int]:
+    """Give each table of the copy a log that shows the savepoint; return their versions."""
+    logs = TableLogs(copy)
+    publisher = Publisher(copy, logs)
+    versions: dict[TableName, int] = {}
+    for publication in publications(record):
+        table = load(original.warehouse, publication.table, original.cut.get(publication.table))
+        logs.log(publication.table).create(table.schema(), dict(table.metadata().configuration))
+        answer = publisher.publish(publication, record.checkpoint)
+        if isinstance(answer, PublishFailed):
+            raise SavepointNotCopiedError(f"the copy's tables cannot be written: {answer.error}")
+        versions[publication.table] = answer.version
+    return versions
+
+
+def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecord) -> None:
+    """Write a claim, the savepoint and a release: no id and no generation of the original is ever used again here."""
+    used: list[int] = [row.checkpoint for row in rows if isinstance(row, CheckpointRecord)]
+    used += [row.next_id - 1 for row in rows if isinstance(row, Release)]
+    last, generation = CheckpointId(max(used)), max(row.generation for row in rows)
+    store, at_ms = CheckpointStore(copy), copy.now_ms()
+    version, _ = store.observe()
+    claim = Claim(
+        generation=generation,
+        holder=this_process(),
+        first_id=record.checkpoint,
+        last_id=last,
+        at_ms=at_ms,
+        nonce=uuid4().hex,
+    )
+    release = Release(generation=generation, next_id=CheckpointId(last + 1), at_ms=at_ms, nonce=uuid4().hex)
+    for row in (claim, record, release):
+        result = store.append(row, version)
+        if not isinstance(result, Appended):
+            raise SavepointNotCopiedError(f"the copy's rows cannot be written: {result}")
+        version = result.version
+
+
+def named_files(record: CheckpointRecord) -> dict[str, FileHandle]:
+    """Return every file that a row names, by path."""
+    return {file.path: file for file in handles_of(record)}
+
+
+def checked_record(record: CheckpointRecord, files: Mapping[str, FileHandle]) -> CheckpointRecord:
+    """Return the row with its append tables' handles as the copying found them, checksums known."""
+    tables = tuple(
+        table.model_copy(update={"adds": tuple(files.get(file.path, file) for file in table.adds)})
+        for table in record.tables
+    )
+    return record.model_copy(update={"tables": tables})
+
+
+def recorded_cuts(warehouse: Warehouse) -> dict[CheckpointId, Cut]:
+    """Return every recorded cut of a job's warehouse."""
+    store = CutStore(warehouse)
+    return {checkpoint: store.read(checkpoint) or {} for checkpoint in store.recorded()}
+
+
+def _must_fit(to: Path, bytes_needed: int) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(to.parent).free
+    if free < bytes_needed:
+        raise SavepointNotCopiedError(
+            f"the savepoint's files are {bytes_needed} bytes, and {to.parent} has room for {free}: "
+            "make room, or name a folder on another disk"
+        )
+
+
+def _drop_abandoned(to: Path) -> None:
+    """Delete what a killed process left beside `to`; what a live one is writing stays."""
+    for folder in to.parent.glob(f".{to.name}.*.partial"):
+        try:
+            maker = Holder.model_validate_json((folder / _MAKER).read_bytes())
+        except (OSError, ValidationError):
+            continue
+        if is_alive(maker) is False:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync_all(root: Path, copied: Mapping[str, FileHandle]) -> None:
+    """Make durable what was written besides the copied files, and every name."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            if str(path.relative_to(root)) not in copied:
+                sync_file(path)
+        sync_folder(Path(folder))

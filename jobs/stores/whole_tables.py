@@ -1,0 +1,161 @@
+"""Every table at one row of `checkpoints`, whole: all its files, and not only those that the row adds.
+
+An upsert or state table is whole in the row itself (its snapshots name all live files); an append table is
+what its log shows at the newest published cut on the row's way back, and what the rows since then add.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, TableName
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
+from jobs.stores.cuts import Cut
+from jobs.stores.deletion_vectors import paths_with_deletion_vectors
+from jobs.stores.logged_statistics import logged_statistics
+from jobs.stores.table_rules import purge
+from jobs.stores.warehouse import Warehouse
+
+UNKNOWN_CRC32 = -1
+"""The checksum of a file that only a table's log knows: whoever copies it finds it out."""
+
+Records = Mapping[CheckpointId, CheckpointRecord]
+
+
+class TableNotCopyableError(ValueError):
+    """A table that cannot be told whole: names it, what is in the way, and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Where append tables begin: the newest published cut, and the rows since, oldest first."""
+
+    cut: Mapping[TableName, int]
+    rows: tuple[CheckpointRecord, ...]
+
+
+def whole_record(
+    warehouse: Warehouse, record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]
+) -> CheckpointRecord:
+    """Return the row as one that needs no other: every table with all its files, nothing staged, no parent.
+
+    Reads logs only. Raises TableNotCopyableError naming a table with deletion vectors, of another layout or
+    with files elsewhere, and a row of which the parent's cut is gone.
+    """
+    base = _base(record, records, cuts)
+    keyed = dict(_keyed_tables(record, warehouse.paths.job))
+    modes = {table.table: table.mode for row in records.values() for table in row.tables}
+    known = {file.path: file for row in records.values() for table in row.tables for file in table.adds}
+    names = dict.fromkeys([*base.cut, *(table.table for row in base.rows for table in row.tables)])
+    appended = (
+        TableRecord(table=name, mode=TableMode.APPEND, adds=_appended(warehouse, name, base, known), parent_version=0)
+        for name in names
+        if name not in keyed and modes.get(name, TableMode.APPEND) is TableMode.APPEND
+    )
+    tables = [*appended, *keyed.values()]
+    return record.model_copy(
+        update={
+            "parent": NO_CHECKPOINT,
+            "vertices": nothing_staged(record),
+            "tables": tuple(table for table in tables if table.adds or table.files),
+        }
+    )
+
+
+def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
+    """Return the row's vertices without the files staged for append tables, which its tables name."""
+    return tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, staged=()) for each in vertex.subtasks)})
+        for vertex in record.vertices
+    )
+
+
+def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> DeltaTable:
+    """Return a table at that version; raise TableNotCopyableError if its log cannot be read there."""
+    folder = warehouse.path(warehouse.paths.table(table))
+    try:
+        return DeltaTable(str(folder), version=version)
+    except Exception as error:
+        raise TableNotCopyableError(
+            f"table {table} cannot be read at version {version} ({type(error).__name__}: {error}): "
+            "restore its folder from a backup"
+        ) from error
+
+
+def _base(record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]) -> _Base:
+    rows: list[CheckpointRecord] = []
+    at = record
+    while at.checkpoint not in cuts:
+        rows.append(at)
+        if at.parent == NO_CHECKPOINT or at.parent in cuts:
+            return _Base(cuts.get(at.parent, {}), tuple(reversed(rows)))
+        if at.parent not in records:
+            raise TableNotCopyableError(
+                f"{record.kind.value} {record.checkpoint} builds on checkpoint {at.parent}, of which neither the "
+                "row nor the cut is there any more: take a new savepoint"
+            )
+        at = records[at.parent]
+    return _Base(cuts[at.checkpoint], tuple(reversed(rows)))
+
+
+def _keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
+    """Yield the upsert and state tables that the snapshots name, in order of their vertices."""
+    for vertex in record.vertices:
+        upserts: dict[TableName, dict[str, FileHandle]] = {}
+        for snapshot in vertex.subtasks:
+            for ranges in snapshot.ranges:
+                found = upserts.setdefault(ranges.table, {})
+                found.update({keyed.file.path: keyed.file for keyed in ranges.files})
+        for name, files in upserts.items():
+            yield name, _keyed_table(name, TableMode.UPSERT, files)
+        state = {keyed.file.path: keyed.file for snapshot in vertex.subtasks for keyed in snapshot.state}
+        if state:
+            name = table_of_state(job, vertex.vertex)
+            yield name, _keyed_table(name, TableMode.STATE, state)
+
+
+def _keyed_table(name: TableName, mode: TableMode, files: Mapping[str, FileHandle]) -> TableRecord:
+    return TableRecord(table=name, mode=mode, files=tuple(files[path] for path in sorted(files)), parent_version=0)
+
+
+def _appended(
+    warehouse: Warehouse, name: TableName, base: _Base, known: Mapping[str, FileHandle]
+) -> tuple[FileHandle, ...]:
+    found: dict[str, FileHandle] = {}
+    if name in base.cut:
+        for file in _in_log(warehouse, name, base.cut[name]):
+            found[file.path] = known.get(file.path, file)
+    for row in base.rows:
+        for table in row.tables:
+            if table.table == name:
+                found.update({file.path: file for file in table.adds})
+    return tuple(found.values())
+
+
+def _in_log(warehouse: Warehouse, name: TableName, version: int) -> Iterator[FileHandle]:
+    table = load(warehouse, name, version)
+    folder = str(warehouse.path(name))
+    if table.metadata().partition_columns:
+        by = ", ".join(table.metadata().partition_columns)
+        raise TableNotCopyableError(f"table {name} is laid out by {by}, which a copy cannot keep: name another table")
+    actions = pa.table(table.get_add_actions()).to_pylist()
+    marked = paths_with_deletion_vectors(table).intersection(action["path"] for action in actions)
+    if marked:
+        raise TableNotCopyableError(
+            f"table {name} has deletion vectors on {len(marked)} files ({min(marked)}), which a copy would lose: "
+            f"{purge(folder)}, let the job complete a checkpoint, and try again"
+        )
+    for action in actions:
+        path = unquote(action["path"])
+        if path.startswith(("/", "file:")) or ".." in path.split("/"):
+            raise TableNotCopyableError(
+                f"table {name} names a file outside its folder ({path}), as a shallow clone does: copy the table whole"
+            )
+        rows, stats = action["num_records"], logged_statistics(action)
+        yield FileHandle(f"{name}/{path}", rows or 0, action["size_bytes"], UNKNOWN_CRC32, stats)

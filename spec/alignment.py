@@ -1,0 +1,128 @@
+"""Alignment on any run: snapshot n holds exactly the effect of the segments before barrier n, on every edge (C1 to C6).
+
+Told by who sent which segment and who ran over it, so it judges simulations and traces of real runs alike:
+no file is opened. What an edge carried before the barrier, with what the restored cut held in flight on it,
+is what was run before the snapshot, with what the new cut holds in flight.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.config import CheckpointingMode
+from checkpointing.graph import JobGraph, VertexKind
+from checkpointing.identifiers import EdgeId, Generation, VertexId
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from spec.history import DoorStarted, History, RowCommitted, SegmentSent, SegmentsRun
+
+Unit = SourceSlice | str
+"""What is counted: a slice of a source, or the path of a file."""
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """What one generation's door sent and ran, in order."""
+
+    graph: JobGraph
+    restored: CheckpointRecord | None
+    sent: list[SegmentSent] = field(default_factory=list)
+    run: list[SegmentsRun] = field(default_factory=list)
+
+    def before(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
+        """Yield what the upstream vertex had sent when it passed the barrier of that row."""
+        if self.graph.vertex(edge.upstream).kind is VertexKind.SOURCE:
+            for split, reached in _positions(record, edge.upstream).items():
+                yield from self._slices(edge.upstream, split, reached)
+            return
+        counter = _vertex(record, edge.upstream).micro_batch
+        for sent in self.sent:
+            if sent.vertex == edge.upstream and sent.micro_batch <= counter:
+                yield from _units(sent.segment)
+
+    def ran(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
+        """Yield what the downstream vertex had run over when it took its snapshot."""
+        counter = _vertex(record, edge.downstream).micro_batch
+        for run in self.run:
+            if run.vertex == edge.downstream and run.micro_batch <= counter:
+                for entry in run.inputs:
+                    if (entry.input, entry.upstream) == (edge.input, edge.upstream):
+                        for segment in entry.segments:
+                            yield from _units(segment)
+
+    def _slices(self, source: VertexId, split: str, reached: str | None) -> Iterator[SourceSlice]:
+        if reached is None or reached == self._started_at(source, split):
+            return
+        for sent in self.sent:
+            if isinstance(sent.segment, SourceSlice) and (sent.vertex, sent.segment.split) == (source, split):
+                yield sent.segment
+                if sent.segment.end == reached:
+                    return
+
+    def _started_at(self, source: VertexId, split: str) -> str | None:
+        return _positions(self.restored, source).get(split) if self.restored else None
+
+
+def misaligned(history: History) -> Iterator[str]:
+    """Yield every edge of every committed row that holds more or less than lay before the barrier.
+
+    At least once: more is allowed, less is not. Rows of generations of which nothing else is known are passed over.
+    """
+    generations: dict[Generation, _Traffic] = {}
+    for event in history.events:
+        match event:
+            case DoorStarted():
+                generations[event.generation] = _Traffic(event.graph, event.restored)
+            case SegmentSent():
+                generations[event.generation].sent.append(event)
+            case SegmentsRun():
+                generations[event.generation].run.append(event)
+            case RowCommitted(record, _) if record.generation in generations:
+                yield from _of_row(record, generations[record.generation], history.mode)
+            case _:
+                pass
+
+
+def _of_row(record: CheckpointRecord, traffic: _Traffic, mode: CheckpointingMode) -> Iterator[str]:
+    for edge in traffic.graph.edges:
+        due = Counter(traffic.before(edge, record)) + Counter(_in_flight(traffic.restored, edge))
+        held = Counter(traffic.ran(edge, record)) + Counter(_in_flight(record, edge))
+        where = f"checkpoint {record.checkpoint}, {edge.upstream} -> {edge.downstream}"
+        if due - held:
+            yield f"{where}: lacks {_brief(due - held)}"
+        if held - due and mode is CheckpointingMode.EXACTLY_ONCE:
+            yield f"{where}: holds {_brief(held - due)}, which came after the barrier"
+
+
+def _in_flight(record: CheckpointRecord | None, edge: EdgeId) -> Iterator[Unit]:
+    """Yield what a cut holds in flight on an edge; after a rescale its channels may be others, the edge is the same."""
+    for vertex in record.vertices if record else ():
+        for snapshot in vertex.subtasks:
+            for held in snapshot.in_flight:
+                if held.channel.edge == edge:
+                    for segment in held.segments:
+                        yield from _units(segment)
+
+
+def _units(segment: Segment) -> Iterator[Unit]:
+    if isinstance(segment, SourceSlice):
+        yield segment
+    else:
+        yield from (file.path for file in segment.files)
+
+
+def _vertex(record: CheckpointRecord, name: VertexId) -> VertexRecord:
+    return next(vertex for vertex in record.vertices if vertex.vertex == name)
+
+
+def _positions(record: CheckpointRecord, source: VertexId) -> dict[str, str | None]:
+    was = next((vertex for vertex in record.vertices if vertex.vertex == source), None)
+    if was is None:
+        return {}
+    return {split: snapshot.position for split, snapshot in zip(was.splits, was.subtasks, strict=True)}
+
+
+def _brief(units: Counter[Unit]) -> str:
+    shown = [unit if isinstance(unit, str) else f"{unit.split} {unit.start}..{unit.end}" for unit in units.elements()]
+    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""  # noqa: PLR2004
+    return f"{', '.join(sorted(shown)[:3])}{more}"

@@ -1,0 +1,359 @@
+"""The machine of one coordinator: requests of all kinds, and tasks and stores that are slow, deaf or wrong.
+
+Each question of the coordinator lies in a list until a rule answers it, well or badly, or never. Tasks take
+their snapshots in order of id and build on their live files; what they send may come late, twice or not at all.
+"""
+
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.shared_state import SharedStateRegistry
+from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task, TaskState
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import CheckpointId
+from spec.machines.coordinator_model import CoordinatorModel
+from spec.machines.judging import expect, is_unwinding
+
+JOB = "job"
+TASKS: tuple[Task, ...] = ("source/0", "source/1", "sink/0")
+TOPOLOGY = Topology(
+    (PlannedVertex("source", TASKS[:2]), PlannedVertex("sink", TASKS[2:])), (PlannedEdge("source", "sink"),)
+)
+ROUNDS_MAX = 200
+_DECLINES = st.sampled_from([Reason.CHECKPOINT_DECLINED, Reason.CHECKPOINT_ASYNC_EXCEPTION, Reason.QUALITY])
+_PROPERTIES = st.sampled_from(
+    [
+        CHECKPOINT,
+        CHECKPOINT,
+        savepoint(unaligned=False),
+        CHECKPOINT,
+        savepoint(unaligned=True),
+        synchronous_savepoint(unaligned=False, terminate=True),
+    ]
+)
+_pick = st.integers(0, 30)
+_Question = told.CreateLocation | told.AskOperatorCoordinator | told.AskHook
+
+
+@dataclass(slots=True)
+class LiveFiles:
+    """The shared files that a task builds on, and the newest checkpoint it took a snapshot for."""
+
+    shared: tuple[str, ...] = ()
+    newest: CheckpointId = CheckpointId(0)
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """One coordinator, its twin that keeps other statistics, its tasks and stores, and the model that judges it."""
+
+    def __init__(self) -> None:
+        """Begin with the defaults: `open` draws the settings."""
+        super().__init__()
+        self.open(0, 1, 1, None, bystanders=False)
+
+    @initialize(
+        tolerable=st.sampled_from([0, 1, 2, None]),
+        concurrent=st.sampled_from([1, 2, 3, None]),
+        retained=st.integers(1, 3),
+        timeout_ms=st.sampled_from([None, 300]),
+        bystanders=st.booleans(),
+    )
+    def open(
+        self,
+        tolerable: int | None,
+        concurrent: int | None,
+        retained: int,
+        timeout_ms: int | None,
+        bystanders: bool,  # noqa: FBT001 - Hypothesis names it
+    ) -> None:
+        """Start a coordinator; `bystanders`: with an operator coordinator and a hook."""
+        self.settings = CoordinatorSettings(
+            job=JOB,
+            interval_ms=100,
+            min_pause_ms=20,
+            timeout_ms=timeout_ms,
+            max_concurrent=concurrent,
+            tolerable_failures=tolerable,
+            queue_max=4,
+            operator_coordinators=("enumerator",) if bystanders else (),
+            hooks=("hook",) if bystanders else (),
+        )
+        self.retained = retained
+        self.coordinator = self._coordinator(self.settings)
+        self.twin = self._coordinator(replace(self.settings, history_max=1))
+        self.model = CoordinatorModel(self.settings, TASKS, retained)
+        self.next_id = 1
+        self.fetching = 0
+        self.questions: list[_Question] = []
+        self.triggered: list[CheckpointId] = []
+        self.commits: list[CheckpointId] = []
+        self.deletions: list[CheckpointId] = []
+        self.messages: list[told.TaskAcknowledged] = []
+        self.live = {task: LiveFiles() for task in TASKS}
+        self.files = 0
+
+    def _coordinator(self, settings: CoordinatorSettings) -> CheckpointCoordinator:
+        return CheckpointCoordinator(
+            settings, TOPOLOGY, CompletedCheckpointStore(self.retained, SharedStateRegistry())
+        )
+
+    # -------------------------------------------------------------- somebody asks
+
+    @rule(properties=_PROPERTIES, periodic=st.booleans())
+    def request(self, properties: CheckpointProperties, periodic: bool) -> None:  # noqa: FBT001
+        """Ask for a checkpoint or a savepoint."""
+        name = f"request {len(self.model.requests) + 1}"
+        self.model.requests[name] = properties
+        self._tell(told.CheckpointRequested(name, properties, periodic and properties == CHECKPOINT))
+
+    @rule(properties=_PROPERTIES, hear=st.booleans())
+    def trigger(self, properties: CheckpointProperties, hear: bool) -> None:  # noqa: FBT001
+        """Ask, and let all stores and bystanders answer at once; perhaps all tasks as well."""
+        self.request(properties, periodic=False)
+        while self.fetching or self.questions:
+            self._answer_one()
+        if hear:
+            self.take_snapshots(adds=True, drops=False)
+
+    @rule(steps=st.integers(1, 12))
+    def go_well(self, steps: int) -> None:
+        """What was asked is answered well, one question after the other."""
+        for _ in range(steps):
+            self._answer_one()
+
+    @rule(
+        fact=st.sampled_from(
+            [told.PeriodicTimerFired(), told.PeriodicTimerFired(), told.SchedulerStarted(1), told.SchedulerStopped()]
+        )
+    )
+    def schedule(self, fact: told.CoordinatorFact) -> None:
+        """The periodic timer fires, or is switched on or off."""
+        if not (self.model.is_shut_down and isinstance(fact, told.SchedulerStarted)):
+            self._tell(fact)
+
+    @rule(ms=st.sampled_from([1, 30, 120, 30, 1, 400]))
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        now_ms = self.model.now_ms + ms
+        self._tell(told.CoordinatorTimeAdvanced(now_ms))
+        self.model.now_ms = now_ms
+
+    @rule(really=st.sampled_from(range(20)))
+    def shut_down(self, really: int) -> None:
+        """End the coordinator, seldom."""
+        if really == 19:  # noqa: PLR2004 - the last of twenty
+            self._tell(told.ShutDown())
+            self.model.is_shut_down = True
+
+    # -------------------------------------------------------------- stores and bystanders answer
+
+    @precondition(lambda self: self.fetching)
+    @rule(outcome=st.sampled_from(["fetched", "fetched", "fetched", "skipped", "failed"]))
+    def answer_id(self, outcome: str) -> None:
+        """Fetch an id, perhaps a later one, or fail to."""
+        self.fetching -= 1
+        if outcome == "failed":
+            self._tell(told.CheckpointIdFailed())
+            return
+        self.next_id += 1 + (outcome == "skipped")
+        self._tell(told.CheckpointIdFetched(CheckpointId(self.next_id)))
+
+    @precondition(lambda self: self.questions)
+    @rule(pick=_pick, fails=st.sampled_from([False, False, False, True]))
+    def answer(self, pick: int, fails: bool) -> None:  # noqa: FBT001
+        """Answer a question about a location, or to a bystander."""
+        question = self.questions.pop(pick % len(self.questions))
+        checkpoint = question.checkpoint
+        match question:
+            case told.CreateLocation():
+                self._tell(told.LocationFailed(checkpoint) if fails else told.LocationCreated(checkpoint))
+            case told.AskOperatorCoordinator(name):
+                state = f"private/{name}-{checkpoint}"
+                bad = told.OperatorCoordinatorFailed(name, checkpoint)
+                self._tell(bad if fails else told.OperatorCoordinatorAnswered(name, checkpoint, state))
+            case told.AskHook(name):
+                self._tell(told.HookFailed(name, checkpoint) if fails else told.HookAnswered(name, checkpoint, "state"))
+
+    @precondition(lambda self: self.commits)
+    @rule(outcome=st.sampled_from([told.CommitSucceeded, told.CommitSucceeded, told.CommitFailed, told.CommitUnknown]))
+    def answer_commit(
+        self, outcome: type[told.CommitSucceeded] | type[told.CommitFailed] | type[told.CommitUnknown]
+    ) -> None:
+        """The commit succeeds, certainly fails, or nobody knows."""
+        self._tell(outcome(self.commits.pop()))
+
+    @precondition(lambda self: self.deletions)
+    @rule()
+    def answer_deletion(self) -> None:
+        """A deletion is done."""
+        self._tell(told.StateDiscarded(self.deletions.pop(0)))
+
+    # -------------------------------------------------------------- tasks
+
+    @precondition(lambda self: self.triggered)
+    @rule(task=st.sampled_from(TASKS), adds=st.booleans(), drops=st.booleans())
+    def take_snapshot(self, task: Task, adds: bool, drops: bool) -> None:  # noqa: FBT001
+        """A task passes its next barrier: its acknowledgement is on its way."""
+        self._take_snapshot(task, adds=adds, drops=drops)
+
+    @precondition(lambda self: self.triggered)
+    @rule(adds=st.booleans(), drops=st.booleans())
+    def take_snapshots(self, adds: bool, drops: bool) -> None:  # noqa: FBT001
+        """Every task passes its next barrier, and all are heard."""
+        for task in TASKS:
+            if self._take_snapshot(task, adds=adds, drops=drops):
+                self._tell(self.messages.pop())
+
+    def _take_snapshot(self, task: Task, *, adds: bool, drops: bool) -> bool:
+        live = self.live[task]
+        due = [n for n in self.triggered if n > live.newest]
+        if not due:
+            return False
+        live.newest = due[0]
+        self.files += 1
+        live.shared = live.shared[1:] if drops else live.shared
+        live.shared += (f"shared/{task}-{self.files}",) if adds else ()
+        user_owned = self.model.checkpoints[live.newest].properties.is_savepoint
+        shared = () if user_owned else tuple((handle, handle) for handle in live.shared)
+        state = AcknowledgedState((f"private/{task}-{self.files}",), shared)
+        self.messages.append(told.TaskAcknowledged(JOB, task, live.newest, state))
+        return True
+
+    @precondition(lambda self: self.messages)
+    @rule(pick=_pick, again=st.sampled_from([False, False, True]), job=st.sampled_from([JOB, JOB, JOB, "other"]))
+    def acknowledge(self, pick: int, again: bool, job: str) -> None:  # noqa: FBT001
+        """An acknowledgement arrives, perhaps not for the last time, perhaps at another job's coordinator."""
+        place = pick % len(self.messages)
+        message = self.messages[place] if again or job != JOB else self.messages.pop(place)
+        self._tell(replace(message, job=job, metrics=SnapshotMetrics(pick, pick, pick)))
+
+    @rule(pick=_pick)
+    def acknowledge_as_stranger(self, pick: int) -> None:
+        """A task that is in no plan acknowledges a checkpoint that there may be."""
+        self.files += 1
+        state = AcknowledgedState((f"private/stranger-{self.files}",))
+        self._tell(told.TaskAcknowledged(JOB, "stranger/0", self._some_checkpoint(pick), state))
+
+    @rule(task=st.sampled_from(TASKS), pick=_pick, reason=_DECLINES, kind=st.integers(0, 6))
+    def complain(self, task: Task, pick: int, reason: Reason, kind: int) -> None:
+        """A task declines, fails, or can't be told; it reports what it measured; or somebody gives up."""
+        checkpoint = self._some_checkpoint(pick)
+        facts: tuple[told.CoordinatorFact, ...] = (
+            told.TaskDeclined(JOB, task, checkpoint, reason),
+            told.TaskDeclined("other", task, checkpoint, reason),
+            told.TaskFailed(task),
+            told.TriggerFailed(task, checkpoint),
+            told.TaskMeasured(JOB, task, checkpoint, SnapshotMetrics(pick)),
+            told.CheckpointTimeoutFired(checkpoint),
+            told.AbortRequested(Reason.JOB_FAILOVER_REGION),
+        )
+        self._tell(facts[kind])
+
+    @rule(state=st.sampled_from([TaskState.RUNNING, TaskState.RUNNING, TaskState.FINISHED, TaskState.DEPLOYING]))
+    def change_task_state(self, state: TaskState) -> None:
+        """A source task's state changes."""
+        self.model.task_states[TASKS[1]] = state
+        self._tell(told.TaskStateChanged(TASKS[1], state))
+
+    def _some_checkpoint(self, pick: int) -> CheckpointId:
+        known = [*self.model.checkpoints][-4:]
+        return known[pick % len(known)] if known else CheckpointId(pick)
+
+    # -------------------------------------------------------------- the door
+
+    @rule()
+    def restore(self) -> None:
+        """Go on with another coordinator that took over this one's state."""
+        saved = self.coordinator.snapshot()
+        self.coordinator = self._coordinator(self.settings)
+        self.coordinator.restore(saved)
+        expect(self.coordinator.snapshot() == saved, "restore", "a restored coordinator has another state")
+
+    def _tell(self, fact: told.CoordinatorFact) -> None:
+        effects = self.coordinator.step(fact)
+        self._tell_twin(fact, effects)
+        self.model.take(fact, effects)
+        for effect in effects:
+            match effect:
+                case told.FetchCheckpointId():
+                    self.fetching += 1
+                case told.CreateLocation() | told.AskOperatorCoordinator() | told.AskHook():
+                    self.questions.append(effect)
+                case told.TriggerTask():
+                    self.triggered = sorted({*self.triggered, effect.checkpoint})
+                case told.CommitCheckpoint():
+                    self.commits.append(effect.checkpoint)
+                case told.DiscardState():
+                    self.deletions.append(effect.checkpoint)
+                    self._nobody_builds_on(effect)
+                case _:
+                    pass
+
+    def _tell_twin(self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...]) -> None:
+        if isinstance(fact, told.TaskMeasured):
+            expect(not effects, "statistics-never-steer", f"{fact} caused {effects}")
+            return
+        plain = replace(fact, metrics=told.NO_METRICS) if isinstance(fact, told.TaskAcknowledged) else fact
+        other = self.twin.step(plain)
+        expect(effects == other, "statistics-never-steer", f"{fact}: {effects}, with other statistics {other}")
+
+    def _nobody_builds_on(self, effect: told.DiscardState) -> None:
+        live = {handle for files in self.live.values() for handle in files.shared}
+        named = {h for c in self.coordinator.store.checkpoints for h in c.shared_handles.values()}
+        needed = (live | named) & set(effect.handles)
+        expect(not needed, "shared-needed", f"{needed} is deleted, but a task or a kept checkpoint needs it")
+
+    # -------------------------------------------------------------- judging
+
+    @invariant()
+    def books_agree(self) -> None:
+        """What is pending and what is kept is what the model says; nothing full waits without a commit under way."""
+        pending = [each.id for each in self.coordinator.pending]
+        expect(pending == self.model.pending(), "ends-once", f"pending {pending}, model {self.model.pending()}")
+        kept = [each.id for each in self.coordinator.store.checkpoints]
+        expect(kept == self.model.kept, "retention", f"kept {kept}, model {self.model.kept}")
+        full = [n for n, known in self.model.checkpoints.items() if known.is_full]
+        expect(not full or bool(self.commits), "no-deadlock", f"{full} wait for a commit that nobody sent")
+        expect(self.fetching <= 1, "ids-rise", "two ids are being fetched")
+
+    def teardown(self) -> None:
+        """Let everybody answer well: every request has its answer, and nothing is pending.
+
+        A periodic request waits out the minimum pause, until the next request looks at the queue (A3).
+        """
+        if is_unwinding():
+            return
+        self.change_task_state(TaskState.RUNNING)
+        for _ in range(self.settings.queue_max + 2):
+            for _ in range(ROUNDS_MAX):
+                if not self._answer_one():
+                    break
+            if self.model.answered >= set(self.model.requests):
+                break
+            self.advance(self.settings.min_pause_ms)
+            self.request(CHECKPOINT, periodic=False)
+        waiting = set(self.model.requests) - self.model.answered
+        expect(not waiting and not self.model.pending(), "no-deadlock", f"{waiting} wait, {self.model.pending()} pend")
+
+    def _answer_one(self) -> bool:
+        if self.fetching:
+            self.answer_id("fetched")
+        elif self.questions:
+            self.answer(0, fails=False)
+        elif self.commits:
+            self.answer_commit(told.CommitSucceeded)
+        elif self.deletions:
+            self.answer_deletion()
+        elif self.messages:
+            self.acknowledge(0, again=False, job=JOB)
+        else:
+            return any([self._take_snapshot(task, adds=True, drops=False) for task in TASKS])
+        return True

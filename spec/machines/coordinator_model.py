@@ -1,0 +1,319 @@
+"""What a coordinator must do, told from the facts it was given: who acknowledged what, what therefore ends and how.
+
+Written over plain sets. It knows no phases, queues, timers or registries, only what each fact may cause; the
+truth about shared files is the tasks' own: which of them a task still builds on.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import CheckpointId
+from spec.machines.judging import expect
+
+_COUNTED = {
+    Reason.IO_EXCEPTION,
+    Reason.CHECKPOINT_ASYNC_EXCEPTION,
+    Reason.CHECKPOINT_EXPIRED,
+    Reason.CHECKPOINT_DECLINED,
+    Reason.FINALIZE_CHECKPOINT_FAILURE,
+}
+_FATAL = {Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED}
+
+
+class Fate(Enum):
+    """What became of a checkpoint."""
+
+    PENDING = "pending"
+    COMMITTING = "committing"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True)
+class Known:
+    """One checkpoint that was begun."""
+
+    properties: CheckpointProperties
+    begun_ms: int
+    unacknowledged: set[Task]
+    fate: Fate = Fate.PENDING
+    told: bool = False
+    states: dict[Task, AcknowledgedState] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it only waits for its commit."""
+        return self.fate is Fate.PENDING and self.told and not self.unacknowledged
+
+
+@dataclass(slots=True)
+class Failures:
+    """How many failures in a row there were, and how many jobs should have failed of them in this step."""
+
+    tolerable: int | None
+    in_a_row: int = 0
+    newest_success: CheckpointId = CheckpointId(0)
+    fatal: int = 0
+
+    def failed(
+        self, properties: CheckpointProperties, reason: Reason, checkpoint: CheckpointId | None, *, by_task: bool
+    ) -> None:
+        """Take a failure."""
+        if reason in _FATAL or (by_task and properties.is_synchronous):
+            self.fatal += 1
+        elif self._counts(properties, reason, checkpoint, by_task=by_task):
+            self.in_a_row += 1
+            if self.tolerable is not None and self.in_a_row > self.tolerable:
+                self.fatal, self.in_a_row = self.fatal + 1, 0
+
+    def _counts(
+        self, properties: CheckpointProperties, reason: Reason, checkpoint: CheckpointId | None, *, by_task: bool
+    ) -> bool:
+        if (properties.is_savepoint and not by_task) or self.tolerable is None:
+            return False
+        return reason in _COUNTED and (checkpoint is None or checkpoint > self.newest_success)
+
+
+class CoordinatorModel:
+    """Takes every fact with its effects; raises BrokenRuleError."""
+
+    def __init__(self, settings: CoordinatorSettings, tasks: tuple[Task, ...], retained: int) -> None:
+        """Begin with nothing pending and every task running."""
+        self.settings = settings
+        self.now_ms = 0
+        self.is_shut_down = False
+        self.task_states = dict.fromkeys(tasks, TaskState.RUNNING)
+        self.checkpoints: dict[CheckpointId, Known] = {}
+        self.requests: dict[str, CheckpointProperties] = {}
+        self.answered: set[str] = set()
+        self.kept: list[CheckpointId] = []
+        self.failures = Failures(settings.tolerable_failures)
+        self.used_by: dict[str, CheckpointId] = {}
+        """Shared file -> the newest checkpoint that was acknowledged with it."""
+        self.deleted: set[str] = set()
+        self._retained = retained
+        self._aborted: list[CheckpointId] = []
+
+    def pending(self) -> list[CheckpointId]:
+        """Return the checkpoints that have not ended."""
+        return [n for n, known in self.checkpoints.items() if known.fate in (Fate.PENDING, Fate.COMMITTING)]
+
+    def fate(self, checkpoint: CheckpointId) -> Fate | None:
+        """Return what became of a checkpoint; None: it never began."""
+        return self.checkpoints[checkpoint].fate if checkpoint in self.checkpoints else None
+
+    # -------------------------------------------------------------- one step
+
+    def take(self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...]) -> None:
+        """Judge one step."""
+        ends, reason = self._must_end(fact)
+        goes = self._private_of_late(fact)
+        acknowledged = self._acknowledge(fact)
+        answers = [(e.result, e.accepted) for e in effects if isinstance(e, told.AnswerAcknowledge)]
+        expect([r for r, _ in answers] == acknowledged, "acknowledged", f"{acknowledged} is due, not {answers}")
+        left = self._complete(fact)
+        self._aborted = []
+        self.failures.fatal = 0
+        for effect in effects:
+            self._see(fact, effect)
+        expect(set(self._aborted) == ends, "ends-once", f"{fact} must end {ends}, it ended {self._aborted}")
+        self._count_failures(fact, effects, reason)
+        for effect in effects:
+            if isinstance(effect, told.RequestFailed) and effect.checkpoint is not None:
+                expect(effect.reason is reason, "ends-once", f"{effect} for {fact}")
+        spared = isinstance(fact, told.CommitUnknown)
+        for checkpoint in () if spared else [*self._aborted, *left]:
+            goes |= self.checkpoints[checkpoint].private
+        self._deleted_exactly(fact, effects, goes)
+
+    def _must_end(self, fact: told.CoordinatorFact) -> tuple[set[CheckpointId], Reason | None]:
+        """Return which checkpoints this fact must end, and why."""
+        waiting = {n for n, known in self.checkpoints.items() if known.fate is Fate.PENDING}
+        match fact:
+            case told.TaskDeclined():
+                ours = fact.job == self.settings.job and not self.is_shut_down
+                return (waiting & {fact.checkpoint} if ours else set()), fact.reason
+            case told.CheckpointTimeoutFired():
+                return waiting & {fact.checkpoint}, Reason.CHECKPOINT_EXPIRED
+            case told.CoordinatorTimeAdvanced():
+                limit = self.settings.timeout_ms
+                due = {n for n in waiting if limit is not None and self.checkpoints[n].begun_ms + limit <= fact.now_ms}
+                return due, Reason.CHECKPOINT_EXPIRED
+            case told.LocationFailed():
+                return waiting & {fact.checkpoint}, Reason.IO_EXCEPTION
+            case told.OperatorCoordinatorFailed() | told.HookFailed() | told.TriggerFailed():
+                return waiting & {fact.checkpoint}, Reason.TRIGGER_CHECKPOINT_FAILURE
+            case told.TaskFailed():
+                return {n for n in waiting if fact.task in self.checkpoints[n].unacknowledged}, Reason.TASK_FAILURE
+            case told.AbortRequested():
+                return waiting, fact.reason
+            case told.SchedulerStarted() | told.SchedulerStopped():
+                return waiting, Reason.CHECKPOINT_COORDINATOR_SUSPEND
+            case told.ShutDown():
+                return waiting, Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
+            case told.CommitFailed():
+                return self._committing(fact.checkpoint), fact.reason
+            case told.CommitUnknown():
+                return self._committing(fact.checkpoint), Reason.FINALIZE_CHECKPOINT_FAILURE
+            case told.CommitSucceeded():
+                return self._older(fact.checkpoint, waiting), Reason.CHECKPOINT_SUBSUMED
+            case _:
+                return set(), None
+
+    def _committing(self, checkpoint: CheckpointId) -> set[CheckpointId]:
+        return {checkpoint} if self.fate(checkpoint) is Fate.COMMITTING else set()
+
+    def _older(self, checkpoint: CheckpointId, waiting: set[CheckpointId]) -> set[CheckpointId]:
+        if not self._committing(checkpoint) or not self.checkpoints[checkpoint].properties.commits:
+            return set()
+        return {n for n in waiting if n < checkpoint and not self.checkpoints[n].properties.is_savepoint}
+
+    # -------------------------------------------------------------- what a fact changes
+
+    def _acknowledge(self, fact: told.CoordinatorFact) -> list[told.AcknowledgeResult]:
+        if not isinstance(fact, told.TaskAcknowledged):
+            return []
+        if self.is_shut_down:
+            return [told.AcknowledgeResult.DISCARDED]
+        if fact.job != self.settings.job:
+            return [told.AcknowledgeResult.FOREIGN]
+        for _, handle in fact.state.shared if fact.state is not None else ():
+            self.used_by[handle] = max(self.used_by.get(handle, CheckpointId(0)), fact.checkpoint)
+            self.deleted.discard(handle)
+        if fact.checkpoint not in self.pending():
+            return [told.AcknowledgeResult.DISCARDED]
+        known = self.checkpoints[fact.checkpoint]
+        if fact.task in known.states:
+            return [told.AcknowledgeResult.DUPLICATE]
+        if fact.task not in known.unacknowledged:
+            return [told.AcknowledgeResult.UNKNOWN]
+        known.unacknowledged.remove(fact.task)
+        known.states[fact.task] = fact.state or AcknowledgedState()
+        known.private |= set(known.states[fact.task].private)
+        return [told.AcknowledgeResult.SUCCESS]
+
+    def _private_of_late(self, fact: told.CoordinatorFact) -> set[str]:
+        """Return the private files of a message that nobody waits for."""
+        match fact:
+            case told.TaskAcknowledged() if not self.is_shut_down and fact.job == self.settings.job:
+                known = self.checkpoints.get(fact.checkpoint)
+                over = known is None or known.fate not in (Fate.PENDING, Fate.COMMITTING)
+                strange = known is None or fact.task not in {*known.states, *known.unacknowledged}
+                return set(fact.state.private) if fact.state is not None and (over or strange) else set()
+            case told.OperatorCoordinatorAnswered(_, checkpoint, str(state)):
+                if checkpoint in self.pending():
+                    self.checkpoints[checkpoint].private.add(state)
+                    return set()
+                return {state}
+            case _:
+                return set()
+
+    def _complete(self, fact: told.CoordinatorFact) -> list[CheckpointId]:
+        """Take a completion; return what thereby leaves the store."""
+        if not isinstance(fact, told.CommitSucceeded) or self.fate(fact.checkpoint) is not Fate.COMMITTING:
+            return []
+        known = self.checkpoints[fact.checkpoint]
+        known.fate = Fate.COMPLETED
+        if fact.checkpoint > self.failures.newest_success:
+            self.failures.newest_success, self.failures.in_a_row = fact.checkpoint, 0
+        if known.properties.is_savepoint:
+            return []
+        kept = [*self.kept, fact.checkpoint]
+        self.kept = kept[-self._retained :]
+        return kept[: -self._retained]
+
+    def _count_failures(
+        self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...], reason: Reason | None
+    ) -> None:
+        by_task = isinstance(fact, told.TaskDeclined)
+        for checkpoint in self._aborted:
+            if reason is not None:
+                self.failures.failed(self.checkpoints[checkpoint].properties, reason, checkpoint, by_task=by_task)
+        if isinstance(fact, told.CheckpointIdFailed) and fact.io_error:
+            refused = [e.request for e in effects if isinstance(e, told.RequestFailed)]
+            properties = self.requests[refused[0]] if refused else CheckpointProperties()
+            self.failures.failed(properties, Reason.IO_EXCEPTION, None, by_task=False)
+        failed = sum(isinstance(effect, told.FailJob) for effect in effects)
+        expect(failed == self.failures.fatal, "failures", f"{fact}: the job fails {failed} times, model {self.failures}")
+
+    # -------------------------------------------------------------- what an effect says
+
+    def _see(self, fact: told.CoordinatorFact, effect: told.CoordinatorEffect) -> None:
+        match effect:
+            case told.CreateLocation():
+                self._begun(fact, effect)
+            case told.TriggerTask():
+                expect(self.fate(effect.checkpoint) is Fate.PENDING, "ends-once", f"{effect} after its end")
+                self.checkpoints[effect.checkpoint].told = True
+            case told.CommitCheckpoint():
+                self._commits(effect)
+            case told.NotifyAborted():
+                self._ended(effect)
+            case told.NotifyComplete():
+                known = self.checkpoints[effect.checkpoint]
+                truly = known.fate is Fate.COMPLETED and known.properties.commits
+                expect(truly, "told-truly", f"{effect} of {known.fate}")
+            case told.RequestSucceeded() | told.RequestFailed():
+                self._answers(effect)
+            case _:
+                pass
+
+    def _begun(self, fact: told.CoordinatorFact, effect: told.CreateLocation) -> None:
+        fetched = isinstance(fact, told.CheckpointIdFetched) and fact.id == effect.checkpoint
+        rises = all(n < effect.checkpoint for n in self.checkpoints)
+        expect(fetched and rises, "ids-rise", f"{effect} for {fact} after {list(self.checkpoints)}")
+        limit = self.settings.max_concurrent
+        crowded = limit is not None and len(self.pending()) >= limit and not effect.properties.forced
+        expect(not crowded, "concurrent", f"{effect} while {self.pending()} are pending")
+        running = {task for task, state in self.task_states.items() if state is TaskState.RUNNING}
+        self.checkpoints[effect.checkpoint] = Known(effect.properties, self.now_ms, running)
+
+    def _commits(self, effect: told.CommitCheckpoint) -> None:
+        known = self.checkpoints[effect.checkpoint]
+        alone = all(each.fate is not Fate.COMMITTING for each in self.checkpoints.values())
+        expect(known.is_full, "no-commit-after-abort", f"{effect.checkpoint} is committed: {known}")
+        first = min(n for n, each in self.checkpoints.items() if each.is_full)
+        expect(alone and first == effect.checkpoint, "commit-order", f"{effect.checkpoint} is not next")
+        expect(dict(effect.states) == known.states, "acknowledged", f"{effect.checkpoint} is committed otherwise")
+        leaving = [] if known.properties.is_savepoint else [*self.kept, effect.checkpoint][: -self._retained]
+        expect(list(effect.subsumed) == leaving, "retention", f"{leaving} leave, not {effect.subsumed}")
+        known.fate = Fate.COMMITTING
+
+    def _ended(self, effect: told.NotifyAborted) -> None:
+        if effect.checkpoint in self._aborted:
+            return
+        known = self.checkpoints[effect.checkpoint]
+        ends = known.fate in (Fate.PENDING, Fate.COMMITTING)
+        expect(ends, "ends-once", f"{effect.checkpoint} is aborted after it was {known.fate}")
+        known.fate = Fate.ABORTED
+        self._aborted.append(effect.checkpoint)
+        newest = self.kept[-1] if self.kept else None
+        expect(effect.latest_completed == newest, "told-truly", f"the newest is {newest}, not {effect}")
+
+    def _answers(self, effect: told.RequestSucceeded | told.RequestFailed) -> None:
+        known = effect.request in self.requests
+        expect(known and effect.request not in self.answered, "answered-once", f"{effect} is its second answer")
+        self.answered.add(effect.request)
+        if isinstance(effect, told.RequestSucceeded):
+            expect(self.fate(effect.checkpoint) is Fate.COMPLETED, "told-truly", effect)
+
+    # -------------------------------------------------------------- files
+
+    def _deleted_exactly(
+        self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...], private: set[str]
+    ) -> None:
+        gone = [h for effect in effects if isinstance(effect, told.DiscardState) for h in effect.handles]
+        shared = {handle for handle in gone if handle in self.used_by}
+        expect(set(gone) - shared == private, "private", f"{fact}: {private} must go, gone are {set(gone) - shared}")
+        expect(len(gone) == len(set(gone)), "private", f"{gone} are deleted twice")
+        unused: set[str] = set()
+        if isinstance(fact, told.CommitSucceeded) and self.kept and self.kept[-1] == fact.checkpoint:
+            unused = {h for h, newest in self.used_by.items() if newest < self.kept[0] and h not in self.deleted}
+        expect(shared == unused, "shared", f"{fact}: {unused} must go, gone are {shared}; kept is {self.kept}")
+        self.deleted |= shared

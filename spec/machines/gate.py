@@ -1,0 +1,242 @@
+"""The machine of one gate: any policy, one to four channels, any interleaving of what their senders may send.
+
+A sender obeys the protocol: ids rise on its channel, a cancelled id has no barrier there, nothing follows the
+end. Senders skip ids, so that newer barriers subsume; they send in advance, so that much lies behind barriers.
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from checkpointing.channel_items import Alignment, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.gate import (
+    UNLIMITED,
+    ClockRead,
+    GateConfig,
+    GateFact,
+    GatePolicy,
+    GateTimeAdvanced,
+    InputGate,
+    ItemArrived,
+    Polled,
+    TriggerCheckpoint,
+)
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
+from spec.machines.gate_model import GateModel
+from spec.machines.judging import expect, is_unwinding
+
+EDGE = EdgeId(VertexId("upstream"), VertexId("vertex"))
+CHANNELS_MAX = 4
+TIMEOUT_MS = 50
+_channels = st.integers(0, CHANNELS_MAX - 1)
+_sizes = st.lists(st.integers(1, 30), max_size=3)
+
+
+class GateMachine(RuleBasedStateMachine):
+    """One gate of one policy, its senders, and the model that judges it."""
+
+    policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
+
+    def __init__(self) -> None:
+        """Begin without a gate: `open` draws it."""
+        super().__init__()
+        self.config = GateConfig()
+        self.channels: tuple[ChannelId, ...] = ()
+        self.gate = InputGate(self.config, ())
+        self.model = GateModel(self.config, ())
+        self.barriers: dict[CheckpointId, Barrier] = {}
+        self.newest: dict[ChannelId, CheckpointId] = {}
+        self.segments = 0
+
+    @initialize(
+        channels=st.sampled_from([2, 3, 2, 1, 4]),
+        limit=st.sampled_from([UNLIMITED, 20, 60]),
+        ends_count=st.booleans(),
+    )
+    def open(self, channels: int, limit: int, ends_count: bool) -> None:  # noqa: FBT001
+        """Open a gate."""
+        limited = limit if self.policy is GatePolicy.ALIGNED_BUFFERING else UNLIMITED
+        self.config = GateConfig(self.policy, limited, ends_count)
+        self.channels = tuple(ChannelId(EDGE, index) for index in range(channels))
+        self.gate = InputGate(self.config, self.channels)
+        self.model = GateModel(self.config, self.channels)
+        self.newest = dict.fromkeys(self.channels, CheckpointId(0))
+
+    # -------------------------------------------------------------- the senders
+
+    @rule(number=_channels, sizes=_sizes)
+    def send_segments(self, number: int, sizes: list[int]) -> None:
+        """Send segments on a channel."""
+        self._send_segments(number, sizes)
+
+    @rule(number=_channels, before=_sizes, skip=st.sampled_from([0, 0, 0, 1]), after=_sizes, drawn=st.data())
+    def send_barrier(self, number: int, before: list[int], skip: int, after: list[int], drawn: st.DataObject) -> None:
+        """Send the channel's next barrier, or a later one, between segments."""
+        self._send_segments(number, before)
+        self._send_barrier(number, skip, drawn)
+        self._send_segments(number, after)
+
+    @rule(before=_sizes, skip=st.sampled_from([0, 0, 1]), after=_sizes, polls=st.integers(0, 2), drawn=st.data())
+    def send_barriers(
+        self, before: list[int], skip: int, after: list[int], polls: int, drawn: st.DataObject
+    ) -> None:
+        """Send the next barrier on every channel, while the task takes an item now and then."""
+        for number in range(len(self.channels)):
+            self.send_barrier(number, before, skip, after, drawn)
+            self.poll(polls)
+
+    @precondition(lambda self: self.config.policy is GatePolicy.AT_LEAST_ONCE)
+    @rule(number=_channels, many=st.sampled_from([10, 30, 60]))
+    def send_many_barriers(self, number: int, many: int) -> None:
+        """Send more barriers on one channel than a tracker may remember."""
+        for _ in range(many):
+            self._send_barrier(number, 0, None)
+
+    @rule(number=_channels, skip=st.sampled_from([0, 0, 1]))
+    def send_cancel_marker(self, number: int, skip: int) -> None:
+        """Cancel the channel's next checkpoint, or a later one."""
+        channel = self.channels[number % len(self.channels)]
+        self.newest[channel] = CheckpointId(self.newest[channel] + 1 + skip)
+        self._send(number, CancelMarker(self.newest[channel]))
+
+    @rule(number=_channels, really=st.sampled_from([False, False, True]))
+    def end_channel(self, number: int, really: bool) -> None:  # noqa: FBT001
+        """End a channel."""
+        if really:
+            self._send(number, EndOfChannel())
+
+    def _send_segments(self, number: int, sizes: list[int]) -> None:
+        for size in sizes:
+            self.segments += 1
+            start, end = str(self.segments), str(self.segments + 1)
+            self._send(number, SourceSlice(VertexId("upstream"), SplitId("0"), start, end, "{}", 1, size))
+
+    def _send_barrier(self, number: int, skip: int, drawn: st.DataObject | None) -> None:
+        channel = self.channels[number % len(self.channels)]
+        checkpoint = CheckpointId(self.newest[channel] + 1 + skip)
+        self.newest[channel] = checkpoint
+        if checkpoint not in self.barriers:
+            kinds = st.sampled_from(self._kinds())
+            kind, timeout_ms = drawn.draw(kinds, "kind") if drawn is not None else self._kinds()[0]
+            self.barriers[checkpoint] = Barrier(checkpoint, self.model.now_ms, kind, timeout_ms)
+        barrier = self.barriers[checkpoint]
+        if barrier.alignment_timeout_ms is not None and drawn is not None and drawn.draw(st.booleans(), "turned"):
+            barrier = replace(barrier, alignment=Alignment.UNALIGNED, alignment_timeout_ms=None)
+        self._send(number, barrier)
+
+    def _kinds(self) -> list[tuple[Alignment, int | None]]:
+        forced = (Alignment.FORCED_ALIGNED, None)
+        match self.config.policy:
+            case GatePolicy.AT_LEAST_ONCE:
+                return [(Alignment.AT_LEAST_ONCE, None)]
+            case GatePolicy.ALTERNATING:
+                return [(Alignment.ALIGNED, TIMEOUT_MS), (Alignment.ALIGNED, 0), (Alignment.UNALIGNED, None), forced]
+            case _:
+                return [(Alignment.ALIGNED, None), forced]
+
+    def _send(self, number: int, item: ChannelItem) -> None:
+        channel = self.channels[number % len(self.channels)]
+        sent = self.model.channels[channel]
+        if not sent.is_over:
+            self._step(ItemArrived(channel, item))
+            sent.items.append(item)
+
+    # -------------------------------------------------------------- the task and the clock
+
+    @rule(times=st.integers(1, 4))
+    def poll(self, times: int) -> None:
+        """Take an item, or a few."""
+        for _ in range(times):
+            self._poll()
+
+    @rule()
+    def poll_dry(self) -> None:
+        """Take all that can be taken."""
+        while self.gate.has_deliverable():
+            self._poll()
+        self.model.judge_dry(self.gate)
+
+    @rule(ms=st.sampled_from([1, 30, TIMEOUT_MS, 200]), runs_timer=st.booleans())
+    def advance(self, ms: int, runs_timer: bool) -> None:  # noqa: FBT001
+        """Let time pass; perhaps the timer runs only later."""
+        self.model.now_ms += ms
+        self._step(GateTimeAdvanced(self.model.now_ms) if runs_timer else ClockRead(self.model.now_ms))
+        if runs_timer:
+            self.model.judge_clock(self.gate, self.barriers)
+
+    @rule()
+    def restore(self) -> None:
+        """Go on with another gate that took over this one's state."""
+        saved = self.gate.snapshot()
+        self.gate = InputGate(self.config, self.channels)
+        self.gate.restore(saved)
+        expect(self.gate.snapshot() == saved, "restore", "a restored gate has another state")
+
+    def _poll(self) -> None:
+        before, had = self.gate.snapshot(), self.gate.has_deliverable()
+        self._step(Polled())
+        expect(had or self.gate.snapshot() == before, "restore", "a poll that took nothing changed the gate")
+
+    def _step(self, fact: GateFact) -> None:
+        effects = self.gate.step(fact)
+        self.model.take(effects)
+        for effect in effects:
+            if isinstance(effect, TriggerCheckpoint):
+                sent = self.barriers[effect.barrier.checkpoint]
+                forced = sent.alignment is Alignment.FORCED_ALIGNED
+                expect(not (forced and effect.unaligned), "policy", f"savepoint {sent.checkpoint} is unaligned")
+
+    # -------------------------------------------------------------- judging
+
+    @invariant()
+    def holds(self) -> None:
+        """Every rule of the model holds."""
+        self.model.judge(self.gate)
+
+    def teardown(self) -> None:
+        """End all channels: everything is let through, and every alignment ends."""
+        if is_unwinding():
+            return
+        for number in range(len(self.channels)):
+            self._send(number, EndOfChannel())
+        while self.gate.has_deliverable():
+            self._poll()
+        self.model.judge_end(self.gate)
+
+
+class BufferingGateMachine(GateMachine):
+    """Aligned, with what lies behind a barrier put aside."""
+
+    policy = GatePolicy.ALIGNED_BUFFERING
+
+
+class TrackingGateMachine(GateMachine):
+    """At least once."""
+
+    policy = GatePolicy.AT_LEAST_ONCE
+
+
+class UnalignedGateMachine(GateMachine):
+    """Unaligned from the first barrier on."""
+
+    policy = GatePolicy.UNALIGNED
+
+
+class AlternatingGateMachine(GateMachine):
+    """Aligned until it takes too long."""
+
+    policy = GatePolicy.ALTERNATING
+
+
+GATE_MACHINES: dict[GatePolicy, type[GateMachine]] = {
+    machine.policy: machine
+    for machine in (
+        GateMachine,
+        BufferingGateMachine,
+        TrackingGateMachine,
+        UnalignedGateMachine,
+        AlternatingGateMachine,
+    )
+}

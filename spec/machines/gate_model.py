@@ -1,0 +1,244 @@
+"""What a gate must do, told from what its channels were sent: per channel a list, and nothing of the protocol.
+
+What lies before barrier n on a channel is read off the list. So alignment, order, ends and bytes are judged
+without blocks, counters, phases or timers of any policy.
+"""
+
+from dataclasses import dataclass, field
+
+from checkpointing.channel_items import Alignment, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.gate import (
+    UNLIMITED,
+    AbortCheckpoint,
+    BarrierReceived,
+    Deliver,
+    DeliverEnd,
+    GateConfig,
+    GateEffect,
+    GatePolicy,
+    Ignored,
+    InFlightComplete,
+    InputGate,
+    PutAside,
+    TriggerCheckpoint,
+)
+from checkpointing.identifiers import ChannelId, CheckpointId
+from spec.machines.judging import BrokenRuleError, expect
+
+TRACKED_MAX = 50
+_ALIGNED = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING)
+
+
+@dataclass(slots=True)
+class Sent:
+    """What one channel was sent, and what of it the operator was given."""
+
+    items: list[ChannelItem] = field(default_factory=list)
+    delivered: list[SourceSlice] = field(default_factory=list)
+    received: CheckpointId = CheckpointId(-1)
+    """The newest barrier that counted."""
+    ended: bool = False
+    """The operator was told of the end."""
+
+    def segments(self) -> list[SourceSlice]:
+        """Return all segments."""
+        return [item for item in self.items if isinstance(item, SourceSlice)]
+
+    def before(self, checkpoint: CheckpointId) -> list[SourceSlice] | None:
+        """Return the segments before that barrier; of a channel that ended without one, all; None: no such barrier."""
+        found = []
+        for item in self.items:
+            match item:
+                case SourceSlice():
+                    found.append(item)
+                case Barrier(n) | CancelMarker(n) if n >= checkpoint:
+                    return found if isinstance(item, Barrier) and n == checkpoint else None
+                case _:
+                    pass
+        return found if self.is_over else None
+
+    def has(self, checkpoint: CheckpointId) -> bool:
+        """Return whether that very barrier was sent."""
+        return any(isinstance(item, Barrier) and item.checkpoint == checkpoint for item in self.items)
+
+    def has_answered(self, checkpoint: CheckpointId, *, exactly: bool) -> bool:
+        """Return whether the channel said all it will say of that checkpoint (or, unless `exactly`, of a newer one)."""
+        ids = [item.checkpoint for item in self.items if isinstance(item, Barrier | CancelMarker)]
+        return self.is_over or checkpoint in ids or (not exactly and any(n > checkpoint for n in ids))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the end was sent."""
+        return bool(self.items) and isinstance(self.items[-1], EndOfChannel)
+
+    @property
+    def bytes_due(self) -> int:
+        """Bytes that were sent and not delivered."""
+        return sum(s.bytes for s in self.segments()) - sum(s.bytes for s in self.delivered)
+
+
+class GateModel:
+    """Takes what is sent and what the gate answers; raises BrokenRuleError."""
+
+    def __init__(self, config: GateConfig, channels: tuple[ChannelId, ...]) -> None:
+        """Begin with nothing sent."""
+        self.config = config
+        self.channels = {channel: Sent() for channel in channels}
+        self.now_ms = 0
+        self._started: dict[CheckpointId, tuple[int, int]] = {}
+        self._over = CheckpointId(-1)
+        """The newest checkpoint that was triggered or aborted: ends rise, so all older ones are over."""
+        self._at_trigger: dict[ChannelId, int] = {}
+        self._in_flight: CheckpointId | None = None
+        """Triggered unaligned; what was in flight is not known yet."""
+        self._aside = 0
+
+    def take(self, effects: tuple[GateEffect, ...]) -> None:
+        """Judge one step."""
+        ignored = any(isinstance(effect, Ignored) for effect in effects)
+        for effect in effects:
+            match effect:
+                case Deliver(channel, segment):
+                    self._delivered(channel, segment)
+                case DeliverEnd(channel):
+                    self._ended(channel)
+                case BarrierReceived(channel, checkpoint):
+                    if not ignored:
+                        self._counts(channel, checkpoint)
+                case TriggerCheckpoint():
+                    self._triggered(effect)
+                case AbortCheckpoint():
+                    self._aborted(effect)
+                case InFlightComplete():
+                    self._completed(effect)
+                case PutAside(_, item):
+                    self._aside += item.bytes if isinstance(item, SourceSlice) else 0
+                case _:
+                    pass
+
+    # -------------------------------------------------------------- what a step says
+
+    def _delivered(self, channel: ChannelId, segment: object) -> None:
+        sent = self.channels[channel]
+        due = sent.segments()[len(sent.delivered) :]
+        expect(bool(due) and due[0] == segment, "fifo", f"{segment} is not the next of {channel}")
+        sent.delivered.append(due[0])
+
+    def _ended(self, channel: ChannelId) -> None:
+        sent = self.channels[channel]
+        expect(sent.is_over and not sent.bytes_due and not sent.ended, "fifo", f"{channel} ended too early")
+        sent.ended = True
+
+    def _counts(self, channel: ChannelId, checkpoint: CheckpointId) -> None:
+        expect(self.channels[channel].has(checkpoint), "fifo", f"barrier {checkpoint} was never sent on {channel}")
+        self.channels[channel].received = checkpoint
+        self._started.setdefault(checkpoint, (self.now_ms, self._bytes_delivered()))
+
+    def _triggered(self, effect: TriggerCheckpoint) -> None:
+        checkpoint = effect.barrier.checkpoint
+        expect(checkpoint in self._started, "ends-once", f"{checkpoint} was triggered without a barrier")
+        expect(checkpoint > self._over, "ends-once", f"{checkpoint} was triggered after {self._over} had ended")
+        expect(self._in_flight is None, "ends-once", f"{self._in_flight} is not complete yet")
+        self._over, self._aside = checkpoint, 0
+        self._at_trigger = {channel: len(sent.delivered) for channel, sent in self.channels.items()}
+        overtakes = self.config.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
+        expect(overtakes or not effect.unaligned, "policy", f"{checkpoint} is unaligned")
+        if effect.unaligned:
+            self._in_flight = checkpoint
+            return
+        for channel, sent in self.channels.items():
+            self._is_aligned(checkpoint, channel, sent)
+        self._costs(effect)
+
+    def _is_aligned(self, checkpoint: CheckpointId, channel: ChannelId, sent: Sent) -> None:
+        at_least = self.config.policy is GatePolicy.AT_LEAST_ONCE
+        before = sent.before(checkpoint)
+        if at_least and before is None and sent.ended:
+            return
+        if before is None:
+            raise BrokenRuleError("alignment", f"{checkpoint} was triggered, {channel} has not sent its barrier")
+        aligned = sent.delivered[: len(before)] == before if at_least else sent.delivered == before
+        expect(aligned, "alignment", f"before {checkpoint} lay {before} on {channel}, given was {sent.delivered}")
+
+    def _costs(self, effect: TriggerCheckpoint) -> None:
+        if self.config.policy is GatePolicy.ALTERNATING:
+            return
+        at_ms, delivered = self._started[effect.barrier.checkpoint]
+        due = (self.now_ms - at_ms, self._bytes_delivered() - delivered)
+        expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
+        undelivered = sum(sent.bytes_due for sent in self.channels.values())
+        if self.config.policy is GatePolicy.ALIGNED_BLOCKING:
+            expect(effect.bytes_held == undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
+        expect(effect.bytes_held <= undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
+
+    def _aborted(self, effect: AbortCheckpoint) -> None:
+        checkpoint = effect.checkpoint
+        again = checkpoint == self._in_flight
+        expect(checkpoint > self._over or again, "ends-once", f"{checkpoint} was aborted after {self._over} had ended")
+        self._over, self._in_flight, self._aside = checkpoint, None, 0
+        limited = self.config.max_alignment_bytes != UNLIMITED
+        by_limit = effect.reason is Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
+        expect(limited or not by_limit, "policy", f"{checkpoint} was aborted for a limit that is none")
+
+    def _completed(self, effect: InFlightComplete) -> None:
+        checkpoint = effect.checkpoint
+        expect(checkpoint == self._in_flight, "ends-once", f"{checkpoint} is not in flight, {self._in_flight} is")
+        self._in_flight = None
+        recorded = {state.channel: list(state.segments) for state in effect.channels}
+        for channel, sent in self.channels.items():
+            before = sent.before(checkpoint)
+            held = [*sent.delivered[: self._at_trigger[channel]], *recorded.get(channel, ())]
+            expect(held == before, "alignment", f"before {checkpoint} lay {before} on {channel}, held is {held}")
+
+    def _bytes_delivered(self) -> int:
+        return sum(segment.bytes for sent in self.channels.values() for segment in sent.delivered)
+
+    # -------------------------------------------------------------- what a gate looks like between two steps
+
+    def judge(self, gate: InputGate) -> None:
+        """Judge the gate at rest."""
+        for channel, sent in self.channels.items():
+            due = (sent.bytes_due, len(sent.segments()) - len(sent.delivered))
+            counted = (gate.queued_bytes(channel), gate.queued_rows(channel))
+            expect(due == counted, "bytes", f"{channel} holds {due} (bytes, rows), counted are {counted}")
+        pending = gate.pending()
+        expect(len(pending) <= TRACKED_MAX, "bounded", f"{len(pending)} checkpoints are pending")
+        limit = self.config.max_alignment_bytes
+        expect(limit == UNLIMITED or self._aside <= limit, "bounded", f"{self._aside} bytes are put aside")
+        self._blocks(gate.blocked(), pending)
+
+    def _blocks(self, blocked: frozenset[ChannelId], pending: tuple[CheckpointId, ...]) -> None:
+        waiting = {c for c, sent in self.channels.items() if pending and sent.received in pending and not sent.ended}
+        expect(blocked <= waiting, "released", f"{blocked - waiting} are blocked, pending is {pending}")
+        if self.config.policy in _ALIGNED:
+            expect(blocked == waiting, "blocked", f"{waiting - blocked} are not blocked, pending is {pending}")
+        if self.config.policy is GatePolicy.AT_LEAST_ONCE:
+            expect(not blocked, "policy", f"{blocked} are blocked")
+
+    def judge_dry(self, gate: InputGate) -> None:
+        """Judge a gate that has nothing to give: what waits must wait for something that was not sent yet."""
+        exactly = self.config.policy is GatePolicy.AT_LEAST_ONCE
+        for checkpoint in gate.pending():
+            silent = [c for c, sent in self.channels.items() if not sent.has_answered(checkpoint, exactly=exactly)]
+            expect(bool(silent), "no-deadlock", f"{checkpoint} is pending, every channel has answered")
+        held = [c for c, sent in self.channels.items() if sent.bytes_due]
+        expect(not held or bool(gate.pending()), "no-deadlock", f"{held} hold segments, nothing is pending")
+
+    def judge_clock(self, gate: InputGate, barriers: dict[CheckpointId, Barrier]) -> None:
+        """Judge a gate that was told the time: a checkpoint that is old enough has been triggered."""
+        for checkpoint in gate.pending():
+            barrier = barriers.get(checkpoint)
+            if barrier is None or barrier.alignment is not Alignment.ALIGNED or barrier.alignment_timeout_ms is None:
+                continue
+            if barrier.created_ms + barrier.alignment_timeout_ms <= self.now_ms:
+                collected = checkpoint in self._started
+                expect(not collected or self._over >= checkpoint, "timer", f"{checkpoint} is overdue")
+
+    def judge_end(self, gate: InputGate) -> None:
+        """Judge a gate all of whose channels have ended and were polled dry."""
+        self.judge_dry(gate)
+        expect(not gate.pending() and not gate.blocked(), "ends-once", f"{gate.pending()} never ended")
+        expect(self._in_flight is None, "ends-once", f"{self._in_flight} never was complete")
+        left = [channel for channel, sent in self.channels.items() if not sent.ended]
+        expect(not left, "no-deadlock", f"{left} never ended")

@@ -1,0 +1,39 @@
+"""How hard Hypothesis searches: the profiles dev (seconds), ci and nightly, registered in this one place.
+
+Counter-examples that were found are kept in `.hypothesis` and tried first. `model` and `invariants` know nothing
+of this module: they judge without a test library.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+NAMES: Final = ("dev", "ci", "nightly")
+
+
+def register() -> None:
+    """Register the profiles; a slow, shared machine is no failure."""
+    common = settings(
+        database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    settings.register_profile("dev", common, max_examples=50, stateful_step_count=30)
+    settings.register_profile("ci", common, max_examples=200, stateful_step_count=50)
+    settings.register_profile("nightly", common, max_examples=2_000, stateful_step_count=200)
+
+
+def hunting() -> settings:
+    """Return the ci profile for the hunt of a planted bug: the same examples each time, the first find will do."""
+    return settings(
+        settings.get_profile("ci"),
+        database=None,
+        derandomize=True,
+        print_blob=False,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )

@@ -1,0 +1,246 @@
+"""Judges traces of real runs: `python -m spec.traces FILE...`, each the NDJSON of one tick.
+
+Two questions. Does the core, told the same facts, give the same effects in the same order? And does what
+happened fulfil the invariants that need no file's contents? Ends with `N passed, N failed`; exit 1 if any failed.
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.job.door import JobDoor
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import (
+    AppendRow,
+    CutRecorded,
+    DiscardFiles,
+    Effect,
+    EndTick,
+    Fact,
+    MicroBatchFinished,
+    NotifyAborted,
+    NotifyComplete,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RunMicroBatch,
+    SliceOffered,
+    TablePublished,
+)
+from checkpointing.trace import TickBroken, TickStarted, TraceEntry, UnreadableTraceError, read
+from spec.history import (
+    CheckpointEnded,
+    CheckpointTriggered,
+    DoorStarted,
+    History,
+    SegmentSent,
+    SegmentsRun,
+    TickOver,
+)
+from spec.invariants import violations
+from spec.world import World
+
+PROBLEMS_MAX = 10
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a trace says: how much was replayed, whether its tick came to an end, and what is wrong with it."""
+
+    facts: int = 0
+    effects: int = 0
+    checkpoints: int = 0
+    ended: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return one line for a person."""
+        end = "" if self.ended else ", the tick was cut off"
+        return f"{self.facts} facts, {self.effects} effects, {self.checkpoints} checkpoints{end}"
+
+
+def judge(lines: Iterable[bytes]) -> Verdict:
+    """Replay a trace's lines on the core and hold what happened against the invariants; nothing is raised."""
+    verdict = Verdict()
+    try:
+        entries = read(lines)
+        first = next(entries, None)
+        if first is None or not isinstance(first.body, TickStarted):
+            verdict.problems.append("line 1: a trace begins with TickStarted")
+            return verdict
+        replay = Replay(first.body, verdict)
+        for entry in entries:
+            if not replay.follow(entry):
+                return verdict
+        replay.finish()
+    except UnreadableTraceError as error:
+        verdict.problems.append(str(error))
+    return verdict
+
+
+@dataclass(slots=True)
+class Asked:
+    """Effects whose answers name them only."""
+
+    rows: dict[str, AppendRow] = field(default_factory=dict)
+    publications: dict[tuple[CheckpointId, TableName], PublishTable] = field(default_factory=dict)
+    cuts: dict[CheckpointId, RecordCut] = field(default_factory=dict)
+
+
+class Replay:
+    """The same door again, beside the trace; what the stores answered makes the history that is judged."""
+
+    def __init__(self, started: TickStarted, verdict: Verdict) -> None:
+        """Build the door from the trace's first line and start it."""
+        self._verdict = verdict
+        self._setup = started.setup
+        self._generation = started.setup.claim.generation
+        self._door = JobDoor(started.setup)
+        self._due: deque[Effect] = deque(self._door.start(started.now_ms))
+        self._next_id = started.setup.claim.first_id
+        self._asked = Asked()
+        self._world = _world(started.setup)
+        self._history.add(DoorStarted(self._generation, started.setup.graph, started.setup.restored))
+
+    @property
+    def _history(self) -> History:
+        return self._world.history
+
+    def follow(self, entry: TraceEntry) -> bool:
+        """Take a line; return whether the next one makes sense too."""
+        body = entry.body
+        if isinstance(body, TickBroken):
+            return self._wrong(entry, f"the tick broke: {body.error}")
+        if isinstance(body, TickStarted):
+            return self._wrong(entry, "a second TickStarted")
+        return self._answered(entry, body) if isinstance(body, Effect) else self._told(entry, body)
+
+    def finish(self) -> None:
+        """The trace is over: judge what happened. A trace that a kill cut off may lack its last lines."""
+        if self._due and self._verdict.ended:
+            self._verdict.problems.append(f"the trace lacks {self._due[0]}, which the core answered")
+        self._verdict.problems += [str(broken) for broken in violations(self._history, contents=False)]
+
+    def _told(self, entry: TraceEntry, fact: Fact) -> bool:
+        if self._due:
+            return self._wrong(entry, f"the core answered {self._due[0]} before, which the trace lacks")
+        self._verdict.facts += 1
+        self._happened(fact)
+        try:
+            self._due.extend(self._door.step(fact))
+        except Exception as error:  # noqa: BLE001 - a door that raises is what is looked for
+            return self._wrong(entry, f"the core raises {type(error).__name__}: {error}")
+        for triggered in range(self._next_id, self._door.next_id):
+            self._history.add(CheckpointTriggered(self._generation, CheckpointId(triggered)))
+        self._next_id = self._door.next_id
+        return True
+
+    def _answered(self, entry: TraceEntry, effect: Effect) -> bool:
+        expected = self._due.popleft() if self._due else None
+        if effect != expected:
+            return self._wrong(entry, f"the trace says {effect}, the core {expected or 'nothing'}")
+        self._verdict.effects += 1
+        self._begun(effect)
+        return True
+
+    def _wrong(self, entry: TraceEntry, what: str) -> bool:
+        self._verdict.problems.append(f"line {entry.number}: {what}")
+        return False
+
+    def _begun(self, effect: Effect) -> None:
+        """An effect went out: remember what its answer will be about, or note what is final already."""
+        match effect:
+            case AppendRow():
+                self._asked.rows[effect.row.nonce] = effect
+            case PublishTable():
+                self._asked.publications[effect.checkpoint, effect.publication.table] = effect
+            case RecordCut():
+                self._asked.cuts[effect.checkpoint] = effect
+            case RunMicroBatch():
+                self._history.add(SegmentsRun(self._generation, effect.vertex, effect.micro_batch, effect.inputs))
+            case DiscardFiles():
+                self._world.discard(effect.paths)
+            case NotifyComplete():
+                self._verdict.checkpoints += 1
+                self._history.add(CheckpointEnded(self._generation, effect.checkpoint, None))
+            case NotifyAborted():
+                self._history.add(CheckpointEnded(self._generation, effect.checkpoint, effect.reason))
+            case EndTick():
+                self._verdict.ended = True
+                self._history.add(TickOver(self._generation, effect, (), newest_checkpoint(self._world.rows())))
+            case _:
+                pass
+
+    def _happened(self, fact: Fact) -> None:
+        """A store or a source answered: the same happens to the world that the invariants look at."""
+        match fact:
+            case RowAppended():
+                asked = self._asked.rows[fact.nonce]
+                self._world.append(asked.row, self._world.version, asked.subsumed)
+            case TablePublished():
+                self._world.publish(fact.checkpoint, self._asked.publications[fact.checkpoint, fact.table].publication)
+            case CutRecorded():
+                named = tuple(table for table, _ in self._asked.cuts[fact.checkpoint].versions)
+                versions = tuple((table, self._world.table(table).version) for table in named)
+                self._world.record_cut(fact.checkpoint, versions)
+            case SliceOffered(SourceSlice() as sent):
+                self._history.add(SegmentSent(self._generation, sent.source, 0, sent))
+            case MicroBatchFinished():
+                for output in fact.outputs:
+                    segment = StagedSegment(output.emitted)
+                    self._history.add(SegmentSent(self._generation, fact.vertex, fact.micro_batch, segment))
+            case _:
+                pass
+
+
+def _world(setup: JobSetup) -> World:
+    """The stores as the tick met them: the rows that were there, and its own claim."""
+    retained = tuple(sorted(setup.retained, key=lambda record: record.checkpoint))
+
+    def new_history(world: World) -> History:
+        baseline = tuple(record.checkpoint for record in retained)
+        config = setup.config
+        return History(config.mode, config.retained, config.max_parallelism, world.rows_of, world.state_of, baseline)
+
+    world = World(new_history)
+    world.log = [(version, record) for version, record in enumerate(retained, start=1)]
+    world.append(setup.claim, world.version)
+    return world
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge the traces that the command line names; return 0 if nothing is wrong with any of them, else 1."""
+    parser = ArgumentParser(prog="python -m spec.traces", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="traces of ticks, NDJSON")
+    failed = 0
+    files: list[Path] = parser.parse_args(arguments).files
+    for file in files:
+        verdict = _of_file(file)
+        failed += bool(verdict.problems)
+        _say(f"{file}: {verdict}")
+        for problem in verdict.problems[:PROBLEMS_MAX]:
+            _say(f"  {problem}")
+    _say(f"{len(files) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def _of_file(file: Path) -> Verdict:
+    try:
+        with file.open("rb") as lines:
+            return judge(lines)
+    except OSError as error:
+        return Verdict(problems=[f"{file} cannot be read: {error.strerror or error}"])
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

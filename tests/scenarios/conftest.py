@@ -1,0 +1,42 @@
+"""What scenarios share: a warm Connect server for ticks in processes of their own, and the spec's judgement.
+
+Every trace that a scenario's ticks leave is replayed on the core, and no invariant may be broken.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, read
+from jobs.runtime.connect_server import connect_server
+from jobs.runtime.session import SparkConfig
+from spec.traces import judge
+
+
+@pytest.fixture(scope="session")
+def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a Connect server that all clients of a test run share."""
+    log_file: Path = tmp_path_factory.mktemp("connect") / "server.log"
+    with connect_server(SparkConfig(cores=2, memory="1g"), log_file) as server:
+        yield server.url
+
+
+@pytest.fixture(autouse=True)
+def traces_are_judged(request):
+    """Judge the trace of every tick that the test ran under its own folder, killed ones as far as they go."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    for trace in sorted(folder.rglob("_tidemark/*/traces/*.ndjson") if folder else ()):
+        lines = trace.read_bytes().splitlines(keepends=True)
+        if _is_of_the_core(lines):
+            assert [] == judge(lines).problems, trace
+
+
+def _is_of_the_core(lines):
+    """Whether the job's own door wrote it to the end: not one that a test made raise, or whose start a kill cut off."""
+    try:
+        entries = list(read(lines))
+    except UnreadableTraceError:
+        return True
+    return bool(entries) and isinstance(entries[0].body, TickStarted) and not isinstance(entries[-1].body, TickBroken)

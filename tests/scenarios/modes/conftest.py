@@ -1,0 +1,23 @@
+"""What the tests of the modes share: the first days of the year, and what every table must hold in the end."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs import flights_data
+from tests.scenarios.modes.first_days import Rows, exact, lay_out
+
+
+@pytest.fixture(scope="session")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lay out the input."""
+    folder = tmp_path_factory.mktemp("days")
+    flights_data.prepare(folder / "year")
+    lay_out(folder / "year", folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def expected(days: Path) -> dict[str, Rows]:
+    """Return every table, exactly once."""
+    return exact(days)

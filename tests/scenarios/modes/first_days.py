@@ -1,0 +1,84 @@
+"""The flights pipeline over the first days of January: some thousand flights and their weather, a run of seconds."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import VertexId
+from jobs.flights_data import ORIGINS
+from jobs.pipelines import flights
+from jobs.planner import JobPlan, plan
+
+DAYS: Final = 3
+KEYS: Final = ("origin", "time_hour")
+ENRICHMENT: Final = ("temp", "wind_speed", "precip", "visib")
+
+EPOCH_FLIGHTS: Final = 400
+EPOCH_WEATHER: Final = 40
+"""So capped the weather keeps pace: it is there for the flights of the same hours, more or less."""
+
+CONFIG: Final = CheckpointConfig(
+    every_rows=EPOCH_FLIGHTS, rows_of=("flights",), slice_rows_max=EPOCH_FLIGHTS // 2, retained=50
+)
+"""Every cut of a run is retained, so that all can be read in the end."""
+
+Rows = Counter[tuple[object, ...]]
+
+
+def lay_out(year: Path, folder: Path) -> None:
+    """Write the first days of a year's input, as `jobs.flights_data` laid it out, in the same order."""
+    for kind in ("flights", "weather"):
+        for origin in ORIGINS:
+            first_half = pl.read_parquet(year / kind / origin / "001.parquet")
+            few = first_half.filter(pl.date("year", "month", "day") <= date(2013, 1, DAYS))
+            (folder / kind / origin).mkdir(parents=True)
+            few.write_parquet(folder / kind / origin / "001.parquet", use_pyarrow=True)
+
+
+def planned(data: Path, config: CheckpointConfig = CONFIG, *, parallelism: int = 2) -> JobPlan:
+    """Return the pipeline over this input."""
+    whole = plan(flights.build(data), config=config, parallelism=parallelism)
+    return replace(whole, rows_per_epoch={VertexId("weather"): EPOCH_WEATHER})
+
+
+def enriched(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
+    """Return what silver holds once these flights and this weather have met: neither bad nor waiting ones."""
+    known = weather.select(*KEYS, *ENRICHMENT)
+    return (
+        flown.filter(pl.col("arr_delay").is_not_null()).join(known, on=KEYS).drop("_split", "_position", strict=False)
+    )
+
+
+def golds(silver: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the two gold tables of these rows."""
+    band = (pl.col("wind_speed") / 5).floor() * 5
+    delays = pl.col("arr_delay")
+    count, total = pl.len().cast(pl.Int64).alias("flights"), delays.sum().alias("arr_delay_sum")
+    by_route = silver.group_by("carrier", "dest").agg(count, total, delays.max().alias("arr_delay_max"))
+    by_wind = silver.group_by(band.cast(pl.Int64).alias("wind_band")).agg(count, total)
+    return {"gold/delays_by_route": by_route, "gold/delays_by_wind": by_wind}
+
+
+def exact(data: Path) -> dict[str, Rows]:
+    """Return every table as the whole input makes it, each row once: computed without Spark and without epochs."""
+    flown, weather = (pl.read_parquet(data / kind / "*" / "*.parquet") for kind in ("flights", "weather"))
+    silver = enriched(flown, weather)
+    tables = {
+        "bronze/flights": flown,
+        "bronze/weather": weather,
+        "quarantine/flights": flown.filter(pl.col("arr_delay").is_null()),
+        "silver/flights": silver,
+        **golds(silver),
+    }
+    return {name: multiset(rows) for name, rows in tables.items()}
+
+
+def multiset(rows: pl.DataFrame) -> Rows:
+    """Return the rows and how often each is there, without the columns that Tidemark adds."""
+    own = sorted(name for name in rows.columns if not name.startswith("_"))
+    return Counter(rows.select(own).rows())

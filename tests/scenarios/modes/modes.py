@@ -1,0 +1,141 @@
+"""The modes of checkpointing, each with the moment at which its job dies, and the ticks of such a job."""
+
+import multiprocessing
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from pyspark.sql import SparkSession
+
+from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.job.door import JobDoor
+from checkpointing.messages import Fact, NotifyAborted
+from checkpointing.trace import TickStarted, TraceEntry, read
+from jobs.runtime.engine import SparkEngine
+from jobs.runtime.listener import SilentListener
+from jobs.runtime.session import SparkConfig
+from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
+from tests.scenarios.modes.first_days import CONFIG, planned
+from tests.scenarios.modes.slow_weather import Due, Fate, SlowWeather
+from tests.scenarios.runtime.conftest import Dead
+
+HALF_PUBLISHED = "before:PublishTable:silver/flights"
+COMPLETE = "before:NotifyComplete"
+COMMITTED_BEFORE = 2
+WAIT_S = 280
+
+
+def changed(**changes: object) -> CheckpointConfig:
+    """Return the configuration with these changes, validated."""
+    return CheckpointConfig(**(CONFIG.model_dump() | changes))
+
+
+def half_published(name: str, fate: Fate) -> bool:
+    """Die while a checkpoint, the second at the earliest, is committed and not every table shows it."""
+    return name == HALF_PUBLISHED and len(records(fate.root)) >= COMMITTED_BEFORE
+
+
+def half_published_in_flight(name: str, fate: Fate) -> bool:
+    """Die so at a checkpoint that holds rows in flight."""
+    return half_published(name, fate) and rows_in_flight(records(fate.root)[-1]) > 0
+
+
+def half_published_after_a_decline(name: str, fate: Fate) -> bool:
+    """Die so once a checkpoint was declined."""
+    return half_published(name, fate) and fate.declined > 0
+
+
+def ahead_of_its_barrier(name: str, fate: Fate) -> bool:
+    """Die when a checkpoint is complete whose silver holds flights that will be read once more."""
+    return (
+        name == COMPLETE and len(records(fate.root)) >= COMMITTED_BEFORE and bool(ahead(fate.root, newest(fate.root)))
+    )
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to checkpoint, and when its job dies."""
+
+    config: CheckpointConfig
+    due: Due
+
+
+MODES: Mapping[str, Mode] = {
+    "aligned": Mode(CONFIG, half_published),
+    "at_least_once": Mode(changed(mode=CheckpointingMode.AT_LEAST_ONCE), ahead_of_its_barrier),
+    "unaligned": Mode(changed(unaligned=True), half_published_in_flight),
+    "alternating": Mode(changed(unaligned=True, alignment_timeout_ms=500), half_published_in_flight),
+    "concurrent": Mode(changed(max_concurrent=2, interval_ms=300), half_published),
+    "buffering": Mode(changed(max_alignment_bytes=4_000, every_rows=200), half_published_after_a_decline),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job in a mode: its input, its warehouse, and where its Spark is."""
+
+    data: Path
+    root: Path
+    config: CheckpointConfig
+    parallelism: int = 2
+    spark: SparkSession | None = None
+    connect_url: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def tick(self, fate: Fate | None = None) -> TickReport:
+        """Run a tick to its end, whichever that is; the job is taken from a holder that only played dead."""
+        fate = fate or Fate(self.root)
+        engine = SparkEngine(SparkConfig(cores=2, connect_url=self.connect_url), SilentListener(), self.spark)
+        plan = planned(self.data, self.config, parallelism=self.parallelism)
+        settings = RuntimeSettings(warehouse=self.root, take_over=True, **self.settings)
+        return run_tick(plan, settings, engine=SlowWeather(engine, fate), boundary=fate)
+
+    def die(self, due: Due) -> bool:
+        """Run a tick that dies in this process; return whether it did."""
+        fate = Fate(self.root, due)
+        with suppress(Dead):
+            self.tick(fate)
+        return fate.dead
+
+    def be_killed(self, due: Due) -> int | None:
+        """Run a tick in a process of its own that dies there for good; return its exit code."""
+        server = multiprocessing.get_context("forkserver")
+        alone = server.Process(target=_tick, args=(replace(self, spark=None), due))
+        alone.start()
+        alone.join(WAIT_S)
+        alone.kill()
+        return alone.exitcode
+
+    def traces(self) -> list[list[TraceEntry]]:
+        """Return what the doors of all ticks were told and answered, oldest tick first."""
+        files = sorted(self.root.glob("_tidemark/*/traces/*.ndjson"), key=lambda file: int(file.stem))
+        return [list(read(file.read_bytes().splitlines(keepends=True))) for file in files]
+
+    def aborted(self) -> list[NotifyAborted]:
+        """Return the checkpoints that failed, in all ticks."""
+        return [entry.body for trace in self.traces() for entry in trace if isinstance(entry.body, NotifyAborted)]
+
+    def pending_at_a_time(self) -> int:
+        """Return the most checkpoints that were ever pending at a time, by replaying the traces on the door."""
+        return max(_pending_at_a_time(trace) for trace in self.traces())
+
+
+def _tick(job: Job, due: Due) -> None:
+    job.tick(Fate(job.root, due, for_good=True))
+
+
+def _pending_at_a_time(trace: list[TraceEntry]) -> int:
+    door: JobDoor | None = None
+    most = 0
+    for entry in trace:
+        match entry.body:
+            case TickStarted(setup, now_ms):
+                door = JobDoor(setup)
+                door.start(now_ms)
+            case fact if isinstance(fact, get_args(Fact)):
+                door.step(fact)
+        most = max(most, len(door._job.coordinator.pending))
+    return most

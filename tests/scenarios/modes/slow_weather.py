@@ -1,0 +1,92 @@
+"""One slow input, and a tick that dies at the worst moment: what the tests of the modes do to a run."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpointing.identifiers import JobName, VertexId
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch
+from jobs.operators.spec import VertexPlan
+from jobs.runtime.engine import Engine
+from tests.scenarios.runtime.conftest import Dead
+
+WEATHER = VertexId("bronze_weather")
+LATE = (1, 3)
+REST_S = 0.8
+"""Longer than a commit takes, during which nothing runs either."""
+LOOK_AGAIN_S = 0.02
+
+Due = Callable[[str, "Fate"], bool]
+"""Called with a boundary's name and what the tick went through: whether it dies there."""
+
+
+class SlowWeather:
+    """An engine on which the first and the third micro-batch of the weather are late.
+
+    Late is: when nothing else runs any more, or a checkpoint was declined meanwhile. By then the flights have passed
+    the barrier for which the weather still keeps the join waiting, and have gone on behind it as far as they can,
+    however fast the machine is.
+    """
+
+    def __init__(self, engine: Engine, fate: "Fate") -> None:
+        """Run on this engine, which is closed in the end."""
+        self._engine = engine
+        self._fate = fate
+        self._lock = threading.Lock()
+        self._running = 0
+        self._rested_since = time.monotonic()
+
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+        """Run one micro-batch, perhaps late."""
+        if effect.vertex == WEATHER and effect.micro_batch in LATE:
+            self._wait_for_rest()
+        with self._lock:
+            self._running += 1
+        try:
+            return self._engine.run(plan, effect, warehouse, job)
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._rested_since = time.monotonic()
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
+    def _wait_for_rest(self) -> None:
+        declined = self._fate.declined
+        self._rested_since = time.monotonic()
+        while self._fate.declined == declined and not self._fate.dead and not self._has_rested():
+            time.sleep(LOOK_AGAIN_S)
+
+    def _has_rested(self) -> bool:
+        return not self._running and time.monotonic() - self._rested_since > REST_S
+
+
+@dataclass
+class Fate:
+    """What happens to a tick at its boundaries: it counts declined checkpoints, and dies once `due` says so.
+
+    It dies for good, by SIGKILL, or so that from then on nothing that it tries reaches the outside.
+    """
+
+    root: Path
+    due: Due = lambda *_: False
+    for_good: bool = False
+    dead: bool = False
+    declined: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, name: str) -> None:
+        """Cross a boundary, or die."""
+        with self._lock:
+            self.declined += name == "after:NotifyAborted"
+            self.dead = self.dead or self.due(name, self)
+        if self.dead and self.for_good:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.dead:
+            raise Dead(name)

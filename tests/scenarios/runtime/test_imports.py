@@ -1,0 +1,258 @@
+"""A row of another warehouse restored into an empty one: exactly once, whatever strikes, or refused before anything."""
+
+import polars as pl
+import pytest
+
+from checkpointing.commit.fencing import newest_claim
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import RowKind
+from jobs.pipeline import Pipeline, count
+from jobs.planner import plan
+from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.failures import JobHeldError, SavepointRefusedError
+from jobs.runtime.importing import import_row, restorable
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.restore_origin import OwnRow, find_origin
+from jobs.sources.sequence import SequenceSource
+from jobs.stores.file_copies import FileNotCopiedError
+from jobs.stores.savepoint_copy import copy_savepoint, named_files
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, killed, records, run, wanted
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, ROWS, read_cut
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a warehouse with two checkpoints."""
+    run(tmp_path / "warehouse", 2)
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def copy(root, tmp_path):
+    """Return the copy of a savepoint of the second checkpoint."""
+    row = savepoint_at_rest(at(root))
+    return copy_savepoint(at(root), row.checkpoint, tmp_path / "copy").folder
+
+
+def test_a_fork_ends_as_if_it_had_never_been_one(root, copy, tmp_path, undisturbed):
+    """What the copy holds is published under a new id, the rest is read once; the original stays as it was."""
+    before = read_cut(root)
+    fork = tmp_path / "fork"
+    row = import_row(wanted(str(copy), fork))
+    report = run(fork)
+    assert TickOutcome.CAUGHT_UP is report.outcome
+    assert undisturbed == read_cut(fork)
+    assert row.checkpoint == report.completed[0].checkpoint
+    assert before == read_cut(root)
+    assert read_cut(copy) == before
+
+
+def test_a_restored_row_is_above_every_id_and_generation_of_its_origin(root, copy, tmp_path):
+    """Names of staged files and ids are never used twice, whichever history they are of."""
+    used = JobStores(at(root), cross_freely).observe().rows
+    row = import_row(wanted(str(copy), tmp_path / "fork"))
+    assert row.generation > max(each.generation for each in used)
+    assert row.checkpoint > max(each.checkpoint for each in records(root).values())
+    assert (RowKind.CHECKPOINT, 0, False) == (row.kind, row.parent, row.pinned)
+
+
+def test_any_row_of_a_live_warehouse_can_be_restored(root, tmp_path, undisturbed):
+    """DIR@N forks an older checkpoint: the tables are as they were then, and go on from there."""
+    older = min(records(root))
+    fork = tmp_path / "fork"
+    row = import_row(wanted(f"{root}@{older}", fork))
+    assert sum(len(table.adds) for table in row.tables if table.table == BRONZE) == 1
+    assert 2 == len(run(fork).completed[1:])
+    assert undisturbed == read_cut(fork)
+
+
+def test_a_fork_of_the_newest_row_that_was_never_published(root, tmp_path, undisturbed):
+    """A crash between the commit point and the tables: the fork publishes what the row holds."""
+    with pytest.raises(Dead):
+        run_dying(root, "before:PublishTable:bronze/numbers")
+    fork = tmp_path / "fork"
+    assert 300 == sum(file.rows for file in adds(import_row(wanted(str(root), fork))))
+    run(fork)
+    assert undisturbed == read_cut(fork)
+
+
+def run_dying(root, boundary):
+    """Run a tick that dies at that boundary."""
+    from jobs.runtime.tick import RuntimeSettings, run_tick
+    from tests.scenarios.runtime.sequence_job import LocalEngine, build
+
+    report = run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary))
+    raise Dead(report.message)
+
+
+def adds(row):
+    """Return the files of bronze that a row holds."""
+    return [file for table in row.tables if table.table == BRONZE for file in table.adds]
+
+
+def test_claiming_uses_the_copy_up(copy, tmp_path, undisturbed):
+    """With --claim the folder is gone once the row is in, and the fork needs nothing of it."""
+    fork = tmp_path / "fork"
+    import_row(wanted(str(copy), fork, claim=True))
+    assert ["fork", "warehouse"] == sorted(path.name for path in tmp_path.iterdir())
+    run(fork)
+    assert undisturbed == read_cut(fork)
+
+
+def test_a_warehouse_in_use_is_never_claimed(root, tmp_path):
+    """--claim deletes only what is nothing but a savepoint's copy."""
+    with pytest.raises(SavepointRefusedError, match=r"--claim would delete .* a warehouse in use"):
+        import_row(wanted(str(root), tmp_path / "fork", claim=True))
+    assert not (tmp_path / "fork").exists()
+    assert {} != records(root)
+
+
+def test_a_copy_that_a_tick_has_gone_on_in_is_never_claimed(copy, tmp_path):
+    """Run in place, a copy is a warehouse in use like any other."""
+    run(copy)
+    with pytest.raises(SavepointRefusedError, match="no copy of one savepoint"):
+        import_row(wanted(str(copy), tmp_path / "fork", claim=True))
+
+
+def test_a_copy_can_be_gone_on_in(copy, undisturbed):
+    """A copy is a whole warehouse: a tick in it goes on from the savepoint."""
+    run(copy)
+    assert undisturbed == read_cut(copy)
+
+
+def test_a_warehouse_with_checkpoints_takes_no_other_history(root, copy):
+    """The refusal names both ways out, and nothing is changed."""
+    before = JobStores(at(root), cross_freely).observe().version
+    with pytest.raises(SavepointRefusedError, match=r"already holds numbers up to checkpoint 2.*--warehouse OTHER"):
+        import_row(wanted(str(copy), root))
+    assert before == JobStores(at(root), cross_freely).observe().version
+
+
+def test_a_table_that_is_there_already_is_refused(copy, tmp_path):
+    """An empty job beside a full table of its name is no empty warehouse."""
+    fork = tmp_path / "fork"
+    pl.DataFrame({"split": ["x"]}).write_delta(str(fork / BRONZE))
+    with pytest.raises(SavepointRefusedError, match=r"table bronze/numbers is already in .* and holds rows"):
+        restorable(wanted(str(copy), fork))
+
+
+def test_a_held_warehouse_is_left_alone(copy, tmp_path):
+    """While another process restores or runs there, the second is told who it is."""
+    from tests.scenarios.runtime.test_savepoints_at_rest import hold
+
+    fork = tmp_path / "fork"
+    with pytest.raises(Dead):
+        import_row(wanted(str(copy), fork), boundary=Mortal("before:CopyFiles"))
+    hold(fork)
+    with pytest.raises(JobHeldError, match="process"):
+        import_row(wanted(str(copy), fork))
+
+
+def test_a_damaged_copy_is_refused_and_the_warehouse_starts_as_if_nothing_had_been(copy, tmp_path, undisturbed):
+    """A flipped bit is found while copying: no row comes in, and a tick without --from starts fresh."""
+    [row] = records(copy).values()
+    path = copy / max(named_files(row))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    fork = tmp_path / "fork"
+    with pytest.raises(FileNotCopiedError, match="is damaged"):
+        import_row(wanted(str(copy), fork))
+    assert {} == records(fork)
+    run(fork)
+    assert undisturbed == read_cut(fork)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("boundary", ["after:Claim", "before:CopyFiles", "after:CopyFiles", "before:AppendImported"])
+def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tmp_path, undisturbed, boundary, again):
+    """SIGKILL before the commit point: --from works again, and without it the files go and the job starts fresh."""
+    fork = tmp_path / "fork"
+    killed("import", copy, fork, boundary)
+    assert {} == records(fork)
+    if again:
+        row = import_row(wanted(str(copy), fork))
+        assert 200 == sum(file.rows for file in adds(row))
+    run(fork)
+    assert undisturbed == read_cut(fork)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("flags", [(), ("--claim",)])
+@pytest.mark.parametrize("boundary", ["after:AppendImported", "before:Release"])
+def test_a_restore_killed_after_its_row_is_one(copy, tmp_path, undisturbed, boundary, flags):
+    """SIGKILL after the commit point: the next tick publishes it and goes on; the copy is still whole."""
+    fork = tmp_path / "fork"
+    killed("import", copy, fork, boundary, *flags)
+    assert 1 == len(records(fork))
+    run(fork)
+    assert undisturbed == read_cut(fork)
+    with pytest.raises(SavepointRefusedError, match="already holds numbers"):
+        import_row(wanted(str(copy), fork))
+    assert 200 == pl.read_delta(str(copy / BRONZE)).height
+
+
+def test_a_fresh_start_leaves_no_file_of_a_restore_behind(copy, tmp_path):
+    """What was copied and never committed is a leftover like any other."""
+    fork = tmp_path / "fork"
+    with pytest.raises(Dead):
+        import_row(wanted(str(copy), fork), boundary=Mortal("after:CopyFiles"))
+    [row] = records(copy).values()
+    assert all((fork / path).exists() for path in named_files(row))
+    run(fork, take_over=True)
+    assert not any((fork / path).exists() for path in named_files(row))
+
+
+def renamed(**how):
+    """Return the pipeline with another column type or without its aggregate."""
+    pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=7)).table(BRONZE, id="bronze")
+    if "vertex" in how:
+        numbers.key_by("key").aggregate(how["vertex"], rows=count()).upsert("gold/other")
+    return plan(pipeline)
+
+
+def test_tables_that_the_pipeline_no_longer_has_are_named(copy, tmp_path):
+    """Without leave they are refused; with it they stay behind, and the rest is restored."""
+    with pytest.raises(SavepointRefusedError, match=r"holds table gold/by_key.*--allow-non-restored-state"):
+        restorable(wanted(str(copy), tmp_path / "fork", plan=renamed()))
+    row = restorable(wanted(str(copy), tmp_path / "fork", plan=renamed(), allow_non_restored_state=True))
+    assert [BRONZE] == [table.table for table in row.tables]
+    assert ["numbers", "bronze"] == [vertex.vertex for vertex in row.vertices]
+
+
+def test_what_from_means(root, copy, tmp_path):
+    """A number and this warehouse's folder mean an own row; another folder, with or without @N, a foreign one."""
+    newest = max(number for number, row in records(root).items() if row.kind is RowKind.CHECKPOINT)
+    for text in (str(newest), str(root), f"{root}@{newest}", f"{root}/."):
+        assert OwnRow(records(root)[newest], is_newest=True) == find_origin(text, root, JOB)
+    assert not find_origin("1", root, JOB).is_newest
+    assert find_origin(str(copy), root, JOB).is_copy
+    assert not find_origin(f"{root}@1", tmp_path / "fork", JOB).is_copy
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("99", r"there is no checkpoint or savepoint 99 in .*; there are: 1 \(checkpoint\), 2 \(checkpoint\)"),
+        ("nowhere", "nowhere is no such folder; make one with 'tidemark savepoint numbers --to DIR'"),
+        ("nowhere@3", "nowhere is no such folder"),
+        (".", "no savepoint and no warehouse of numbers"),
+    ],
+)
+def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatch, text, said):
+    """And how one gets there."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SavepointRefusedError, match=said):
+        find_origin(text, root, JOB)
+
+
+def test_claims_of_an_import_are_ticks_of_the_history(copy, tmp_path):
+    """The import's own generation is the newest; its id block begins at the restored row."""
+    row = import_row(wanted(str(copy), tmp_path / "fork"))
+    claim = newest_claim(JobStores(at(tmp_path / "fork"), cross_freely).observe().rows)
+    assert (row.generation, row.checkpoint) == (claim.generation, CheckpointId(claim.first_id))

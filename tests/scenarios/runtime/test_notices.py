@@ -1,0 +1,187 @@
+"""Who is told of a complete checkpoint (F1, F2): a pipeline's listeners, and sources that commit positions."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import completion
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.pipeline import Pipeline, count, sum_of
+from jobs.planner import plan
+from jobs.runtime.boundaries import boundary_names, cross_freely
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.listener import NoticeFailed, SilentListener
+from jobs.sources.committed_positions import CommitsToFile, committed_in
+from jobs.sources.sequence import SequenceSource
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, build, read_cut
+
+
+def listening(*listeners, source=None, config=CONFIG):
+    """Return the numbers pipeline with these listeners and this source."""
+    pipeline = Pipeline(JOB, config=config, parallelism=2)
+    numbers = pipeline.source("numbers", source or SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
+    numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
+    for listener in listeners:
+        assert pipeline.listen(listener) is pipeline
+    return plan(pipeline)
+
+
+class Hears:
+    """A checkpoint listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.complete: list[int] = []
+        self.aborted: list[tuple[int, str]] = []
+
+    def notify_checkpoint_complete(self, checkpoint) -> None:
+        self.complete.append(checkpoint)
+
+    def notify_checkpoint_aborted(self, checkpoint, reason) -> None:
+        self.aborted.append((checkpoint, reason))
+
+
+class Throws(Hears):
+    """One that raises whatever it is told."""
+
+    def notify_checkpoint_complete(self, checkpoint) -> None:
+        super().notify_checkpoint_complete(checkpoint)
+        raise RuntimeError("nobody listens to me")
+
+
+class Shown(SilentListener):
+    """What the tick shows of notices that failed."""
+
+    def __init__(self) -> None:
+        self.heard: list[NoticeFailed] = []
+
+    def progress(self, progress) -> None:
+        if isinstance(progress, NoticeFailed):
+            self.heard.append(progress)
+
+
+class Committing(CommitsToFile):
+    """A source that commits to a file, and remembers each time that it was told."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(SequenceSource(ROWS, keys=KEYS), file)
+        self.told: list[tuple[int, dict[str, str]]] = []
+
+    def notify_checkpoint_complete(self, checkpoint, positions) -> None:
+        self.told.append((checkpoint, dict(positions)))
+        super().notify_checkpoint_complete(checkpoint, positions)
+
+
+def published(root: Path):
+    """Return the newest checkpoint that is committed and published, None if there is none."""
+    seen = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).observe()
+    return newest_checkpoint(tuple(row for row in seen.rows if getattr(row, "checkpoint", None) in seen.cuts))
+
+
+def test_a_listener_hears_each_completion_once_and_in_order(tick):
+    """Every completed checkpoint of a tick is told by its id; nothing was aborted."""
+    first, second = Hears(), Hears()
+    report = tick(plan=listening(first, second))
+    ids = [record.checkpoint for record in report.completed]
+    assert [1, 2, 3] == ids == first.complete == second.complete
+    assert [] == first.aborted
+
+
+def test_the_next_tick_tells_the_restored_checkpoint_again(tick):
+    """Nobody knows whether a tick that died had told it, so every tick does: at least once, a late one is a no-op."""
+    listener = Hears()
+    tick(plan=listening())
+    tick(plan=listening(listener))
+    assert [3] == listener.complete
+
+
+def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, undisturbed):
+    """The one behind it hears everything, the tick ends as if alone, and each failure is shown with its name."""
+    throws, hears, shown = Throws(), Hears(), Shown()
+    report = tick(plan=listening(throws, hears), listener=shown)
+    assert TickOutcome.CAUGHT_UP is report.outcome
+    assert [1, 2, 3] == throws.complete == hears.complete
+    assert [("listener Throws", number) for number in (1, 2, 3)] == [
+        (each.told, each.checkpoint) for each in shown.heard
+    ]
+    assert {"RuntimeError: nobody listens to me"} == {each.error for each in shown.heard}
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
+    """A checkpoint that a table forbids is aborted: the listener hears which and why, and never that it is complete."""
+    listener = Hears()
+    tick(plan=build(rows={"a": 50, "b": 50}))
+    before = published(tmp_path).checkpoint
+
+    def forbid(name: str) -> None:
+        if name == "before:CheckTables":
+            DeltaTable(str(tmp_path / GOLD)).alter.set_table_properties({"delta.appendOnly": "true"})
+
+    report = tick(plan=listening(listener), boundary=forbid)
+    assert CheckpointFailureReason.TABLE_CHANGED is report.reason
+    assert [before] == listener.complete
+    aborted, why = listener.aborted[0]
+    assert before < aborted
+    assert str(GOLD) in why
+
+
+def test_a_source_is_told_its_own_positions_at_the_cut(tick, tmp_path):
+    """What is told are the positions of the row, split by split; in the end, all that was read."""
+    source = Committing(tmp_path / "committed.json")
+    tick(plan=listening(source=source))
+    assert [1, 2, 3] == [checkpoint for checkpoint, _ in source.told]
+    assert {"a": "150", "b": "150"} == source.told[-1][1]
+    record = published(tmp_path)
+    assert source.told[-1] == (record.checkpoint, {split: at for _, split, at in completion(record).positions})
+
+
+def test_a_source_that_cannot_commit_is_shown_and_fails_nothing(tick, tmp_path, undisturbed):
+    """The tables go on; the next tick tells again, and a mended file catches up."""
+    file, shown = tmp_path / "committed.json", Shown()
+    file.write_text("something else")
+    report = tick(plan=listening(source=Committing(file)), listener=shown)
+    assert TickOutcome.CAUGHT_UP is report.outcome
+    assert 3 == len(shown.heard)
+    assert "delete it" in shown.heard[0].error
+    file.unlink()
+    tick(plan=listening(source=Committing(file)))
+    assert 3 == committed_in(file).checkpoint
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_positions_outside_never_go_back(tmp_path):
+    """A completion that is told late, or once more, changes nothing."""
+    source = CommitsToFile(SequenceSource(ROWS), tmp_path / "committed.json")
+    source.notify_checkpoint_complete(CheckpointId(4), {"a": "40"})
+    source.notify_checkpoint_complete(CheckpointId(3), {"a": "30"})
+    source.notify_checkpoint_complete(CheckpointId(4), {"a": "10"})
+    assert (4, {"a": "40"}) == (
+        (found := committed_in(tmp_path / "committed.json")).checkpoint,
+        found.positions,
+    )
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("occurrence", [1, 2])
+@pytest.mark.parametrize("name", boundary_names(build().graph))
+def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, occurrence):
+    """Whatever boundary a tick dies at, what was committed outside is a published checkpoint's, or an older one's."""
+    file = tmp_path / "committed.json"
+    with suppress(Dead):
+        tick(plan=listening(source=Committing(file)), boundary=Mortal(name, occurrence))
+    found, newest = committed_in(file), published(tmp_path)
+    if found is not None:
+        assert found.checkpoint <= newest.checkpoint
+        if found.checkpoint == newest.checkpoint:
+            assert found.positions == {split: at for _, split, at in completion(newest).positions}
+    tick(plan=listening(source=Committing(file)), take_over=True)
+    assert {"a": "150", "b": "150"} == committed_in(file).positions
+    assert published(tmp_path).checkpoint == committed_in(file).checkpoint

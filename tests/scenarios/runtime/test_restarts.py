@@ -1,0 +1,259 @@
+"""A job that fails and goes on inside its tick (G4): as the next generation, within its limits, with exact tables."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from checkpointing.commit.fencing import release_of
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import StopKind, StopRequested, TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Claim
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.driver import Inbox
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.listener import Restarting, SilentListener
+from jobs.sources.port import SourceError
+from jobs.sources.sequence import SequenceSource
+from jobs.stores.checkpoints import Appended
+from jobs.stores.holders import this_process
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, LocalEngine, build, read_cut
+
+
+def restarting(**settings):
+    """Return the pipeline with a fixed delay of nothing, or as said."""
+    given = {"restart_strategy": "fixed_delay", "restart_attempts": 3, "restart_delay_ms": 0} | settings
+    return build(config=type(CONFIG)(**(CONFIG.model_dump() | given)))
+
+
+class Shaky(LocalEngine):
+    """An engine whose first so many micro-batches of a number fail, one in each attempt."""
+
+    def __init__(self, failures: int, *, at: int = 2) -> None:
+        super().__init__()
+        self.left = failures
+        self.generations: list[int] = []
+        self.closed = 0
+        self._at = at
+        self._lock = threading.Lock()
+
+    def run(self, planned, effect, warehouse, job):
+        with self._lock:
+            if effect.generation not in self.generations:
+                self.generations.append(effect.generation)
+            if effect.micro_batch >= self._at and self.left:
+                self.left -= 1
+                raise RuntimeError("out of paper")
+        return super().run(planned, effect, warehouse, job)
+
+    def close(self):
+        self.closed += 1
+
+
+class Restarts(SilentListener):
+    """Notes each restart, and each claim."""
+
+    def __init__(self) -> None:
+        self.heard: list[Restarting] = []
+        self.claims: list[int] = []
+
+    def claimed(self, claim, why) -> None:
+        self.claims.append(claim.generation)
+
+    def progress(self, progress) -> None:
+        if isinstance(progress, Restarting):
+            self.heard.append(progress)
+
+
+def stores_at(root):
+    """Open the job's stores as another process would."""
+    return JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
+
+
+def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tmp_path, undisturbed):
+    """Each restart is the next generation and is told with its reason; in the end every row is there once."""
+    engine, noted = Shaky(2), Restarts()
+    report = tick(plan=restarting(), engine=engine, listener=noted)
+    assert (TickOutcome.CAUGHT_UP, 2, 3) == (report.outcome, report.restarts, report.generation)
+    assert [1, 2, 3] == engine.generations == noted.claims
+    assert [1, 2] == [each.restart for each in noted.heard]
+    assert {CheckpointFailureReason.TASK_FAILURE} == {each.reason for each in noted.heard}
+    assert all("out of paper" in each.message for each in noted.heard)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_every_attempt_ends_as_a_tick_does(tick, tmp_path):
+    """All three generations are released, so that whoever comes next meets a free job; the engine served them all."""
+    engine = Shaky(2)
+    tick(plan=restarting(), engine=engine)
+    rows = stores_at(tmp_path).observe().rows
+    claims = [row.generation for row in rows if isinstance(row, Claim)]
+    assert [1, 2, 3] == sorted(claims)
+    assert all(release_of(rows, generation) is not None for generation in claims)
+    assert 1 == engine.closed
+
+
+def test_the_failure_after_the_last_restart_ends_the_tick(tick, tmp_path, undisturbed):
+    """At most so many restarts; the report says how many there were, and the next tick goes on."""
+    report = tick(plan=restarting(restart_attempts=2), engine=Shaky(3))
+    assert (TickOutcome.FAILED, 2) == (report.outcome, report.restarts)
+    assert "out of paper" in report.message
+    assert "after 2 restarts" in report.message
+    assert TickOutcome.CAUGHT_UP is tick().outcome
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_without_a_strategy_the_first_failure_ends_the_tick(tick):
+    """None is the default."""
+    report = tick(engine=Shaky(1))
+    assert (TickOutcome.FAILED, 0) == (report.outcome, report.restarts)
+
+
+def test_a_source_that_cannot_be_read_for_a_while_is_read_later(tick, tmp_path, undisturbed, monkeypatch):
+    """Polls that fail, and splits that cannot be listed at a restart, are failures like any other."""
+    polled, listed = Counter(), Counter()
+    poll, splits = SequenceSource.poll, SequenceSource.splits
+
+    def failing(self, request):
+        polled["all"] += 1
+        if polled["all"] == 3:
+            raise SourceError("the share is not mounted")
+        return poll(self, request)
+
+    def unlisted(self):
+        listed["all"] += 1
+        if listed["all"] == 2:
+            raise SourceError("the share is not mounted")
+        return splits(self)
+
+    planned = restarting()
+    monkeypatch.setattr(SequenceSource, "poll", failing)
+    monkeypatch.setattr(SequenceSource, "splits", unlisted)
+    noted = Restarts()
+    report = tick(plan=planned, listener=noted)
+    assert (TickOutcome.CAUGHT_UP, 2, 2) == (report.outcome, report.restarts, report.generation)
+    assert 2 == sum("not mounted" in each.message for each in noted.heard)
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.parametrize("kill_at", ["before:RecordCut", "before:PublishTable:gold/by_key"])
+def test_what_was_committed_before_the_failure_is_published_by_the_restart(tick, tmp_path, undisturbed, kill_at):
+    """A failure between commit point and cut is rolled forward by the same tick, which counts the checkpoint once."""
+    broken = Counter()
+
+    def breaks(name):
+        broken[name] += 1
+        if name == kill_at and broken[name] == 2:
+            raise OSError("disk full")
+
+    report = tick(plan=restarting(), boundary=breaks)
+    assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, report.restarts)
+    ids = [record.checkpoint for record in report.completed]
+    assert sorted(set(ids)) == ids
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_changed_table_is_no_reason_to_restart(tick, tmp_path):
+    """What the next attempt would meet again ends the tick at once, whatever the strategy."""
+    write_deltalake(str(tmp_path / BRONZE), pa.table({"split": [1]}))
+    report = tick(plan=restarting())
+    assert (CheckpointFailureReason.TABLE_CHANGED, 0) == (report.reason, report.restarts)
+
+
+def test_a_stop_during_the_delay_ends_the_tick_at_once_and_in_order(tick, tmp_path, undisturbed):
+    """Nobody waits out a delay of an hour: the job is free, and the next tick goes on."""
+    inbox = Inbox()
+
+    class Stops(Restarts):
+        def progress(self, progress) -> None:
+            super().progress(progress)
+            if isinstance(progress, Restarting):
+                inbox.put(StopRequested(StopKind.NOW))
+
+    began = time.monotonic()
+    report = tick(plan=restarting(restart_delay_ms=3_600_000), engine=Shaky(1), inbox=inbox, listener=Stops())
+    assert time.monotonic() - began < 60
+    assert TickOutcome.STOPPED is report.outcome
+    assert "out of paper" in report.message
+    assert release_of(stores_at(tmp_path).observe().rows, report.generation) is not None
+    tick()
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
+    """The restart takes nothing over: it ends and names who holds the job."""
+    stores = []
+
+    class Claims(Restarts):
+        def progress(self, progress) -> None:
+            super().progress(progress)
+            if isinstance(progress, Restarting):
+                store = stores_at(tmp_path)
+                seen = store.observe()
+                newest = max((row for row in seen.rows if isinstance(row, Claim)), key=lambda row: row.generation)
+                claim = newest.model_copy(
+                    update={"generation": 2, "nonce": "another", "holder": this_process(), "at_ms": seen.now_ms}
+                )
+                stores.append(store.append(claim, seen.version))
+
+    report = tick(plan=restarting(restart_delay_ms=1_500), engine=Shaky(1), listener=Claims(), take_over=True)
+    assert isinstance(stores[0], Appended)
+    assert (TickOutcome.FAILED, CheckpointFailureReason.FENCED) == (report.outcome, report.reason)
+    assert "generation 2" in report.message
+
+
+def test_the_limit_of_checkpoints_counts_over_all_attempts(tick):
+    """Two checkpoints in a tick are two, however often it restarted in between."""
+    report = tick(plan=restarting(), engine=Shaky(1, at=3), limits=TickLimits(checkpoints=2))
+    assert TickOutcome.STOPPED is report.outcome
+    assert (1, 2) == (report.restarts, len(report.completed))
+
+
+def test_no_restart_comes_after_the_ticks_duration(tick):
+    """A delay that ends behind the tick's duration is not waited out."""
+    began = time.monotonic()
+    report = tick(
+        plan=restarting(restart_delay_ms=3_600_000), engine=Shaky(1), limits=TickLimits(duration_ms=1_800_000)
+    )
+    assert time.monotonic() - began < 60
+    assert (TickOutcome.FAILED, 0) == (report.outcome, report.restarts)
+    assert "after the tick's duration" in report.message
+
+
+@pytest.mark.kill
+@pytest.mark.spark
+def test_a_tick_whose_jvm_died_restarts_with_another(tmp_path, undisturbed):
+    """Spark's JVM is killed in mid-work: the restart begins one anew, and every row is there once."""
+    command = [sys.executable, str(Path(__file__).with_name("jvm_loss.py")), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert 0 == ended.returncode, ended.stderr
+    said = json.loads(ended.stdout.splitlines()[-1])
+    assert ("caught_up", 1) == (said["outcome"], said["restarts"])
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_an_answer_to_an_older_attempt_reaches_no_other(tick, tmp_path, undisturbed):
+    """A micro-batch that ends long after its attempt failed is not taken for one of the next attempt."""
+    late = threading.Event()
+
+    class Slow(Shaky):
+        def run(self, planned, effect, warehouse, job):
+            if effect.generation == 1 and effect.vertex == "by_key":
+                late.wait(2)
+            if effect.generation == 2:
+                late.set()
+            return super().run(planned, effect, warehouse, job)
+
+    report = tick(plan=restarting(), engine=Slow(1), drain_ms=10)
+    assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, report.restarts)
+    assert undisturbed == read_cut(tmp_path)

@@ -1,0 +1,129 @@
+"""Savepoints of a job that no tick runs: taken, kept, disposed of; without Spark."""
+
+import pytest
+
+from checkpointing.commit.fencing import newest_checkpoint, release_of
+from checkpointing.identifiers import Generation
+from checkpointing.messages import SavepointKind
+from checkpointing.metadata.record import RowKind
+from jobs.runtime.asking import NothingRunsError, Taken, stop, take_savepoint
+from jobs.runtime.at_rest import dispose, savepoint_at_rest
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.failures import JobHeldError, NeverRunError, SavepointRefusedError
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.checkpoints import Appended
+from jobs.stores.holders import this_process
+from jobs.stores.lease import LeaseStore
+from jobs.stores.savepoint_copy import named_files
+from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.sequence_job import read_cut
+
+
+def nobody_waits(waiting):
+    """Fail: a job at rest is asked for nothing."""
+    raise AssertionError(f"waited: {waiting}")
+
+
+def hold(root):
+    """Claim the job as a live tick would, with a lease."""
+    stores = JobStores(at(root), cross_freely)
+    seen = stores.observe()
+    newest = max(row.generation for row in seen.rows)
+    claims = [row for row in seen.rows if hasattr(row, "holder")]
+    claim = claims[0].model_copy(update={"generation": newest + 1, "nonce": "held", "holder": this_process()})
+    assert isinstance(stores.append(claim, seen.version), Appended)
+    LeaseStore(stores.warehouse).renew(Generation(newest + 1), claim.holder, 60_000)
+
+
+def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
+    """Its row names the same state and positions, nothing for any table, and its parent; the job is released again."""
+    run(tmp_path, 2)
+    newest = newest_checkpoint(tuple(records(tmp_path).values()))
+    taken = take_savepoint(at(tmp_path), nobody_waits)
+    row = records(tmp_path)[taken.checkpoint]
+    assert Taken(row.checkpoint, None) == taken
+    assert (RowKind.SAVEPOINT, newest.checkpoint, ()) == (row.kind, row.parent, row.tables)
+    assert row.checkpoint > newest.checkpoint
+    assert [v.subtasks[0].position for v in newest.vertices] == [v.subtasks[0].position for v in row.vertices]
+    assert [v.subtasks[0].state for v in newest.vertices] == [v.subtasks[0].state for v in row.vertices]
+    rows = JobStores(at(tmp_path), cross_freely).observe().rows
+    assert row.checkpoint + 1 == release_of(rows, row.generation).next_id
+
+
+def test_a_savepoint_changes_nothing_for_the_ticks_that_follow(tmp_path, undisturbed):
+    """The next tick begins from the newest checkpoint, not from the savepoint, and ends as if there were none."""
+    run(tmp_path, 1)
+    savepoint_at_rest(at(tmp_path))
+    report = run(tmp_path)
+    savepoint = next(row for row in records(tmp_path).values() if row.kind is RowKind.SAVEPOINT)
+    assert undisturbed == read_cut(tmp_path)
+    assert report.completed[0].parent == savepoint.parent
+    assert report.completed[0].checkpoint > savepoint.checkpoint
+
+
+def test_what_a_savepoint_names_outlives_the_retained_checkpoints(tmp_path):
+    """Checkpoints go, one by one; every file that the savepoint names is still there, and so is its row."""
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    run(tmp_path)
+    assert row.parent not in records(tmp_path)
+    assert row == records(tmp_path)[row.checkpoint]
+    assert [] == [path for path in named_files(row) if not (tmp_path / path).exists()]
+
+
+def test_a_job_that_never_ran_or_completed_nothing_has_no_savepoint(tmp_path):
+    """The refusal says how to get there, and creates nothing."""
+    with pytest.raises(NeverRunError, match=r"numbers has never run in .*start it with 'tidemark run numbers'"):
+        take_savepoint(at(tmp_path / "none"), nobody_waits)
+    assert not (tmp_path / "none").exists()
+    JobStores(at(tmp_path), cross_freely)
+    with pytest.raises(SavepointRefusedError, match="completed no checkpoint yet"):
+        take_savepoint(at(tmp_path), nobody_waits)
+    assert {} == records(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [SavepointKind.DRAIN, SavepointKind.SUSPEND])
+def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
+    """And why it is at rest."""
+    run(tmp_path, 1)
+    with pytest.raises(NothingRunsError, match=r"no tick of numbers runs in .*the last tick ended in order"):
+        stop(at(tmp_path), kind, nobody_waits)
+
+
+def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undisturbed):
+    """Its row goes, its state files go, whatever a checkpoint names stays."""
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    run(tmp_path)
+    kept = {path for each in records(tmp_path).values() if each != row for path in named_files(each)}
+    only = {path for path in named_files(row) if path.startswith("_tidemark/")} - kept
+    assert 2 == len(only) == dispose(at(tmp_path), row.checkpoint)
+    assert row.checkpoint not in records(tmp_path)
+    assert [] == [path for path in only if (tmp_path / path).exists()]
+    assert [] == [path for path in kept if not (tmp_path / path).exists()]
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
+    """The newest checkpoint, an older one and an id that is none are refused by name; nothing goes."""
+    run(tmp_path, 2)
+    row = savepoint_at_rest(at(tmp_path))
+    older, newest = sorted(each for each in records(tmp_path) if each != row.checkpoint)
+    for number, said in (
+        (newest, "is what the next tick of numbers begins from"),
+        (older, f"is a checkpoint, which goes by itself.*its savepoints are {row.checkpoint}"),
+        (99, f"has no savepoint 99: its savepoints are {row.checkpoint}"),
+    ):
+        with pytest.raises(SavepointRefusedError, match=said):
+            dispose(at(tmp_path), number)
+    assert {older, newest, row.checkpoint} == set(records(tmp_path))
+
+
+def test_a_held_job_keeps_its_savepoints(tmp_path):
+    """While a tick holds the job, whoever disposes is told who that is."""
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    hold(tmp_path)
+    with pytest.raises(JobHeldError, match=f"process {this_process().pid} on"):
+        dispose(at(tmp_path), row.checkpoint)
+    assert row.checkpoint in records(tmp_path)

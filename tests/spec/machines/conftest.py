@@ -1,0 +1,19 @@
+"""How a machine is run: with the loaded profile, or on the hunt for a planted bug."""
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from spec import profiles
+
+
+@pytest.fixture
+def run_machine():
+    """Run a machine with the loaded profile."""
+    return lambda machine: run_state_machine_as_test(machine, settings=settings())
+
+
+@pytest.fixture
+def hunt():
+    """Run a machine with the ci profile until it finds something, the same way each time."""
+    return lambda machine: run_state_machine_as_test(machine, settings=profiles.hunting())

@@ -1,0 +1,189 @@
+"""The commit's machine: the real commit and recovery keep every rule, and each planted bug breaks the one for it."""
+
+import inspect
+import re
+from dataclasses import replace
+
+import pytest
+
+from checkpointing.commit import fencing, net, recovery, two_phase
+from checkpointing.commit.two_phase import CommitState, Committed, TwoPhaseCommit
+from checkpointing.identifiers import CheckpointId, Generation
+from spec.machines import commit, commit_world
+from spec.machines.commit import CommitMachine
+from spec.machines.judging import BrokenRuleError
+
+
+def test_commit_and_recovery_keep_every_rule(run_machine):
+    """Three coordinators, zombies, lost replies, crashes at any effect: the tables always show one cut, once."""
+    run_machine(CommitMachine)
+
+
+def never_roll_forward(monkeypatch):
+    real = commit.decide_recovery
+
+    def decide(seen, *, take_over):
+        plan = real(seen, take_over=take_over)
+        return replace(plan, roll_forward=None)
+
+    monkeypatch.setattr(commit, "decide_recovery", decide)
+
+
+def publish_before_the_row_is_in(monkeypatch):
+    real = TwoPhaseCommit._finalise
+
+    def finalise(self, draft):
+        effects = real(self, draft)
+        early = two_phase.publications(self._record)
+        return (*(two_phase.PublishTable(draft.checkpoint, each) for each in early[:1]), *effects)
+
+    monkeypatch.setattr(TwoPhaseCommit, "_finalise", finalise)
+    monkeypatch.setattr(TwoPhaseCommit, "_is_awaited", lambda self, fact: True)
+    transitions = two_phase.TRANSITIONS | {
+        (state, two_phase.TablePublished): (state,) for state in CommitState
+    }
+    monkeypatch.setattr(two_phase, "TRANSITIONS", transitions)
+
+
+def take_lost_replies_for_failures(monkeypatch):
+    real = TwoPhaseCommit._end
+
+    def end(self, reason, message):
+        if self._state is CommitState.FINALISING and "unknown" in message:
+            checkpoint, self._record, self._state = self._record.checkpoint, None, CommitState.IDLE
+            return (two_phase.Declined(checkpoint, reason, message), *self._start())
+        return real(self, reason, message)
+
+    monkeypatch.setattr(TwoPhaseCommit, "_end", end)
+
+
+def publish_a_lost_row(monkeypatch):
+    real = TwoPhaseCommit.step
+
+    def step(self, fact, now_ms):
+        if isinstance(fact, two_phase.RowUnknown):
+            fact = two_phase.RowAppended(fact.nonce, self._at_version + 1)
+        return real(self, fact, now_ms)
+
+    monkeypatch.setattr(TwoPhaseCommit, "step", step)
+
+
+def forget_what_was_declined(monkeypatch):
+    real = net._appended
+
+    def appended(record, table, since):
+        newest = max((file.after for each in record.subtasks for file in each.staged), default=since)
+        return (each for each in real(record, table, max(since, newest)))
+
+    monkeypatch.setattr(net, "_appended", appended)
+
+
+def take_what_is_published_again(monkeypatch):
+    real = net._appended
+    monkeypatch.setattr(net, "_appended", lambda record, table, since: real(record, table, CheckpointId(0)))
+
+
+def give_ids_out_again(monkeypatch):
+    real = fencing._after_silence
+
+    def after_silence(held, generation, seen, now_ms, *, take_over):
+        return replace(real(held, generation, seen, now_ms, take_over=take_over), first_id=CheckpointId(1))
+
+    monkeypatch.setattr(fencing, "_after_silence", after_silence)
+
+
+def begin_while_the_cut_is_missing(monkeypatch):
+    real = TwoPhaseCommit._appended
+
+    def appended(self, fact):
+        effects = real(self, fact)
+        if self._state is CommitState.PUBLISHING:
+            self._record, self._state = None, CommitState.IDLE
+            return self._start()
+        return effects
+
+    monkeypatch.setattr(TwoPhaseCommit, "_appended", appended)
+
+
+def build_on_the_start(monkeypatch):
+    real = TwoPhaseCommit._compose
+    monkeypatch.setattr(
+        TwoPhaseCommit,
+        "_compose",
+        lambda self, draft: real(self, draft).model_copy(update={"parent": CheckpointId(0)}),
+    )
+
+
+def tell_before_the_cut(monkeypatch):
+    real = TwoPhaseCommit._record_cut
+    monkeypatch.setattr(
+        TwoPhaseCommit, "_record_cut", lambda self: (Committed(self._record, ()), *real(self))
+    )
+
+
+def commit_for_an_older_generation(monkeypatch):
+    real = TwoPhaseCommit._compose
+    monkeypatch.setattr(
+        TwoPhaseCommit,
+        "_compose",
+        lambda self, draft: real(self, draft).model_copy(
+            update={"generation": Generation(self._identity.generation - 1)}
+        ),
+    )
+
+
+def commit_what_was_declined(monkeypatch):
+    real = TwoPhaseCommit._checked
+
+    def checked(self, fact):
+        draft = self._waiting[0]
+        effects = real(self, fact)
+        return effects if not fact.problems or self._waiting else (*effects, *self.offer(draft, 0))
+
+    monkeypatch.setattr(TwoPhaseCommit, "_checked", checked)
+
+
+def refuse_for_ever(monkeypatch):
+    real = fencing.decide_claim
+
+    def decide(rows, seen, now_ms, *, take_over):
+        newest = fencing.newest_claim(rows)
+        if newest is not None and newest.generation > 2:
+            return fencing.Refused(newest.holder, newest.generation, "it is too late")
+        return real(rows, seen, now_ms, take_over=take_over)
+
+    monkeypatch.setattr(recovery, "decide_claim", decide)
+
+
+BUGS = {
+    "a committed row is not rolled forward": (never_roll_forward, {"published-in-order", "doors-hold"}),
+    "a table is published before the row is in": (publish_before_the_row_is_in, {"visible-after-commit"}),
+    "a lost reply is taken for a failure": (take_lost_replies_for_failures, {"no-commit-after-abort", "recovers"}),
+    "a lost row is taken for a commit": (publish_a_lost_row, {"visible-after-commit", "told-truly"}),
+    "what an aborted epoch staged is lost": (forget_what_was_declined, {"exactly-once"}),
+    "what was published is published again": (take_what_is_published_again, {"exactly-once"}),
+    "ids are given out again": (give_ids_out_again, {"ids-rise"}),
+    "the next commit begins before the cut": (begin_while_the_cut_is_missing, {"published-in-order"}),
+    "a row builds on another": (build_on_the_start, {"parent-line"}),
+    "completion is told before the cut": (tell_before_the_cut, {"told-truly"}),
+    "an older generation commits": (commit_for_an_older_generation, {"one-generation"}),
+    "what was declined is committed": (commit_what_was_declined, {"no-commit-after-abort"}),
+    "a dead holder keeps the job": (refuse_for_ever, {"recovers"}),
+}
+
+
+def test_every_rule_of_the_commit_can_be_broken():
+    """The list above is complete: a rule that nothing can break is none."""
+    text = inspect.getsource(commit) + inspect.getsource(commit_world)
+    rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\(|_shows\([^"]*)"([a-z-]+)"', text))
+    assert rules <= {rule for _, found in BUGS.values() for rule in found}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_commit_is_found(bug, monkeypatch, hunt):
+    """A planted bug breaks the rule that is there for it, within the ci profile."""
+    plant, expected = BUGS[bug]
+    plant(monkeypatch)
+    with pytest.raises(BrokenRuleError) as broken:
+        hunt(CommitMachine)
+    assert broken.value.invariant in expected

@@ -1,0 +1,206 @@
+"""The gate's machine: the real gate keeps every rule, and each planted bug breaks the rule that is there for it."""
+
+import inspect
+import re
+
+import pytest
+
+from checkpointing.channel_items import Barrier
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate import GatePolicy, InputGate, TriggerCheckpoint
+from checkpointing.gate.aligner import Aligner
+from checkpointing.gate.buffers import AlignmentBuffer
+from checkpointing.gate.channel import Channel
+from checkpointing.gate.channels import Channels
+from checkpointing.gate.tracker import BarrierTracker
+from checkpointing.gate.unaligned import AlternatingAligner
+from spec.machines import gate, gate_model
+from spec.machines.gate import GATE_MACHINES
+from spec.machines.judging import BrokenRuleError
+
+
+@pytest.mark.parametrize("policy", GatePolicy)
+def test_the_gate_keeps_every_rule(policy, run_machine):
+    """Whatever the senders do and in whatever order."""
+    run_machine(GATE_MACHINES[policy])
+
+
+def never_block(monkeypatch):
+    monkeypatch.setattr(Channels, "_admit_barrier", lambda self, channel, barrier: channel.wait(barrier))
+
+
+def trigger_one_barrier_early(monkeypatch):
+    from checkpointing.gate.alignment import Alignment
+
+    complete = property(lambda self: len(self._aligned) >= max(1, self.target - 1))
+    monkeypatch.setattr(Alignment, "complete", complete)
+
+
+def forget_to_record_what_comes(monkeypatch):
+    def wait(self, item):
+        self.waiting.append(item)
+        if isinstance(item, Barrier):
+            self._note_barrier(item.checkpoint)
+
+    monkeypatch.setattr(Channel, "wait", wait)
+
+
+def let_the_end_keep_its_channel_blocked(monkeypatch):
+    def release(self):
+        for channel in self._blocked:
+            self._inputs.resume(channel)
+        return []
+
+    monkeypatch.setattr(Aligner, "_release", release)
+
+
+def read_on_at_once(monkeypatch):
+    real = Aligner._block
+
+    def block(self, channel):
+        self._inputs.resume(channel)
+        return real(self, channel)
+
+    monkeypatch.setattr(Aligner, "_block", block)
+
+
+def resume_nobody(monkeypatch):
+    monkeypatch.setattr(Channels, "resume", lambda self, name: None)
+
+
+def ignore_the_timer(monkeypatch):
+    monkeypatch.setattr(AlternatingAligner, "time_advanced", lambda self, now_ms: [])
+
+
+def turn_savepoints_unaligned(monkeypatch):
+    real = InputGate._admissible
+
+    def admissible(self, channel, item):
+        from checkpointing.gate.alignment import as_unaligned
+
+        if isinstance(item, Barrier) and self.config.policy is GatePolicy.UNALIGNED:
+            return as_unaligned(item)
+        return real(self, channel, item)
+
+    monkeypatch.setattr(InputGate, "_admissible", admissible)
+
+
+def abort_twice(monkeypatch):
+    real = Aligner._abort
+    monkeypatch.setattr(Aligner, "_abort", lambda self, n, reason: [*real(self, n, reason), real(self, n, reason)[-1]])
+
+
+def never_forget_a_barrier(monkeypatch):
+    from checkpointing.gate import tracker
+
+    monkeypatch.setattr(tracker, "MAX_CHECKPOINTS_TO_TRACK", 10_000)
+
+
+def replay_the_newest_first(monkeypatch):
+    real = AlignmentBuffer.put_aside
+
+    def put_aside(self, channel, item):
+        real(self, channel, item)
+        self._aside.items.rotate(1)
+
+    monkeypatch.setattr(AlignmentBuffer, "put_aside", put_aside)
+
+
+def forget_the_limit(monkeypatch):
+    monkeypatch.setattr(AlignmentBuffer, "over_limit", property(lambda self: False))
+
+
+def count_held_bytes_double(monkeypatch):
+    real = Channel.hold
+
+    def hold(self, item):
+        real(self, item)
+        self.held_bytes += getattr(item, "bytes", 0)
+
+    monkeypatch.setattr(Channel, "hold", hold)
+
+
+def never_let_bytes_leave(monkeypatch):
+    monkeypatch.setattr(Channel, "leave", lambda self, item: None)
+
+
+def lose_what_is_held_on_restore(monkeypatch):
+    real = Channel.restore
+
+    def restore(self, saved):
+        real(self, saved)
+        self.held.clear()
+
+    monkeypatch.setattr(Channel, "restore", restore)
+
+
+def block_what_is_counted(monkeypatch):
+    monkeypatch.setattr(
+        BarrierTracker, "blocked", lambda self: frozenset(c for n in self._counts.values() for c in n.aligned)
+    )
+
+
+def do_not_say_that_it_blocks(monkeypatch):
+    monkeypatch.setattr(Aligner, "blocked", lambda self: frozenset(list(self._blocked)[1:]))
+
+
+def end_aborts_as_if_over_limit(monkeypatch):
+    real = Aligner.abort_pending
+    reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
+
+    def end(self, channel, now_ms):
+        self.alignment.close_channel()
+        return real(self, reason)
+
+    monkeypatch.setattr(Aligner, "end", end)
+
+
+def trigger_unaligned_in_any_policy(monkeypatch):
+    real = Aligner._trigger_and_release
+
+    def trigger(self, barrier):
+        first, *rest = real(self, barrier)
+        return [TriggerCheckpoint(first.barrier, unaligned=True), *rest]
+
+    monkeypatch.setattr(Aligner, "_trigger_and_release", trigger)
+
+
+BLOCKING, BUFFERING, TRACKING, UNALIGNED, ALTERNATING = GatePolicy
+BUGS = {
+    "a barrier stops nothing": (never_block, BLOCKING, {"alignment", "costs"}),
+    "a channel is read on behind its barrier": (read_on_at_once, BLOCKING, {"alignment", "costs"}),
+    "the last barrier is not awaited": (trigger_one_barrier_early, BUFFERING, {"alignment"}),
+    "what comes after the trigger is not in flight": (forget_to_record_what_comes, UNALIGNED, {"alignment"}),
+    "blocks outlive their alignment": (let_the_end_keep_its_channel_blocked, BLOCKING, {"released"}),
+    "a channel is never read on": (resume_nobody, ALTERNATING, {"no-deadlock"}),
+    "the timer does nothing": (ignore_the_timer, ALTERNATING, {"timer"}),
+    "a savepoint turns unaligned": (turn_savepoints_unaligned, UNALIGNED, {"policy"}),
+    "an aligned policy triggers unaligned": (trigger_unaligned_in_any_policy, BLOCKING, {"policy"}),
+    "a checkpoint is aborted twice": (abort_twice, UNALIGNED, {"ends-once"}),
+    "the tracker forgets nothing": (never_forget_a_barrier, TRACKING, {"bounded", "alignment"}),
+    "the replay is in another order": (replay_the_newest_first, BUFFERING, {"fifo"}),
+    "the byte limit is forgotten": (forget_the_limit, BUFFERING, {"bounded"}),
+    "held bytes are counted twice": (count_held_bytes_double, BLOCKING, {"costs"}),
+    "credit never comes back": (never_let_bytes_leave, TRACKING, {"bytes"}),
+    "a restore loses what is held": (lose_what_is_held_on_restore, BLOCKING, {"restore"}),
+    "at least once blocks": (block_what_is_counted, TRACKING, {"policy", "released"}),
+    "a block is not told": (do_not_say_that_it_blocks, BLOCKING, {"blocked"}),
+    "an end aborts for a limit that is none": (end_aborts_as_if_over_limit, BLOCKING, {"policy"}),
+}
+
+
+def test_every_rule_of_the_gate_can_be_broken():
+    """The list above is complete: a rule that nothing can break is none."""
+    text = inspect.getsource(gate) + inspect.getsource(gate_model)
+    rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
+    assert rules == {rule for _, _, found in BUGS.values() for rule in found}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_gate_is_found(bug, monkeypatch, hunt):
+    """A planted bug breaks the rule that is there for it, within the ci profile."""
+    plant, policy, expected = BUGS[bug]
+    plant(monkeypatch)
+    with pytest.raises(BrokenRuleError) as broken:
+        hunt(GATE_MACHINES[policy])
+    assert broken.value.invariant in expected

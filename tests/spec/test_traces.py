@@ -1,0 +1,103 @@
+"""A trace of a real tick replays on the core; one with a line dropped, swapped or changed is rejected."""
+
+import random
+import re
+
+import pytest
+
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from spec.traces import judge, main
+from tests.scenarios.runtime.sequence_job import LocalEngine, build
+
+SAMPLED = 12
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Return the trace of the second tick of a job on real Delta tables: it restores, then reads on."""
+    root = tmp_path_factory.mktemp("traced")
+    for rows in (150, 500):
+        settings = RuntimeSettings(warehouse=root / "warehouse")
+        report = run_tick(build({"a": rows, "b": rows}), settings, engine=LocalEngine())
+    return report.trace
+
+
+@pytest.fixture(scope="module")
+def lines(trace):
+    return trace.read_bytes().splitlines(keepends=True)
+
+
+def renumbered(lines):
+    """Return the lines as a forger would number them."""
+    return [re.sub(rb'"number":\d+', b'"number":%d' % number, line, count=1) for number, line in enumerate(lines, 1)]
+
+
+def some_places(lines, last):
+    return random.Random(4).sample(range(1, last), min(SAMPLED, last - 1))  # noqa: S311 - the same lines every time
+
+
+def is_time(line):
+    return b'"is":"TimeAdvanced"' in line
+
+
+def test_a_real_trace_is_found_good(trace, capsys):
+    """The core gives the same effects again, and what happened breaks no invariant."""
+    assert main([str(trace)]) == 0
+    out = capsys.readouterr().out
+    assert "1 passed, 0 failed" in out
+    assert "0 checkpoints" not in out
+
+
+def test_a_dropped_line_is_found(lines):
+    """Whichever line is missing, by its number."""
+    for place in some_places(lines, len(lines) - 1):
+        assert judge([*lines[:place], *lines[place + 1 :]]).problems, lines[place]
+
+
+def test_a_dropped_line_is_found_by_what_it_says(lines):
+    """A forger who numbers the rest anew is found too: the core would have been told less, or have answered more."""
+    for place in some_places(lines, len(lines) - 1):
+        if not is_time(lines[place]):
+            assert judge(renumbered([*lines[:place], *lines[place + 1 :]])).problems, lines[place]
+
+
+def test_swapped_lines_are_found(lines):
+    """Two neighbours in the wrong order, by their numbers."""
+    for place in some_places(lines, len(lines) - 1):
+        one, other = lines[place : place + 2]
+        assert judge([*lines[:place], other, one, *lines[place + 2 :]]).problems, (one, other)
+
+
+def test_a_changed_fact_is_found(lines):
+    """A table that says it shows another version: the cut that follows names the real one."""
+    place = next(index for index, line in enumerate(lines) if b'"is":"TablePublished"' in line)
+    changed = re.sub(rb'"version":(\d+)', rb'"version":9\1', lines[place], count=1)
+    assert judge([*lines[:place], changed, *lines[place + 1 :]]).problems
+
+
+def test_an_answer_that_nobody_waits_for_is_found(lines):
+    """A fact that comes twice, as no driver tells it: the core raises, and the verdict says at which line."""
+    place = next(index for index, line in enumerate(lines) if b'"is":"RowAppended"' in line)
+    (problem, *_) = judge(renumbered([*lines[: place + 1], lines[place], *lines[place + 1 :]])).problems
+    assert problem.startswith("line ")
+
+
+def test_a_trace_that_a_kill_cut_off_is_judged_as_far_as_it_goes(lines):
+    """What is there is right; that the end is missing is said, and is no failure."""
+    place = next(index for index, line in enumerate(lines) if b'"is":"RowAppended"' in line)
+    verdict = judge([*lines[:place], lines[place][:-20]])
+    assert [] == verdict.problems
+    assert not verdict.ended
+    assert "cut off" in str(verdict)
+
+
+def test_what_is_no_trace_is_named(tmp_path, capsys):
+    """A missing file and one of something else fail by name; the others are judged all the same."""
+    other = tmp_path / "other.ndjson"
+    other.write_bytes(b'{"a": 1}\n')
+    assert main([str(tmp_path / "missing.ndjson"), str(other)]) == 1
+    out = capsys.readouterr().out
+    assert "missing.ndjson cannot be read" in out
+    assert "other.ndjson" in out
+    assert "line 1: no entry that this version knows" in out
+    assert "0 passed, 2 failed" in out

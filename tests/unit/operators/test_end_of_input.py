@@ -1,0 +1,264 @@
+"""The end of input in a keyed task, without Spark: every key of the range is ended, whatever rows there are (F4)."""
+
+from dataclasses import dataclass, field
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import KeyedFileKind, Version
+from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from jobs.operators.arrived import TAG, WAKING, struct_column
+from jobs.operators.enrich import EnrichFunction
+from jobs.operators.functions import Processed
+from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
+from jobs.operators.reports import report_from
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.backends import IncrementalBackend
+from jobs.state.compaction import CompactionPolicy, live_files
+from jobs.state.merge import KEY_GROUP
+
+LEFT = pa.schema([("k", pa.string()), ("id", pa.int64())])
+RIGHT = pa.schema([("rk", pa.string()), ("temp", pa.float64())])
+GAINED = pa.struct([("temp", pa.float64())])
+WAITS = pa.schema([("k", pa.string()), ("right", GAINED), ("waiting", pa.list_(pa.struct(list(LEFT))))])
+OUTPUT = pa.schema([*LEFT, ("temp", pa.float64())])
+SILVER = TableName("silver/flights")
+GROUPS = {None: 0, "a": 1, "b": 2, "c": 3}
+
+
+@dataclass
+class Bench:
+    """One subtask over a few micro-batches: keeps its state files as a coordinator would."""
+
+    root: str
+    function: object = EnrichFunction(("k",), ("rk",), ("temp",))
+    inputs: tuple = (InputLayout(schema=LEFT, keys=("k",)), InputLayout(schema=RIGHT, keys=("rk",)))
+    state_schema: pa.Schema = WAITS
+    output_schema: pa.Schema = OUTPUT
+    mode: TableMode = TableMode.APPEND
+    policy: CompactionPolicy = field(default_factory=CompactionPolicy)
+    files: tuple = ()
+    table_files: tuple = ()
+    micro_batch: int = 0
+
+    def run(self, *rows, end=False):
+        """Run rows, a list of tuples per input; return the report, or None if the subtask said nothing."""
+        self.micro_batch += 1
+        batches = [self._batch(tag, values) for tag, values in enumerate(rows) if values]
+        waking = [self._exchanged(WAKING, [0])] if end else []
+        reports = list(self._task(end=end).carry_out(0, [*batches, *waking]))
+        if not reports:
+            return None
+        report = report_from(reports[0].column("report")[0].as_py())
+        self.files = live_files([*self.files, *report.state])
+        self.table_files = report.ranges[0].files if report.ranges else self.table_files
+        return report
+
+    def _batch(self, tag, values):
+        layout = self.inputs[tag].schema
+        structs = [dict(zip(layout.names, row, strict=True)) for row in values]
+        return self._exchanged(tag, [GROUPS[row[0]] for row in values], structs)
+
+    def _exchanged(self, tag, groups, structs=None):
+        """Return rows in the layout of the exchange: null in the struct columns of other tags."""
+        nothing = [None] * len(groups)
+        columns = {KEY_GROUP: pa.array(groups, pa.int32()), TAG: pa.array([tag] * len(groups), pa.int32())}
+        for other, layout in enumerate(self.inputs):
+            rows = structs if other == tag else nothing
+            columns[struct_column(other)] = pa.array(rows, pa.struct(list(layout.schema)))
+        return pa.record_batch(columns)
+
+    def _task(self, *, end):
+        append = AppendTarget(table=SILVER)
+        upsert = UpsertTarget(table=SILVER, keys=("k",), files=(self.table_files,))
+        return KeyedTask(
+            operator="silver",
+            writer=StagedFiles(self.root, job_name("j"), Generation(1), VertexId("silver"), self.micro_batch),
+            version=Version(Generation(1), self.micro_batch),
+            parallelism=1,
+            max_parallelism=8,
+            keys=("k",),
+            inputs=self.inputs,
+            function=self.function,
+            state_table=TableName("_tidemark/j/state/silver"),
+            state_schema=self.state_schema,
+            output_schema=self.output_schema,
+            state=(self.files,),
+            backend=IncrementalBackend(self.policy),
+            target=append if self.mode is TableMode.APPEND else upsert,
+            channel=None,
+            emits=self.mode is TableMode.APPEND,
+            end_of_input=end,
+        )
+
+    def read(self, handles):
+        """Return the rows of these files, sorted."""
+        rows = [row for file in handles for row in pq.read_table(f"{self.root}/{file.path}").to_pylist()]
+        return sorted((tuple(row.values()) for row in rows), key=str)
+
+    def state(self):
+        """Return key -> row of the state, as a worker that never saw it would load it."""
+        live = {}
+        for file in self.files:
+            live = {} if file.kind is KeyedFileKind.BASE else live
+            for row in pq.read_table(f"{self.root}/{file.file.path}").to_pylist():
+                deleted = row.pop("_deleted")
+                live.pop(row["k"], None)
+                live |= {} if deleted else {row["k"]: row}
+        return live
+
+
+@pytest.fixture
+def silver(tmp_path):
+    """Return the enriching vertex: two flights wait, for one key the weather is known."""
+    bench = Bench(str(tmp_path))
+    bench.run([("a", 1), (None, 2)], [("b", 5.0)])
+    return bench
+
+
+def test_waiting_rows_go_out_with_nulls_when_the_input_ends_without_rows(silver):
+    """No row reaches the subtask: all that waits is put out, staged and handed on; what is known stays known."""
+    report = silver.run(end=True)
+    assert [("a", 1, None), (None, 2, None)] == silver.read(report.emitted)
+    assert report.emitted == tuple(file for _, file in report.staged)
+    assert {"b": {"temp": 5.0}} == {key: row["right"] for key, row in silver.state().items()}
+    assert [None] == [row["waiting"] for row in silver.state().values()]
+
+
+def test_the_last_rows_are_processed_before_the_end(silver):
+    """A last right row still meets its left row; a last left row without one goes out with nulls."""
+    report = silver.run([("c", 3)], [("a", 7.0)], end=True)
+    assert [("a", 1, 7.0), ("c", 3, None), (None, 2, None)] == silver.read(report.emitted)
+    assert {"a": {"temp": 7.0}, "b": {"temp": 5.0}} == {key: row["right"] for key, row in silver.state().items()}
+
+
+def test_weather_for_a_released_flight_comes_too_late(silver):
+    """The released row is in the state no more, so its right row puts nothing out; later left rows meet it."""
+    silver.run(end=True)
+    assert () == silver.run([], [("a", 9.0)]).emitted
+    assert [("a", 4, 9.0)] == silver.read(silver.run([("a", 4)], []).emitted)
+
+
+def test_the_end_is_the_same_as_a_delta_or_a_base(tmp_path):
+    """Whichever file the policy asks for, the state after the end is the same, tombstones included."""
+    states = []
+    for number, policy in enumerate((CompactionPolicy(ratio=0.1), CompactionPolicy(ratio=100.0))):
+        bench = Bench(str(tmp_path / str(number)), policy=policy)
+        bench.run([("a", 1), (None, 2)], [("b", 5.0)])
+        bench.run([("c", 3)], [("a", 7.0)], end=True)
+        states.append((bench.state(), [file.kind for file in bench.files]))
+    assert states[0][0] == states[1][0]
+    assert ([KeyedFileKind.BASE], [KeyedFileKind.BASE, KeyedFileKind.DELTA]) == (states[0][1], states[1][1])
+
+
+def test_a_subtask_without_state_has_nothing_to_end(tmp_path):
+    """No rows and no state: not even a report; with rows it ends just those."""
+    bench = Bench(str(tmp_path))
+    assert None is bench.run(end=True)
+    report = bench.run([("a", 1)], [], end=True)
+    assert [("a", 1, None)] == bench.read(report.emitted)
+    assert {} == bench.state()
+
+
+def test_ending_twice_puts_nothing_out_and_writes_nothing(silver):
+    """A state in which nothing waits is left as it is: no file is written for it."""
+    silver.run(end=True)
+    again = silver.run(end=True)
+    assert ((), (), ()) == (again.emitted, again.staged, again.state)
+
+
+def test_an_end_that_changes_nothing_keeps_what_the_last_rows_made(silver):
+    """The rows' own change is written though the end adds none to it."""
+    silver.run(end=True)
+    report = silver.run([], [("c", 8.0)], end=True)
+    assert () == report.emitted
+    assert {"b": {"temp": 5.0}, "c": {"temp": 8.0}} == {key: row["right"] for key, row in silver.state().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Counts rows by key and puts a count out only when the input ends; then the key is forgotten."""
+
+    def process(self, inputs, state):
+        """Add up, put nothing out."""
+        counted = inputs[0].group_by("k").agg(pl.len().cast(pl.Int64).alias("n"))
+        both = pl.concat([state, counted]).group_by("k").agg(pl.col("n").sum())
+        return Processed(state=both, output=both.clear())
+
+    def end_of_input(self, state):
+        """Put all counts out and keep none."""
+        return Processed(state=state.clear(), output=state)
+
+
+COUNT = pa.schema([("k", pa.string()), ("n", pa.int64())])
+
+
+def test_a_users_function_ends_its_keys_into_an_upsert_table(tmp_path):
+    """Any keyed function can declare it; an upsert table takes what the end puts out."""
+    one = (InputLayout(schema=LEFT, keys=("k",)),)
+    bench = Bench(str(tmp_path), Sessions(), one, COUNT, COUNT, TableMode.UPSERT)
+    bench.run([("a", 1), ("a", 2), ("b", 3)])
+    assert () == bench.table_files
+    bench.run([("a", 4)], end=True)
+    assert [("a", 3), ("b", 1)] == bench.read(file.file for file in bench.table_files)
+    assert {} == bench.state()
+
+
+@dataclass(frozen=True, slots=True)
+class Forgets(Sessions):
+    """Forgets a key with its second rows, and marks at the end who is left."""
+
+    def process(self, inputs, state):
+        """Keep the keys that are new."""
+        counted = inputs[0].select("k").unique().with_columns(pl.lit(1, pl.Int64).alias("n"))
+        return Processed(state=counted.join(state, on="k", how="anti"), output=state.clear())
+
+    def end_of_input(self, state):
+        """Mark."""
+        return Processed(state=state.with_columns(pl.lit(9, pl.Int64).alias("n")), output=state.clear())
+
+
+def test_what_the_last_rows_deleted_stays_deleted(tmp_path):
+    """The end's delta goes over the rows' delta and does not undo its tombstones."""
+    one = (InputLayout(schema=LEFT, keys=("k",)),)
+    bench = Bench(str(tmp_path), Forgets(), one, COUNT, COUNT, TableMode.UPSERT, CompactionPolicy(ratio=100.0))
+    bench.run([("a", 1), ("b", 2)])
+    bench.run([("a", 3)], end=True)
+    assert KeyedFileKind.DELTA is bench.files[-1].kind
+    assert {"b": 9} == {key: row["n"] for key, row in bench.state().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A function that has nothing to end."""
+
+    def process(self, inputs, state):
+        """Count rows by key."""
+        return Sessions().process(inputs, state)
+
+
+def test_a_function_that_holds_nothing_back_is_not_even_run(tmp_path):
+    """An aggregate has nothing to end: without rows its subtask says nothing."""
+    bench = Bench(str(tmp_path), Counts(), (InputLayout(schema=LEFT, keys=("k",)),), COUNT, COUNT, TableMode.UPSERT)
+    bench.run([("a", 1)])
+    assert None is bench.run(end=True)
+    assert None is not bench.run([("a", 1)], end=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Invents(Counts):
+    """A function whose end makes state of a key that had none."""
+
+    def end_of_input(self, state):
+        """Invent a key."""
+        return Processed(state=state.with_columns(pl.lit("new").alias("k")), output=state.clear())
+
+
+def test_the_end_may_not_invent_keys(tmp_path):
+    """A key without key group would be lost at the next rescaling."""
+    bench = Bench(str(tmp_path), Invents(), (InputLayout(schema=LEFT, keys=("k",)),), COUNT, COUNT, TableMode.UPSERT)
+    with pytest.raises(KeyError, match="not touched"):
+        bench.run([("a", 1)], end=True)

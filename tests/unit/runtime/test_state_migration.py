@@ -1,0 +1,120 @@
+"""Which restored files have other columns than the plan declares, by their footers alone (D6)."""
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, ShortType, StringType, StructType
+
+from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_name
+from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from jobs.operators.schemas import arrow_schema
+from jobs.pipeline import Pipeline
+from jobs.planner import plan
+from jobs.runtime.state_migration import find_migrations, plan_with_migrations
+from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.sequence import SequenceSource
+from jobs.state.backend import state_file_schema
+
+JOB = job_name("j")
+COUNTS = VertexId("counts")
+
+
+class Nothing:
+    """A keyed function that nobody calls here."""
+
+    def process(self, inputs, state):
+        """Fail."""
+        raise AssertionError("planning calls no function")
+
+
+def planned(keys=("key",), /, **columns):
+    """Return the plan of a job whose state has these columns besides its key."""
+    pipeline, state = Pipeline(JOB), StructType()
+    for name, kind in columns.items():
+        state = state.add(name, kind)
+    output = StructType().add("key", LongType())
+    numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1)).key_by(*keys)
+    numbers.process("counts", Nothing(), state=state, output=output).table("s/t")
+    return plan(pipeline)
+
+
+@pytest.fixture
+def cut(tmp_path):
+    """Return a maker of cuts: a file of the state, as each of these plans would write it."""
+
+    def of(*plans, inline=False):
+        files = []
+        for number, each in enumerate(plans):
+            writer = StagedFiles(str(tmp_path), JOB, Generation(1), COUNTS, number)
+            spec = each.vertices[COUNTS].spec
+            content = state_file_schema(arrow_schema(spec.state), spec.keys).empty_table()
+            write = writer.inline if inline else writer.write
+            handle = write(table_of_state(JOB, COUNTS), content)
+            files.append(KeyedFile(handle, KeyedFileKind.DELTA, 0, 127, Version(Generation(1), number)))
+        record = CheckpointRecord(
+            job=JOB,
+            checkpoint=CheckpointId(7),
+            parent=CheckpointId(6),
+            generation=Generation(1),
+            nonce="n",
+            max_parallelism=128,
+            vertices=(VertexRecord(vertex=COUNTS, micro_batch=1, subtasks=(SubtaskSnapshot(state=tuple(files)),)),),
+            tables=(),
+            statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
+        )
+        return record, [file.file.path for file in files]
+
+    return of
+
+
+OLD = {"n": IntegerType(), "note": StringType()}
+
+
+def test_files_with_the_declared_columns_need_nothing(cut, tmp_path):
+    """The plan is what it was, and no subtask rewrites anything."""
+    same = planned(**OLD)
+    record, _ = cut(same, planned(note=StringType(), n=IntegerType()))
+    assert {} == find_migrations(same, record, tmp_path)
+    assert same == plan_with_migrations(same, record, tmp_path)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_just_the_files_with_other_columns_are_outdated(cut, tmp_path, inline):
+    """A cut may hold both, after a tick that ended before all were rewritten; a row's own state counts as well."""
+    now = planned(n=LongType(), extra=StringType())
+    record, (old, _) = cut(planned(**OLD), now, inline=inline)
+    found = find_migrations(now, record, tmp_path)[COUNTS]
+    assert {old} == found.outdated
+    assert 3 == len(found.changes)
+    assert {old} == plan_with_migrations(now, record, tmp_path).vertices[COUNTS].spec.outdated
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (planned(n=ShortType(), note=StringType()), "column n was int and is now smallint"),
+        (planned(n=IntegerType(), note=LongType()), "column note was string and is now bigint"),
+        (planned(("n",), note=StringType()), r"column n is keyed by \(n\), and its state was by \(key\)"),
+    ],
+)
+def test_any_other_change_is_refused_naming_operator_and_column(cut, tmp_path, now, says):
+    """As CutDoesNotFitError, which every way of starting a job reports before it changes anything."""
+    record, _ = cut(planned(**OLD))
+    with pytest.raises(CutDoesNotFitError, match=f"checkpoint 7: state of operator 'counts': {says}.*another id"):
+        plan_with_migrations(now, record, tmp_path)
+
+
+def test_a_missing_file_is_left_to_whoever_needs_it(cut, tmp_path):
+    """The micro-batch names it with its operator; here nothing is known of its columns."""
+    record, (path,) = cut(planned(**OLD))
+    (tmp_path / path).unlink()
+    assert {} == find_migrations(planned(n=LongType()), record, tmp_path)
+
+
+def test_an_operator_that_is_new_or_gone_has_nothing_to_migrate(cut, tmp_path):
+    """Which operators may be gone is decided elsewhere (G2)."""
+    record, _ = cut(planned(**OLD))
+    other = record.model_copy(update={"vertices": (record.vertices[0].model_copy(update={"vertex": VertexId("x")}),)})
+    assert {} == find_migrations(planned(n=LongType()), other, tmp_path)

@@ -1,0 +1,106 @@
+"""Requests to a running tick: whole files, withdrawn and cleaned, and whatever lies there instead of one."""
+
+import os
+
+import pytest
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import SavepointKind
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Holder
+from jobs.stores.holders import is_alive, this_process
+from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer, SavepointRequest, Unreadable
+from jobs.stores.warehouse import Warehouse
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return the requests of a job whose clock stands still."""
+    return RequestFolder(Warehouse(tmp_path, ProtocolPaths("numbers"), now_ms=lambda: 1_000))
+
+
+def names(tmp_path):
+    """Return what lies in the folder of requests."""
+    return sorted(path.name for path in (tmp_path / "_tidemark/numbers/requests").iterdir())
+
+
+def answer(request, *, asker=None):
+    """Return an answer that says yes."""
+    return SavepointAnswer(
+        request=request, status=AnswerStatus.TAKEN, checkpoint=CheckpointId(7), asker=asker, answered_at_ms=1
+    )
+
+
+def dead():
+    """Return this process as it would be after another boot."""
+    return Holder(host=this_process().host, pid=os.getpid(), started="another boot||1")
+
+
+def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
+    """Whoever looks sees the request as it was written; the answer takes its place."""
+    asked = folder.ask(SavepointKind.DRAIN, this_process())
+    assert (asked,) == folder.waiting()
+    assert SavepointKind.DRAIN is folder.waiting()[0].kind
+    assert folder.answer(answer(asked.request))
+    assert () == folder.waiting()
+    assert 7 == folder.answer_to(asked.request).checkpoint
+    assert [f"{asked.request}.answer.json"] == names(tmp_path)
+
+
+def test_a_withdrawn_request_is_not_answered(folder, tmp_path):
+    """Once the asker has taken it back nobody sees it, and an answer that comes late leaves no file."""
+    asked = folder.ask(SavepointKind.PLAIN, this_process())
+    folder.withdraw(asked.request)
+    assert () == folder.waiting()
+    assert not folder.answer(answer(asked.request))
+    assert [] == names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "EOF"),
+        ("{", "EOF"),
+        ("[]", "Input should be an object"),
+        ('{"format": 2}', "format: Input should be 1"),
+        ("\x00" * 100_000, "expected value"),
+    ],
+)
+def test_what_is_no_request_is_named_so(folder, tmp_path, content, said):
+    """Nonsense, half a file and a newer format are unreadable requests, with what is wrong."""
+    folder.ask(SavepointKind.PLAIN, this_process())
+    (tmp_path / "_tidemark/numbers/requests/nonsense.json").write_text(content)
+    found = [each for each in folder.waiting() if isinstance(each, Unreadable)]
+    assert ["nonsense"] == [each.request for each in found]
+    assert said in found[0].error
+    assert 1 == sum(isinstance(each, SavepointRequest) for each in folder.waiting())
+
+
+def test_a_request_under_another_name_is_unreadable(folder, tmp_path):
+    """A copied request is not taken for the one that it was copied from."""
+    asked = folder.ask(SavepointKind.PLAIN, this_process())
+    requests = tmp_path / "_tidemark/numbers/requests"
+    (requests / f"{asked.request}.json").rename(requests / "another.json")
+    assert f"request {asked.request!r}" in folder.waiting()[0].error
+
+
+def test_names_that_no_request_has_are_left_alone(folder, tmp_path):
+    """Temporary files, folders' names and answers are no requests."""
+    folder.ask(SavepointKind.PLAIN, this_process())
+    for name in (".x.json.1.tmp", "notes.txt", "a b.json", "x.answer.json"):
+        (tmp_path / "_tidemark/numbers/requests" / name).write_text("")
+    assert 1 == len(folder.waiting())
+
+
+def test_only_what_dead_askers_left_is_cleaned(folder, tmp_path):
+    """A living asker's files stay; a dead one's go, and so does an answer of nobody, an hour old."""
+    mine, gone = folder.ask(SavepointKind.PLAIN, this_process()), folder.ask(SavepointKind.PLAIN, dead())
+    answered = [folder.ask(SavepointKind.PLAIN, asker) for asker in (this_process(), dead())]
+    for each in answered:
+        folder.answer(answer(each.request, asker=each.asker))
+    old = tmp_path / "_tidemark/numbers/requests/old.answer.json"
+    old.write_text("")
+    os.utime(old, (-4_000, -4_000))
+    folder.clean(is_alive)
+    assert sorted([f"{mine.request}.json", f"{answered[0].request}.answer.json"]) == names(tmp_path)
+    assert not (tmp_path / "_tidemark/numbers/requests" / f"{gone.request}.json").exists()

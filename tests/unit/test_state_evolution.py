@@ -1,0 +1,125 @@
+"""What a state may become: added, dropped and widened columns, and nothing else (D6)."""
+
+import pytest
+
+from checkpointing.state_evolution import Column, Compatibility, StateSchema, changes, is_wider, verdict
+
+
+def struct(**fields):
+    """Return a struct type."""
+    return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+
+
+def array(element):
+    """Return an array type."""
+    return {"type": "array", "elementType": element}
+
+
+def schema(keys=("k",), /, **columns):
+    """Return a state schema; without types given, all is long."""
+    return StateSchema(tuple(Column(name, kind) for name, kind in columns.items()), keys)
+
+
+WAS = schema(k="string", total="integer", note="string")
+
+
+def test_the_same_columns_in_another_order_are_compatible_as_is():
+    """Columns are found by name; an unknown old key counts as the leading columns."""
+    now = schema(k="string", note="string", total="integer")
+    assert () == changes(WAS, now)
+    assert () == changes(StateSchema(WAS.columns, None), now)
+    assert Compatibility.AS_IS is verdict(())
+
+
+def test_adding_dropping_and_widening_migrate():
+    """Each change is told by column, and none is refused."""
+    found = changes(WAS, schema(k="string", total="long", extra="double"))
+    expected = [
+        "column total was int and is now bigint",
+        "column extra (double) is new, null in old rows",
+        "column note (string) is dropped",
+    ]
+    assert expected == [str(change) for change in found]
+    assert Compatibility.AFTER_MIGRATION is verdict(found)
+
+
+def test_another_type_is_refused_with_the_way_out():
+    """The message names the column, both types, and what can be done."""
+    (found,) = changes(WAS, schema(k="string", total="string", note="string"))
+    assert Compatibility.INCOMPATIBLE is verdict([found])
+    assert str(found) == (
+        "column total was int and is now string: old values might not survive that; keep int, or give the new column "
+        "another name, or give the operator another id and start it without state"
+    )
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (schema(k="string", v="long"), schema(k="long", v="long")),
+        (schema(k="integer", v="long"), schema(k="long", v="long")),
+        (schema(("k",), k="string", v="string"), schema(("k", "v"), k="string", v="string")),
+        (schema(("k", "v"), k="string", v="string"), schema(("k",), k="string")),
+        (schema(("a", "b"), a="string", b="string"), schema(("b", "a"), b="string", a="string")),
+        (StateSchema((Column("a", "string"),), None), schema(("b",), b="string")),
+    ],
+)
+def test_the_key_stays_as_it_is(was, now):
+    """Type, even a wider one, names, order and number: each decides in which key group a row lies."""
+    refused = [change.refused for change in changes(was, now) if change.refused]
+    assert 1 == len(refused)
+    assert "other key groups" in refused[0]
+
+
+WIDER = [
+    ("byte", "short"),
+    ("short", "long"),
+    ("integer", "long"),
+    ("integer", "double"),
+    ("float", "double"),
+    ("date", "timestamp_ntz"),
+    ("decimal(10,2)", "decimal(12,2)"),
+    ("decimal(10,2)", "decimal(12,4)"),
+    ("integer", "decimal(12,2)"),
+    ("long", "decimal(20,0)"),
+    (struct(a="integer"), struct(a="long", b="string")),
+    (struct(a="integer", b="string"), struct(a="integer")),
+    (array(struct(a="float")), array(struct(a="double", b="date"))),
+    (
+        {"type": "map", "keyType": "string", "valueType": "byte"},
+        {"type": "map", "keyType": "string", "valueType": "short"},
+    ),
+]
+
+NOT_WIDER = [
+    ("long", "integer"),
+    ("long", "double"),
+    ("double", "float"),
+    ("integer", "float"),
+    ("date", "timestamp"),
+    ("timestamp_ntz", "timestamp"),
+    ("string", "long"),
+    ("boolean", "integer"),
+    ("decimal(10,2)", "decimal(10,3)"),
+    ("decimal(10,2)", "decimal(12,1)"),
+    ("decimal(5,0)", "long"),
+    ("long", "decimal(19,0)"),
+    ("integer", "decimal(10,2)"),
+    ("string", array("string")),
+    (struct(a="long"), struct(a="integer")),
+    (array("long"), array("integer")),
+    (array("long"), struct(a="long")),
+    ({"type": "map", "keyType": "byte", "valueType": "byte"}, {"type": "map", "keyType": "short", "valueType": "byte"}),
+]
+
+
+@pytest.mark.parametrize(("was", "now"), WIDER)
+def test_widening_loses_no_value(was, now):
+    """Delta's list of widenings, at every depth; fields of a struct come and go as columns do."""
+    assert is_wider(was, now)
+
+
+@pytest.mark.parametrize(("was", "now"), NOT_WIDER)
+def test_what_could_lose_a_value_is_no_widening(was, now):
+    """Narrowing, another kind, a date that would depend on a time zone, the key of a map."""
+    assert not is_wider(was, now)

@@ -1,0 +1,103 @@
+"""Every fact and effect goes through the trace unchanged, and a line that is missing is found."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Vertex, VertexKind
+from checkpointing.identifiers import CheckpointId, Generation, JobName, SplitId, VertexId
+from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.messages import Effect, Fact, NotifyAborted, RowAppended, TimeAdvanced
+from checkpointing.metadata.record import Claim, Holder
+from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, decode, encode, read
+
+MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+def test_a_message_comes_back_as_it_went(kind):
+    """Encoded and decoded, every fact and every effect is itself again, whatever it holds."""
+
+    @given(st.integers(min_value=0), st.from_type(kind))
+    def comes_back(at_ms, message):
+        entry = decode(encode(7, at_ms, message))
+        assert (7, at_ms, message) == (entry.number, entry.at_ms, entry.body)
+        assert type(message) is type(entry.body)
+
+    comes_back()
+
+
+def test_the_start_comes_back_as_it_went():
+    """The set-up from which the door is built survives, configuration and claim included."""
+    source = Vertex(VertexId("numbers"), VertexKind.SOURCE, 1, splits=(SplitId("a"),))
+    holder = Holder(host="h", pid=1, started="s")
+    claim = Claim(
+        generation=Generation(3), holder=holder, first_id=CheckpointId(1), last_id=CheckpointId(9), at_ms=5, nonce="n"
+    )
+    setup = JobSetup(
+        graph=JobGraph((source,), ()),
+        config=CheckpointConfig(every_rows=7),
+        job=JobName("numbers"),
+        claim=claim,
+        at_version=4,
+        rows_per_epoch={source.id: 5},
+        limits=TickLimits(checkpoints=2),
+    )
+    started = TickStarted(setup, 12)
+    assert started == decode(encode(1, 12, started)).body
+
+
+def test_a_reason_is_written_by_its_name():
+    """Rewording a reason's message breaks no old trace."""
+    line = encode(1, 1, NotifyAborted(CheckpointId(3), CheckpointFailureReason.QUALITY, "no"))
+    assert b'"reason":"QUALITY"' in line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format":2,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
+        b'{"format":1,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":2,"number":1,"at_ms":1,"is":"EndTick"}',
+        b'{"format":2,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
+        b'{"format":2,"number":1,"is":"EndTick","body":{}}',
+        b'{"format":2,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+    ],
+)
+def test_what_is_no_entry_is_refused(line):
+    """Anything but an entry of this format raises, with the text that was met."""
+    with pytest.raises(UnreadableTraceError):
+        decode(line)
+
+
+def lines(*bodies):
+    return [encode(number, number * 10, body) for number, body in enumerate(bodies, start=1)]
+
+
+def test_a_line_that_a_crash_cut_off_is_left_out():
+    """A trace ends with its last whole line; a broken line before the end is named by its place."""
+    first, second = lines(TimeAdvanced(1), RowAppended("n", 2))
+    assert [TimeAdvanced(1)] == [entry.body for entry in read([first, second[:-5]])]
+    with pytest.raises(UnreadableTraceError, match="line 1"):
+        list(read([b"nonsense\n", first]))
+
+
+@pytest.mark.parametrize(("kept", "place"), [((0, 2), "line 2"), ((1, 2), "line 1"), ((0, 2, 1), "line 2")])
+def test_a_line_that_is_missing_or_out_of_place_is_named(kept, place):
+    """Lines are numbered: none can be dropped or swapped unnoticed."""
+    written = lines(TimeAdvanced(1), TimeAdvanced(2), TimeAdvanced(3))
+    with pytest.raises(UnreadableTraceError, match=place):
+        list(read([written[index] for index in kept]))
+
+
+def test_time_never_goes_back():
+    """A line of an earlier time than the one above it is named."""
+    with pytest.raises(UnreadableTraceError, match="line 2 is of 10 ms"):
+        list(read([encode(1, 20, TimeAdvanced(1)), encode(2, 10, TimeAdvanced(2))]))
