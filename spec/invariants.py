@@ -15,12 +15,14 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, T
 from checkpointing.messages import TickOutcome
 from spec import model
 from spec.alignment import misaligned
+from spec.channel_order import disordered
 from spec.cut_contents import expected, first_cuts, held, in_flight, other_files, positions, repeated_keys, shown
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
     CutWritten,
     DoorBroke,
+    DoorStarted,
     Event,
     FileMissed,
     FilesDiscarded,
@@ -138,6 +140,7 @@ def fifo(history: History) -> Iterator[str]:
     """A vertex meets the rows of a channel in the order in which they were sent, across restores too."""
     for event in _of(history, OrderBroken):
         yield f"{event.vertex}: {event.what}"
+    yield from disordered(history)
 
 
 # ------------------------------------------------------------------ commit
@@ -201,14 +204,18 @@ def published_completely(history: History) -> Iterator[str]:
 
 @_named("one-generation")
 def one_generation(history: History) -> Iterator[str]:
-    """Claims' generations never fall, and only the newest one commits."""
-    newest = Generation(0)
+    """Claims' generations never fall, no two doors have the same one, and only the newest one commits."""
+    newest, started = Generation(0), set[Generation]()
     for event in history.events:
+        if isinstance(event, DoorStarted):
+            if event.generation in started:
+                yield f"two doors were started as generation {event.generation}"
+            started.add(event.generation)
         if isinstance(event, JobClaimed):
             if event.claim.generation < newest:
                 yield f"generation {event.claim.generation} claimed after generation {newest}"
             newest = max(newest, event.claim.generation)
-        elif isinstance(event, RowCommitted) and event.record.generation != newest:
+        if isinstance(event, RowCommitted) and event.record.generation != newest:
             yield f"generation {event.record.generation} committed {event.record.checkpoint}, {newest} holds the job"
 
 

@@ -67,7 +67,10 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A fully acknowledged checkpoint that waits for its turn; its parent is known when that comes."""
+    """A fully acknowledged checkpoint that waits for its turn; its parent is known when that comes.
+
+    `statistics.rows` counts what the sources sent in this tick; in its row it counts from the parent's barrier on.
+    """
 
     checkpoint: CheckpointId
     vertices: tuple[VertexRecord, ...]
@@ -154,6 +157,10 @@ class TwoPhaseCommit:
         self._graph = graph
         self._identity = identity
         self._parent = parent
+        self._parent_rows = 0
+        """Rows that the sources had sent in this tick at the parent's barrier."""
+        self._rows = 0
+        """The same at the barrier of the row that is being appended."""
         self._versions = dict(versions)
         self._at_version = at_version
         self._state = CommitState.IDLE
@@ -292,7 +299,7 @@ class TwoPhaseCommit:
 
     def _finalise(self, draft: Draft) -> tuple[CommitEffect, ...]:
         self._state = CommitState.FINALISING
-        self._record = self._compose(draft)
+        self._record, self._rows = self._compose(draft), draft.statistics.rows
         return (AppendRow(self._record, self._at_version, draft.subsumed),)
 
     def _compose(self, draft: Draft) -> CheckpointRecord:
@@ -308,7 +315,9 @@ class TwoPhaseCommit:
             max_parallelism=self._identity.max_parallelism,
             vertices=draft.vertices,
             tables=net_tables(self._graph, by_vertex, self._parent, self._versions),
-            statistics=draft.statistics.model_copy(update={"committed_ms": self._now_ms}),
+            statistics=draft.statistics.model_copy(
+                update={"committed_ms": self._now_ms, "rows": draft.statistics.rows - self._parent_rows}
+            ),
         )
 
     def _appended(self, fact: RowAppended) -> tuple[CommitEffect, ...]:
@@ -319,7 +328,7 @@ class TwoPhaseCommit:
         if record.kind is RowKind.SAVEPOINT:
             self._record, self._state = None, CommitState.IDLE
             return (Saved(record), *self._start())
-        self._parent = record
+        self._parent, self._parent_rows = record, self._rows
         self._notes = ()
         todo = publications(record)
         self._unpublished = frozenset(each.table for each in todo)

@@ -122,8 +122,11 @@ class SharedStateRegistry:
             self._unclaimed_up_to = max(checkpoint, self._unclaimed_up_to or checkpoint)
 
     def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
-        """Forget what no checkpoint from `lowest` on has used; unclaimed files are forgotten, not deleted."""
-        unused = [key for key, entry in self._entries.items() if entry.last_used_by < lowest]
+        """Forget what no checkpoint from `lowest` on has used; unclaimed files are forgotten, not deleted.
+
+        In order of key, so that a registry that took over a snapshot deletes in the same order.
+        """
+        unused = sorted(key for key, entry in self._entries.items() if entry.last_used_by < lowest)
         dropped = [self._entries.pop(key) for key in unused]
         return Unregistered(
             discarded=tuple(entry.handle for entry in dropped if not self._is_unclaimed(entry)),

@@ -208,11 +208,12 @@ class JobDoor:
 
     def _work(self) -> None:
         """Give every idle vertex work and every split with credit a poll; then see whether the tick ends."""
-        if self._job.readers.counted_rows_reached:
+        if self._job.readers.barrier_due:
+            self._job.readers.barrier_asked()
             self._request_checkpoint()
         self._poll_sources()
         self._run_vertices()
-        if self._decide_end() is Next.CHECKPOINT:
+        if self._decide_end() is Next.CHECKPOINT and not self._job.ending.requested:
             self._request_checkpoint()
             self._run_vertices()
         self._tell_wake()
@@ -225,8 +226,8 @@ class JobDoor:
         self._job.settle()
 
     def _request_checkpoint(self) -> None:
-        if not self._job.ending.requested and not self._job.ending.suspending:
-            self._job.ending.requested = True
+        if not self._job.ending.suspending:
+            self._job.ending.requested += 1
             self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
             self._job.settle()
 

@@ -26,8 +26,8 @@ class Ending:
         self._stop: StopKind | None = None
         self._failure: EndTick | None = None
         self.over = False
-        self.requested = False
-        """A checkpoint that this tick wanted (rows, quota, end) is on its way."""
+        self.requested = 0
+        """Checkpoints that this tick wanted (rows, quota, end) and that have not ended."""
         self.suspending = False
         """A savepoint of a stop is on its way: it alone ends the tick."""
         self.suspended = False

@@ -39,7 +39,7 @@ class EpochLog:
         self._work: dict[VertexId, _Work] = {}
 
     def triggered(self, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
-        """The sources were told; `rows` came since the barrier before."""
+        """The sources were told; `rows` they had sent in this tick."""
         self._epochs[checkpoint] = _Epoch(now_ms, rows)
 
     def worked(self, fact: MicroBatchFinished, rows_in: int) -> None:

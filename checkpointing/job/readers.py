@@ -59,6 +59,7 @@ class SourceReaders:
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
         self._turn = 0
+        self._asked = False
         self.stopped = False
         """Set when the tick is to end: nothing more is read."""
         self.ended = False
@@ -101,14 +102,15 @@ class SourceReaders:
         return any(self._budget(split.subtask.vertex) <= 0 for split in waiting)
 
     @property
-    def counted_rows_reached(self) -> bool:
-        """Whether the epoch has the rows after which a checkpoint is due (A11)."""
+    def barrier_due(self) -> bool:
+        """Whether the epoch has the rows after which a checkpoint is due (A11), and none was asked for yet."""
         every = self._pacing.every_rows
-        return every is not None and self._counted_rows() >= every
+        return every is not None and not self._asked and self._counted_rows() >= every
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the canonical state."""
-        return (tuple(self._splits.values()), tuple(self._rows.items()), self._turn, self.stopped, self.ended)
+        rows = tuple(self._rows.items())
+        return (tuple(self._splits.values()), rows, self._turn, self._asked, self.stopped, self.ended)
 
     # -------------------------------------------------------------- facts
 
@@ -131,12 +133,15 @@ class SourceReaders:
         """The barrier of a stop is sent: nothing is read behind it, the next tick reads on from there."""
         self.stopped = self.ended = True
 
-    def barrier_sent(self) -> int:
-        """Begin the next epoch; return the rows of the one that ended."""
-        rows = self.rows
-        self._before_barrier += rows
+    def barrier_asked(self) -> None:
+        """The checkpoint that is due was asked for: its barrier comes when the coordinator lets it."""
+        self._asked = True
+
+    def barrier_sent(self) -> None:
+        """Begin the next epoch."""
+        self._asked = False
+        self._before_barrier += self.rows
         self._rows = dict.fromkeys(self._rows, 0)
-        return rows
 
     # -------------------------------------------------------------- decisions
 

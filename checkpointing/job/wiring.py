@@ -188,7 +188,8 @@ class Wiring:
         subtask = _subtask(effect.task)
         barrier = barrier_for(effect.checkpoint, effect.properties, self.setup.config, self.now_ms)
         if not self.drafts.knows(effect.checkpoint):
-            self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.barrier_sent())
+            self.readers.barrier_sent()
+            self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.rows_sent)
             self.drafts.begun(effect.checkpoint, self.readers.rows_sent)
         if effect.properties.is_synchronous:
             self.readers.end()
@@ -217,7 +218,7 @@ class Wiring:
 
     def _request_succeeded(self, effect: told.RequestSucceeded) -> None:
         if effect.request == OWN_REQUEST:
-            self.ending.requested = False
+            self.ending.requested -= 1
             return
         answer, kind = self.savepoints.taken(effect.request, effect.checkpoint)
         self.effects.append(answer)
@@ -230,7 +231,7 @@ class Wiring:
             if kind is not SavepointKind.PLAIN:
                 self._stop_failed(effect)
             return
-        self.ending.requested = False
+        self.ending.requested -= 1
         if effect.reason.pre_flight or effect.reason is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE:
             self.ending.failed(effect.reason, effect.message or effect.reason.message)
 

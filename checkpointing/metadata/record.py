@@ -122,7 +122,7 @@ class Statistics(_Persisted):
     triggered_ms: int
     committed_ms: int
     rows: int
-    """Rows that the sources sent in this epoch."""
+    """Rows that the sources sent between the barrier of the parent and this one, those of failed checkpoints too."""
     vertices: tuple[VertexStatistics, ...] = ()
     verdicts: tuple[str, ...] = ()
     """The suites' verdicts, JSON as the judge gave them (J3)."""

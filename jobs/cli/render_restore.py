@@ -7,9 +7,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from jobs.cli.quantities import count, plural, size
+from jobs.cli.render_timeline import describe_position
 from jobs.runtime.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
-
-_POSITION_MAX = 60
 
 
 def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:
@@ -41,7 +40,7 @@ def _splits(splits: tuple[SplitPlan, ...]) -> Grid:
 def _position(position: str | None) -> str:
     if position is None:
         return "the start (new)"
-    return position if len(position) <= _POSITION_MAX else f"{position[: _POSITION_MAX - 1]}…"
+    return describe_position(position)
 
 
 def _states(vertices: tuple[StatePlan, ...]) -> Grid:

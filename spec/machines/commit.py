@@ -60,7 +60,7 @@ class Luck(Enum):
     REFUSED = "refused"
 
 
-_luck = st.sampled_from([Luck.WELL] * 5 + [Luck.REPLY_LOST, Luck.WRITE_LOST, Luck.REFUSED])
+_luck = st.sampled_from([Luck.WELL, Luck.WELL, Luck.REPLY_LOST, Luck.WELL, Luck.WRITE_LOST, Luck.REFUSED])
 
 
 @dataclass(slots=True)
@@ -280,7 +280,7 @@ class CommitMachine(RuleBasedStateMachine):
                     expect(told, "told-truly", f"{record.checkpoint} is told complete without a cut")
                     life.staged = [file for file in life.staged if file.after >= record.checkpoint]
                 case Declined(checkpoint):
-                    self.world.declined.add(checkpoint)
+                    self.world.decline(checkpoint)
                 case Ended():
                     life.over = True
                 case _:

@@ -87,6 +87,12 @@ class CommitWorld:
         """Record a cut; the first one stays."""
         self.cuts.setdefault(checkpoint, versions)
 
+    def decline(self, checkpoint: CheckpointId) -> None:
+        """Note that a coordinator holds this checkpoint for failed."""
+        self.declined.add(checkpoint)
+        committed = [row.checkpoint for row in self.rows if isinstance(row, CheckpointRecord)]
+        expect(checkpoint not in committed, "no-commit-after-abort", f"{checkpoint} is declined, but it is committed")
+
     # -------------------------------------------------------------- the reference
 
     def checkpoints(self) -> list[CheckpointRecord]:
@@ -116,6 +122,7 @@ class CommitWorld:
             expect(shown in at, "visible-after-commit", f"{name} shows {shown}, which is not committed")
             self._is_exact(name, len(versions) - 1, at[shown], f"{name} shows {shown}")
         for checkpoint, versions_at in self.cuts.items():
+            expect(checkpoint in at, "visible-after-commit", f"cut {checkpoint} is recorded, it is not committed")
             for name, version in versions_at.items():
                 self._is_exact(name, version, at[checkpoint], f"cut {checkpoint} of {name}")
 

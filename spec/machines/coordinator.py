@@ -60,8 +60,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.open(0, 1, 1, None, bystanders=False)
 
     @initialize(
-        tolerable=st.sampled_from([0, 1, 2, None]),
-        concurrent=st.sampled_from([1, 2, 3, None]),
+        tolerable=st.sampled_from([1, 0, 1, 2, None]),
+        concurrent=st.sampled_from([2, 1, 3, None]),
         retained=st.integers(1, 3),
         timeout_ms=st.sampled_from([None, 300]),
         bystanders=st.booleans(),
@@ -122,6 +122,27 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self._answer_one()
         if hear:
             self.take_snapshots(adds=True, drops=False)
+
+    @rule(properties=_PROPERTIES, reason=_DECLINES)
+    def fail(self, properties: CheckpointProperties, reason: Reason) -> None:
+        """Ask, let all stores and bystanders answer at once, and let a task decline."""
+        self.trigger(properties, hear=False)
+        if self.triggered:
+            self._tell(told.TaskDeclined(JOB, TASKS[0], self.triggered[-1], reason))
+
+    @precondition(lambda self: self.triggered)
+    @rule()
+    def complete_newest(self) -> None:
+        """All tasks have passed every barrier; what they say of the newest comes first, and it is committed."""
+        for task in TASKS:
+            while self._take_snapshot(task, adds=True, drops=True):
+                pass
+        newest = self.triggered[-1]
+        for message in [each for each in self.messages if each.checkpoint == newest]:
+            self.messages.remove(message)
+            self._tell(message)
+        if self.commits:
+            self.answer_commit(told.CommitSucceeded)
 
     @rule(steps=st.integers(1, 12))
     def go_well(self, steps: int) -> None:
@@ -228,12 +249,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
         return True
 
     @precondition(lambda self: self.messages)
-    @rule(pick=_pick, again=st.sampled_from([False, False, True]), job=st.sampled_from([JOB, JOB, JOB, "other"]))
-    def acknowledge(self, pick: int, again: bool, job: str) -> None:  # noqa: FBT001
-        """An acknowledgement arrives, perhaps not for the last time, perhaps at another job's coordinator."""
+    @rule(pick=_pick, times=st.sampled_from([1, 1, 2]), job=st.sampled_from([JOB, JOB, JOB, "other"]))
+    def acknowledge(self, pick: int, times: int, job: str) -> None:
+        """An acknowledgement arrives, perhaps twice, perhaps at another job's coordinator."""
         place = pick % len(self.messages)
-        message = self.messages[place] if again or job != JOB else self.messages.pop(place)
-        self._tell(replace(message, job=job, metrics=SnapshotMetrics(pick, pick, pick)))
+        message = self.messages[place] if job != JOB else self.messages.pop(place)
+        for _ in range(times):
+            self._tell(replace(message, job=job, metrics=SnapshotMetrics(pick, pick, pick)))
 
     @rule(pick=_pick)
     def acknowledge_as_stranger(self, pick: int) -> None:
@@ -353,7 +375,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif self.deletions:
             self.answer_deletion()
         elif self.messages:
-            self.acknowledge(0, again=False, job=JOB)
+            self.acknowledge(0, 1, JOB)
         else:
             return any([self._take_snapshot(task, adds=True, drops=False) for task in TASKS])
         return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
@@ -23,6 +23,11 @@ _COUNTED = {
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 }
 _FATAL = {Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED}
+
+
+def _is_plain(properties: CheckpointProperties) -> bool:
+    """Return whether it is a savepoint after which the job goes on: it is told to nobody and ends nothing."""
+    return properties.kind is SnapshotKind.SAVEPOINT
 
 
 class Fate(Enum):
@@ -170,7 +175,7 @@ class CoordinatorModel:
         return {checkpoint} if self.fate(checkpoint) is Fate.COMMITTING else set()
 
     def _older(self, checkpoint: CheckpointId, waiting: set[CheckpointId]) -> set[CheckpointId]:
-        if not self._committing(checkpoint) or not self.checkpoints[checkpoint].properties.commits:
+        if not self._committing(checkpoint) or _is_plain(self.checkpoints[checkpoint].properties):
             return set()
         return {n for n in waiting if n < checkpoint and not self.checkpoints[n].properties.is_savepoint}
 
@@ -257,7 +262,7 @@ class CoordinatorModel:
                 self._ended(effect)
             case told.NotifyComplete():
                 known = self.checkpoints[effect.checkpoint]
-                truly = known.fate is Fate.COMPLETED and known.properties.commits
+                truly = known.fate is Fate.COMPLETED and not _is_plain(known.properties)
                 expect(truly, "told-truly", f"{effect} of {known.fate}")
             case told.RequestSucceeded() | told.RequestFailed():
                 self._answers(effect)

@@ -68,7 +68,7 @@ MODES: Mapping[str, Mode] = {
     "at_least_once": Mode(changed(mode=CheckpointingMode.AT_LEAST_ONCE), ahead_of_its_barrier),
     "unaligned": Mode(changed(unaligned=True), half_published_in_flight),
     "alternating": Mode(changed(unaligned=True, alignment_timeout_ms=500), half_published_in_flight),
-    "concurrent": Mode(changed(max_concurrent=2, interval_ms=300), half_published),
+    "concurrent": Mode(changed(max_concurrent=2), half_published),
     "buffering": Mode(changed(max_alignment_bytes=4_000, every_rows=200), half_published_after_a_decline),
 }
 

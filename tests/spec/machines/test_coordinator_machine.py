@@ -7,13 +7,11 @@ import pytest
 
 from checkpointing.coordinator.completed import CompletedCheckpointStore, StoreChange
 from checkpointing.coordinator.completion import Completion
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.failure_policy import FailurePolicy
-from checkpointing.coordinator.messages import AcknowledgeResult, CommitCheckpoint, RequestSucceeded
+from checkpointing.coordinator.messages import AcknowledgeResult, RequestSucceeded
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.request_decider import RequestDecider
 from checkpointing.coordinator.shared_state import SharedStateRegistry, Unregistered
-from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
@@ -157,22 +155,13 @@ def give_an_old_id(monkeypatch):
 
 
 def let_statistics_steer(monkeypatch):
-    real = StatisticsTracker.measured
-    waiting = []
+    real = Completion._notify_complete
 
-    def measured(self, checkpoint, task, metrics):
-        waiting.append(metrics)
-        return real(self, checkpoint, task, metrics)
+    def notify(self, pending, subsumed):
+        if len(self._books.statistics.history()) <= 1:
+            real(self, pending, subsumed)
 
-    monkeypatch.setattr(StatisticsTracker, "measured", measured)
-    acknowledge = CheckpointCoordinator.step
-
-    def step(self, fact):
-        effects = acknowledge(self, fact)
-        slow = self._books.settings.history_max > 1 and waiting and waiting.pop().total_bytes > 0
-        return tuple(e for e in effects if not (slow and isinstance(e, CommitCheckpoint))) if slow else effects
-
-    monkeypatch.setattr(CheckpointCoordinator, "step", step)
+    monkeypatch.setattr(Completion, "_notify_complete", notify)
 
 
 def forget_the_queue_on_restore(monkeypatch):

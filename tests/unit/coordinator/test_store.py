@@ -148,3 +148,14 @@ def test_a_store_that_is_not_durable_ends_with_a_suspension():
         change = store.shut_down(JobStatus.SUSPENDED)
         assert cleaned == [checkpoint.id for checkpoint in change.cleaned]
         assert () == change.shared
+
+
+def test_a_restored_registry_lets_files_go_in_the_same_order():
+    """The order of deletion is that of the keys: a snapshot need not remember who came first."""
+    first, second = SharedStateRegistry(), SharedStateRegistry()
+    for key in ("b", "c", "a", "d"):
+        first.register(key, key, CheckpointId(1))
+    second.restore(first.snapshot())
+    expected = ("a", "b", "c", "d")
+    assert expected == first.unregister_unused(CheckpointId(2)).discarded
+    assert expected == second.unregister_unused(CheckpointId(2)).discarded

@@ -34,7 +34,7 @@ def test_an_epoch_holds_exactly_the_rows_it_should(seed):
     own = readers(every_rows=50, counted=frozenset({"flights"}), slice_rows_max=random.choice([1, 7, 100]))
     for _ in range(3):
         sent, waiting = 0, []
-        while not own.counted_rows_reached:
+        while not own.barrier_due:
             waiting += own.polls(0, ALL)
             poll = waiting.pop(random.randrange(len(waiting)))
             rows = random.randint(1, poll.max_rows)
@@ -45,6 +45,18 @@ def test_an_epoch_holds_exactly_the_rows_it_should(seed):
         own.barrier_sent()
         for poll in waiting:
             own.found_idle(poll.source, poll.split, -1_000)
+
+
+def test_a_barrier_is_due_once_an_epoch():
+    """Asked for, it is not due again, however long the coordinator lets it wait; the next epoch has its own."""
+    own = readers(every_rows=5)
+    for epoch in range(2):
+        for poll in list(own.polls(epoch, ALL)):
+            answer(own, poll, poll.max_rows)
+        assert own.barrier_due
+        own.barrier_asked()
+        assert not own.barrier_due
+        own.barrier_sent()
 
 
 def test_a_cap_holds_for_its_source_alone():
@@ -130,7 +142,7 @@ def test_rows_sent_counts_over_barriers():
     for rows in (3, 4):
         answer(own, next(iter(own.polls(0, lambda subtask: subtask == SubtaskId("weather", 0)))), rows)
         assert rows == own.rows
-        assert rows == own.barrier_sent()
+        own.barrier_sent()
     assert (0, 7) == (own.rows, own.rows_sent)
 
 

@@ -1,0 +1,94 @@
+"""Order of channels on any run: a vertex runs over the segments of a channel in the order in which they were sent.
+
+Told by who sent which segment and who ran over it, as `alignment` is, so traces of real runs are judged too.
+What the restored cut held in flight on a channel comes first, in its own order. This holds in every mode:
+an unaligned barrier overtakes segments, it does not change their order.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import EdgeId, VertexId
+from spec.history import DoorStarted, History, SegmentSent, SegmentsRun
+
+Unit = SourceSlice | str
+"""What is in order: a slice of a source, or the path of a file."""
+
+
+@dataclass(slots=True)
+class _Door:
+    """What one generation's door sent: each unit's channel and its place there."""
+
+    graph: JobGraph
+    places: dict[tuple[EdgeId, Unit], tuple[int, int]] = field(default_factory=dict)
+    """(edge, unit) -> (the sender's subtask, its place on that channel)."""
+    outputs: Counter[tuple[VertexId, int]] = field(default_factory=Counter)
+    """(vertex, micro-batch) -> how many of its subtasks have handed on what they wrote."""
+    reached: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
+    """The place that the reader of a channel has reached."""
+
+    def sends(self, edge: EdgeId, sender: int, segment: Segment) -> None:
+        """Note a segment at the end of a channel."""
+        for unit in _units(segment):
+            self.places.setdefault((edge, unit), (sender, len(self.places)))
+
+    def sent(self, event: SegmentSent) -> None:
+        """Note a segment on every edge that leaves the vertex."""
+        segment = event.segment
+        if isinstance(segment, SourceSlice):
+            sender = self.graph.vertex(event.vertex).splits.index(segment.split)
+        else:
+            sender = self.outputs[event.vertex, event.micro_batch]
+            self.outputs[event.vertex, event.micro_batch] += 1
+        for edge in self.graph.edges:
+            if edge.upstream == event.vertex:
+                self.sends(edge, sender, segment)
+
+    def runs(self, edge: EdgeId, segment: Segment) -> Iterator[str]:
+        """Take what a micro-batch ran over; yield what comes behind something that was sent later."""
+        for unit in _units(segment):
+            sender, place = self.places.get((edge, unit), (0, -1))
+            if 0 <= place < self.reached.get((edge, sender), 0):
+                what = unit if isinstance(unit, str) else f"{unit.split} {unit.start}..{unit.end}"
+                yield f"{edge.upstream} -> {edge.downstream}: {what} was run over after what was sent later"
+            self.reached[edge, sender] = max(place, self.reached.get((edge, sender), 0))
+
+
+def disordered(history: History) -> Iterator[str]:
+    """Yield every segment that a vertex ran over behind one that its channel had sent later."""
+    doors: dict[int, _Door] = {}
+    for event in history.events:
+        match event:
+            case DoorStarted():
+                doors[event.generation] = _opened(event)
+            case SegmentSent():
+                doors[event.generation].sent(event)
+            case SegmentsRun():
+                for entry in event.inputs:
+                    edge = EdgeId(entry.upstream, event.vertex, entry.input)
+                    for segment in entry.segments:
+                        yield from doors[event.generation].runs(edge, segment)
+            case _:
+                pass
+
+
+def _opened(event: DoorStarted) -> _Door:
+    """Begin with what the restored cut holds in flight; its channel may now be another subtask's."""
+    door = _Door(event.graph)
+    for vertex in event.restored.vertices if event.restored else ():
+        for snapshot in vertex.subtasks:
+            for held in snapshot.in_flight:
+                senders = event.graph.vertex(held.channel.edge.upstream).parallelism
+                for segment in held.segments:
+                    door.sends(held.channel.edge, held.channel.subtask % senders, segment)
+    return door
+
+
+def _units(segment: Segment) -> Iterator[Unit]:
+    if isinstance(segment, SourceSlice):
+        yield segment
+    else:
+        yield from (file.path for file in segment.files)

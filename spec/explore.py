@@ -1,0 +1,233 @@
+"""Explores small worlds to the end: `python -m spec.explore --world small`.
+
+Two sources, a join, a sink, two checkpoints in flight, one crash: every order in which answers, timers and the
+crash may come, on the real doors, breadth first. Equal states are met once. Each step that the stores can tell
+is judged by the invariants; every path must end caught up. Ends with the count of states and transitions.
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Final
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import SplitId
+from checkpointing.messages import TickOutcome
+from spec.cut_contents import expected, first_cuts, held, shown
+from spec.explore_branching import branch, digest
+from spec.explore_job import DrivenJob, SmallJob, join_graph
+from spec.history import (
+    CutWritten,
+    DoorBroke,
+    FileMissed,
+    FilesDiscarded,
+    History,
+    OrderBroken,
+    RowCommitted,
+    TableChanged,
+    TickOver,
+)
+from spec.invariants import Violation, violations
+from spec.model import differences
+from spec.pipeline import MAX_PARALLELISM, ORDERS_TABLE, PAYMENTS_TABLE
+
+BAR_WIDTH: Final = 40
+SHOW_EVERY: Final = 200
+_TELLING = (RowCommitted, CutWritten, TableChanged, FileMissed, FilesDiscarded, OrderBroken, TickOver, DoorBroke)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallWorld:
+    """What may happen in a world: how many rows there are, timers fire, ticks crash."""
+
+    orders: int
+    payments: int
+    slice_rows: int
+    timers: int
+    crashes: int
+    unaligned: bool = False
+
+    def job(self) -> SmallJob:
+        """Return the job that is driven."""
+        config = CheckpointConfig(
+            interval_ms=100,
+            timeout_ms=600_000,
+            max_concurrent=1 if self.unaligned else 2,
+            tolerable_failures=100,
+            slice_rows_max=self.slice_rows,
+            max_parallelism=MAX_PARALLELISM,
+            unaligned=self.unaligned,
+        )
+        rows = {SplitId("a"): self.orders, SplitId("c"): self.payments}
+        return SmallJob(graph=join_graph(), config=config, rows=rows)
+
+
+WORLDS: Final = {
+    "small": SmallWorld(orders=1, payments=3, slice_rows=3, timers=2, crashes=1),
+    "medium": SmallWorld(orders=2, payments=4, slice_rows=2, timers=2, crashes=1),
+    "unaligned": SmallWorld(orders=2, payments=4, slice_rows=2, timers=2, crashes=1, unaligned=True),
+}
+
+
+@dataclass(slots=True)
+class State:
+    """A state of the world, and how it was reached."""
+
+    driven: DrivenJob
+    timers: int
+    crashes: int
+    path: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Exploration:
+    """What was found; `violations` with the path that led there."""
+
+    states: int = 0
+    transitions: int = 0
+    merged: int = 0
+    ended: int = 0
+    seconds: float = 0.0
+    complete: bool = False
+    violations: list[tuple[Violation, tuple[str, ...]]] = field(default_factory=list)
+
+
+def explore(world: SmallWorld, *, states_max: int | None = None, show: bool = False) -> Exploration:
+    """Explore breadth first, to the end, to `states_max` states, or to the first path that breaks an invariant."""
+    found, began = Exploration(), perf_counter()
+    driven = DrivenJob(world.job())
+    driven.start()
+    queue = deque([State(driven, world.timers, world.crashes)])
+    seen = {_digest(queue[0])}
+    while queue and not found.violations and (states_max is None or found.states < states_max):
+        state = queue.popleft()
+        found.states += 1
+        for after in _after(state, found):
+            found.transitions += 1
+            mark = _digest(after)
+            if mark in seen:
+                found.merged += 1
+                continue
+            seen.add(mark)
+            queue.append(after)
+        if show and found.states % SHOW_EVERY == 0:
+            _progress(found, len(queue))
+    found.complete = not queue and not found.violations
+    found.seconds = perf_counter() - began
+    return found
+
+
+def _digest(state: State) -> int:
+    driven = state.driven
+    parts = (driven.door, driven.world, driven.generation, ("left", state.timers, state.crashes), driven.end)
+    return hash((digest(parts), digest(driven.outstanding)))
+
+
+# ------------------------------------------------------------------ what may come next
+
+
+def _after(state: State, found: Exploration) -> Iterator[State]:
+    """Yield every state that one more fact leads to; a state without any must be an end."""
+    if state.driven.end is not None:
+        found.ended += 1
+        if state.driven.end.outcome is not TickOutcome.CAUGHT_UP:
+            found.violations.append((Violation("doors-hold", f"the tick ended {state.driven.end}"), state.path))
+        return
+    steps = list(_steps(state))
+    if not steps:
+        found.violations.append((Violation("no-deadlock", "nothing may come next"), state.path))
+    for name, timers, crashes in steps:
+        after = State(branch(state.driven), timers, crashes, (*state.path, name))
+        events = len(after.driven.world.history.events)
+        try:
+            _take(after.driven, name)
+        except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
+            after.driven.world.history.add(DoorBroke(after.driven.generation, f"{type(error).__name__}: {error}"))
+        found.violations.extend((broken, after.path) for broken in _judge(after.driven.world.history, events))
+        yield after
+
+
+def _steps(state: State) -> Iterator[tuple[str, int, int]]:
+    for place in range(len(state.driven.outstanding)):
+        yield f"answer {place}", state.timers, state.crashes
+    if state.timers and state.driven.wake_at_ms() is not None:
+        yield "fire", state.timers - 1, state.crashes
+    if state.crashes:
+        for come_true in range(2 ** len(state.driven.last_wishes())):
+            yield f"crash {come_true}", state.timers, state.crashes - 1
+
+
+def _take(driven: DrivenJob, name: str) -> None:
+    match name.split():
+        case ["answer", place]:
+            driven.answer(int(place))
+        case ["crash", come_true]:
+            driven.crash(int(come_true))
+            driven.start()
+        case _:
+            driven.fire()
+
+
+def replay(world: SmallWorld, path: tuple[str, ...]) -> DrivenJob:
+    """Return the job at the end of a path."""
+    driven = DrivenJob(world.job())
+    driven.start()
+    for name in path:
+        _take(driven, name)
+    return driven
+
+
+# ------------------------------------------------------------------ judging
+
+
+def _judge(history: History, since: int) -> Iterator[Violation]:
+    """Judge a step that the stores can tell; what only the door knows is judged when it tells."""
+    if not any(isinstance(event, _TELLING) for event in history.events[since:]):
+        return
+    yield from violations(history, contents=False)
+    yield from _contents(history)
+
+
+def _contents(history: History) -> Iterator[Violation]:
+    """Compare the newest cut and its state with the replay of the sources; this graph has no tables before the join."""
+    for record, cut in first_cuts(history):
+        due = expected(history, record)
+        padded = replace(cut, active=(*cut.active, (ORDERS_TABLE, frozenset()), (PAYMENTS_TABLE, frozenset())))
+        tables = replace(shown(history, padded, due), orders=due.orders, payments=due.payments)
+        yield from (Violation("cut-is-exact", what) for what in differences(due, tables))
+        yield from (Violation("state-is-exact", what) for what in differences(due, held(history, record, due)))
+
+
+# ------------------------------------------------------------------ the command
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Explore the world that the command line names; return 0 if nothing was broken."""
+    parser = ArgumentParser(prog="python -m spec.explore", description=__doc__)
+    parser.add_argument("--world", choices=list(WORLDS), default="small")
+    parser.add_argument("--states", type=int, default=None, help="stop after so many states")
+    options = parser.parse_args(arguments)
+    found = explore(WORLDS[options.world], states_max=options.states, show=sys.stderr.isatty())
+    for broken, path in found.violations[:3]:
+        sys.stdout.write(f"\n{broken}\n  {' | '.join(path)}\n")
+    rate = int(found.transitions / found.seconds) if found.seconds else 0
+    how = "explored to the end" if found.complete else "not explored to the end"
+    sys.stdout.write(
+        f"\n{options.world}: {found.states} states, {found.transitions} transitions ({found.merged} merged, {rate} a "
+        f"second), {found.ended} ends, {len(found.violations)} violations, {found.seconds:.1f} s, {how}\n"
+    )
+    return 1 if found.violations else 0
+
+
+def _progress(found: Exploration, waiting: int) -> None:
+    filled = BAR_WIDTH * found.states // (found.states + waiting)
+    bar = "#" * filled + "." * (BAR_WIDTH - filled)
+    sys.stderr.write(f"\r[{bar}] {found.states} states, {waiting} waiting, {found.transitions} transitions")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,168 @@
+"""Branching a running job: an independent copy of all that can change, and a digest that equal states share.
+
+`copy.deepcopy` also copies what never changes, and takes many times as long. The digest leaves out statistics,
+which never steer, and the past: two ways into the same state are one state.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.job.epochs import EpochLog
+from checkpointing.messages import AppendRow
+from checkpointing.metadata.record import CheckpointRecord
+from spec.history import History
+
+_T = TypeVar("_T")
+_Memo = dict[int, object]
+_PLAIN = (str, int, float, bytes, type(None), frozenset, tuple, range, type, Enum, BaseModel)
+_PLAIN += (FunctionType, BuiltinFunctionType)
+_HASHED = frozenset({str, int, float, bool, type(None)})
+_LEFT_OUT = (StatisticsTracker, EpochLog, History, MethodType)
+
+
+def branch(value: _T) -> _T:
+    """Return a copy that shares with the original only what never changes; what is one object stays one."""
+    return _branch(value, {})  # type: ignore[return-value]
+
+
+def digest(values: Iterable[object]) -> int:
+    """Return a number that equal states share, whatever the order of the values."""
+    return hash(frozenset(_digest(value, {}) for value in values))
+
+
+@cache
+def _never_changes(kind: type) -> bool:
+    frozen = is_dataclass(kind) and bool(getattr(kind, "__dataclass_params__").frozen)  # noqa: B009 - not typed
+    return frozen or issubclass(kind, _PLAIN)
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """Return the slots of a type and of its bases; attributes in `__dict__` come besides."""
+    slots = (getattr(base, "__slots__", ()) for base in kind.__mro__)
+    return tuple(name for names in slots for name in ((names,) if isinstance(names, str) else names))
+
+
+# ------------------------------------------------------------------ copying
+
+
+def _branch(value: object, memo: _Memo) -> object:
+    kind = type(value)
+    if _never_changes(kind):
+        return value
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    copier = _COPIERS.get(kind, _branch_object)
+    return copier(value, memo)
+
+
+def _branch_object(value: object, memo: _Memo) -> object:
+    kind = type(value)
+    copy = kind.__new__(kind)
+    memo[id(value)] = copy
+    for name in _fields(kind):
+        if hasattr(value, name):
+            object.__setattr__(copy, name, _branch(getattr(value, name), memo))
+    for name, attribute in getattr(value, "__dict__", {}).items():
+        copy.__dict__[name] = _branch(attribute, memo)
+    return copy
+
+
+def _branch_list(value: list[object], memo: _Memo) -> object:
+    memo[id(value)] = copy = []
+    copy.extend(_branch(each, memo) for each in value)
+    return copy
+
+
+def _branch_deque(value: deque[object], memo: _Memo) -> object:
+    memo[id(value)] = copy = deque((_branch(each, memo) for each in value), value.maxlen)
+    return copy
+
+
+def _branch_dict(value: dict[object, object], memo: _Memo) -> object:
+    memo[id(value)] = copy = type(value)()
+    for key, each in value.items():
+        copy[key] = _branch(each, memo)
+    return copy
+
+
+def _branch_set(value: set[object], memo: _Memo) -> object:
+    memo[id(value)] = copy = set(value)
+    return copy
+
+
+def _branch_method(value: MethodType, memo: _Memo) -> object:
+    return MethodType(value.__func__, _branch(value.__self__, memo))
+
+
+_COPIERS: dict[type, Callable[..., object]] = {
+    list: _branch_list,
+    deque: _branch_deque,
+    dict: _branch_dict,
+    OrderedDict: _branch_dict,
+    set: _branch_set,
+    MethodType: _branch_method,
+}
+
+# ------------------------------------------------------------------ digests
+
+
+def _digest(value: object, seen: _Memo) -> int:
+    kind = type(value)
+    if kind in _HASHED:
+        return hash(value)
+    digester = _DIGESTERS.get(kind)
+    if digester is not None:
+        return digester(value, seen)
+    if _never_changes(kind):
+        return _digest_plain(value, seen)
+    if kind in _LEFT_OUT or id(value) in seen:
+        return 0
+    seen[id(value)] = value
+    own = [getattr(value, name, None) for name in _fields(kind)]
+    own += getattr(value, "__dict__", {}).values()
+    return _digest_all(own, seen)
+
+
+def _digest_all(values: Iterable[object], seen: _Memo) -> int:
+    return hash(tuple([hash(each) if type(each) in _HASHED else _digest(each, seen) for each in values]))
+
+
+def _digest_dict(value: dict[object, object], seen: _Memo) -> int:
+    return hash((tuple(value), _digest_all(value.values(), seen)))
+
+
+def _digest_plain(value: object, seen: _Memo) -> int:
+    try:
+        return hash(value)
+    except TypeError:
+        parts = value if isinstance(value, tuple) else [getattr(value, name) for name in _fields(type(value))]
+        return _digest_all(parts, seen)
+
+
+def _digest_record(value: CheckpointRecord, seen: _Memo) -> int:  # noqa: ARG001 - the form of a digester
+    return hash((value.checkpoint, value.parent, value.nonce, value.kind, value.vertices, value.tables))
+
+
+def _digest_append(value: AppendRow, seen: _Memo) -> int:
+    return hash((_digest(value.row, seen), value.at_version, value.subsumed))
+
+
+_DIGESTERS: dict[type, Callable[..., int]] = {
+    CheckpointRecord: _digest_record,
+    AppendRow: _digest_append,
+    dict: _digest_dict,
+    OrderedDict: _digest_dict,
+    list: _digest_all,
+    deque: _digest_all,
+    set: lambda value, _: hash(frozenset(value)),
+}

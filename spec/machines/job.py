@@ -1,0 +1,218 @@
+"""The machine of the whole job: the real door over the simulator's stores, Hypothesis choosing what comes next.
+
+Where the simulator draws times and lets them decide, here any outstanding effect may be the next, any timer may
+fire at any moment, and a shrunk failure is a short list of choices. What happened is judged by the invariants
+that judge the simulator and real runs.
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.gate import GatePolicy
+from checkpointing.identifiers import SplitId
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import Effect, StopKind, StopRequested, TickOutcome
+from spec.explore_job import DrivenJob, SmallJob
+from spec.faults import NONE, Faults
+from spec.history import History
+from spec.invariants import violations
+from spec.machines.judging import BrokenRuleError, expect, is_unwinding
+from spec.pipeline import MAX_PARALLELISM, graph
+
+SPLITS = (SplitId("a"), SplitId("b"), SplitId("c"))
+ROWS_MAX = 12
+STEPS_MAX = 3_000
+LONGEST_MS = 600_000
+_pick = st.integers(0, 30)
+_TROUBLE = st.sampled_from(
+    [
+        Faults(micro_batch_fails=1.0),
+        Faults(poll_fails=1.0),
+        Faults(suite_fails=1.0),
+        Faults(table_problem=1.0),
+        Faults(publish_fails=1.0),
+        Faults(reply_lost=1.0),
+        Faults(write_lost=1.0),
+    ]
+)
+
+
+class JobMachine(RuleBasedStateMachine):
+    """One warehouse, one tick at a time, and what dead ticks had asked for."""
+
+    policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
+
+    def __init__(self) -> None:
+        """Begin with an empty warehouse: `open` draws the configuration."""
+        super().__init__()
+        self.open(100, 3, 1, 1)
+
+    @initialize(
+        tolerable=st.sampled_from([100, 100, 0]),
+        slice_rows=st.sampled_from([2, 5]),
+        retained=st.sampled_from([1, 2]),
+        concurrent=st.sampled_from([2, 1]),
+    )
+    def open(self, tolerable: int, slice_rows: int, retained: int, concurrent: int) -> None:
+        """Draw what is configured, and start the first tick."""
+        overtakes = self.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
+        at_least_once = self.policy is GatePolicy.AT_LEAST_ONCE
+        timeout = {"alignment_timeout_ms": 50} if self.policy is GatePolicy.ALTERNATING else {}
+        config = CheckpointConfig.model_validate(
+            {
+                "interval_ms": 100,
+                "timeout_ms": LONGEST_MS,
+                "max_concurrent": 1 if overtakes else concurrent,
+                "tolerable_failures": tolerable,
+                "retained": retained,
+                "slice_rows_max": slice_rows,
+                "max_parallelism": MAX_PARALLELISM,
+                "unaligned": overtakes,
+                "mode": CheckpointingMode.AT_LEAST_ONCE if at_least_once else CheckpointingMode.EXACTLY_ONCE,
+                **timeout,
+            }
+        )
+        rows = dict.fromkeys(SPLITS, 4)
+        self.driven = DrivenJob(SmallJob(graph=graph(1), config=config, rows=rows), in_order=not at_least_once)
+        self.ghosts: list[Effect] = []
+        self.judged = 0
+        self.driven.start()
+
+    # -------------------------------------------------------------- the tick goes on
+
+    @precondition(lambda self: self.driven.outstanding)
+    @rule(picks=st.lists(_pick, min_size=1, max_size=8))
+    def answer(self, picks: list[int]) -> None:
+        """Some of the outstanding effects are carried out, in any order."""
+        for pick in picks:
+            if self.driven.outstanding:
+                self.driven.answer(pick % len(self.driven.outstanding))
+        self._judge()
+
+    @precondition(lambda self: self.driven.outstanding)
+    @rule(steps=st.integers(5, 40))
+    def answer_in_order(self, steps: int) -> None:
+        """The oldest outstanding effects are carried out, one after the other."""
+        for _ in range(steps):
+            if self.driven.outstanding:
+                self.driven.answer(0)
+        self._judge()
+
+    @precondition(lambda self: self.driven.outstanding)
+    @rule(pick=_pick, trouble=_TROUBLE, really=st.sampled_from([True, False]))
+    def answer_badly(self, pick: int, trouble: Faults, really: bool) -> None:  # noqa: FBT001
+        """An effect goes wrong, if it is of a kind that can."""
+        self.driven.answer(pick % len(self.driven.outstanding), trouble if really else NONE)
+        self._judge()
+
+    @precondition(lambda self: self.driven.wake_at_ms() is not None)
+    @rule(times=st.integers(1, 2))
+    def fire(self, times: int) -> None:
+        """The next timer of the job fires, and perhaps the one after it."""
+        for _ in range(times):
+            self.driven.fire()
+        self._judge()
+
+    @rule(split=st.sampled_from(SPLITS), more=st.integers(1, 4))
+    def bring_rows(self, split: SplitId, more: int) -> None:
+        """There is more to read."""
+        rows = self.driven.hands.readable
+        rows[split] = min(ROWS_MAX, rows[split] + more)
+
+    @precondition(lambda self: self.driven.outstanding)
+    @rule(kind=st.sampled_from([StopKind.AFTER_CHECKPOINT, StopKind.NOW]), really=st.sampled_from([False, False, True]))
+    def stop(self, kind: StopKind, really: bool) -> None:  # noqa: FBT001
+        """Somebody asks the tick to end, seldom."""
+        if really:
+            self.driven.tell(StopRequested(kind))
+        self._judge()
+
+    # -------------------------------------------------------------- ticks end, and others begin
+
+    @precondition(lambda self: self.driven.door is not None and self.driven.end is None)
+    @rule(come_true=st.integers(0, 15), later=st.booleans(), parallelism=st.integers(1, 3))
+    def crash(self, come_true: int, later: bool, parallelism: int) -> None:  # noqa: FBT001
+        """The tick dies; what it wanted comes true at once, later or never. The next one may be rescaled."""
+        wishes = self.driven.last_wishes()
+        if later:
+            self.ghosts += [wish for place, wish in enumerate(wishes) if come_true >> place & 1]
+        self.driven.crash(0 if later else come_true)
+        self._start(parallelism)
+
+    @precondition(lambda self: self.driven.end is not None)
+    @rule(parallelism=st.integers(1, 3))
+    def start(self, parallelism: int) -> None:
+        """The next tick begins, perhaps rescaled."""
+        self._start(parallelism)
+
+    @precondition(lambda self: self.ghosts)
+    @rule(pick=_pick)
+    def come_late(self, pick: int) -> None:
+        """What a dead tick had asked of the stores is carried out."""
+        ghost = self.ghosts.pop(pick % len(self.ghosts))
+        self.driven.hands.carry_out(ghost, self.driven.generation, NONE)
+        self._judge()
+
+    def _start(self, parallelism: int) -> None:
+        self.driven.job = replace(self.driven.job, graph=graph(parallelism), limits=TickLimits())
+        self.driven.start()
+        self._judge()
+
+    # -------------------------------------------------------------- judging
+
+    def _judge(self) -> None:
+        """Judge all that has happened, whenever the stores or a listener were told something."""
+        history: History = self.driven.world.history
+        if len(history.events) == self.judged:
+            return
+        self.judged = len(history.events)
+        for broken in violations(history):
+            raise BrokenRuleError(broken.invariant, broken.what)
+
+    def teardown(self) -> None:
+        """The last tick meets no trouble: it catches up, and what comes late then changes nothing."""
+        if is_unwinding():
+            return
+        self.driven.crash()
+        self._start(1)
+        for _ in range(STEPS_MAX):
+            if self.driven.end is not None:
+                break
+            if self.driven.outstanding:
+                self.driven.answer(0)
+            else:
+                expect(self.driven.wake_at_ms() is not None, "no-deadlock", "nothing is outstanding, no timer is set")
+                self.driven.fire()
+        self._judge()
+        end = self.driven.end
+        expect(end is not None and end.outcome is TickOutcome.CAUGHT_UP, "doors-hold", f"the last tick ended {end}")
+        while self.ghosts:
+            self.come_late(0)
+        self._judge()
+
+
+class CountingJobMachine(JobMachine):
+    """At least once."""
+
+    policy = GatePolicy.AT_LEAST_ONCE
+
+
+class UnalignedJobMachine(JobMachine):
+    """Unaligned from the first barrier on."""
+
+    policy = GatePolicy.UNALIGNED
+
+
+class AlternatingJobMachine(JobMachine):
+    """Aligned until it takes too long."""
+
+    policy = GatePolicy.ALTERNATING
+
+
+JOB_MACHINES: dict[GatePolicy, type[JobMachine]] = {
+    machine.policy: machine for machine in (JobMachine, CountingJobMachine, UnalignedJobMachine, AlternatingJobMachine)
+}

@@ -1,0 +1,55 @@
+"""One hunt: plant a bug, give its judge seed after seed until the named invariant is among the broken ones."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+
+from spec.mutants.known_seeds import KNOWN_SEEDS
+from spec.mutants.planting import Mutant, planted
+from spec.mutants.registry import MUTANTS
+
+HEALTHY_FAILS = "the untouched core fails with that seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """How it ended: `seed` None: the mutant survived. `healthy`: the untouched core passes with the same seed."""
+
+    name: str
+    seed: int | None
+    healthy: bool
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the bug was found, and only the bug."""
+        return self.seed is not None and self.healthy
+
+    def __str__(self) -> str:
+        """Return the line for a person."""
+        bug = MUTANTS[self.name]
+        by = f"seed {self.seed} of the {bug.judge.name}" if self.seed is not None else f"SURVIVED the {bug.judge.name}"
+        real = f" ({', '.join(bug.flink)})" if bug.flink else ""
+        wrong = "" if self.healthy else f"; {HEALTHY_FAILS}"
+        return f"{self.name}{real}: {bug.breaks}, {by}, {self.seconds:.1f} s{wrong}"
+
+
+def hunt(name: str, seeds_max: int | None = None) -> Hunt:
+    """Hunt one mutant, its known seed first; `seeds_max` None: as many as its judge thinks worth a try."""
+    bug, begun = MUTANTS[name], monotonic()
+    with planted(bug):
+        found = next((seed for seed in _seeds(bug, seeds_max) if finds(bug, seed)), None)
+    healthy = found is None or not bug.judge.broken(found)
+    return Hunt(name, found, healthy, monotonic() - begun)
+
+
+def finds(bug: Mutant, seed: int) -> bool:
+    """Return whether the seed shows a planted bug: the named invariant is among the broken ones."""
+    return bug.breaks in bug.judge.broken(seed)
+
+
+def _seeds(bug: Mutant, seeds_max: int | None) -> Iterator[int]:
+    known: Iterable[int] = (KNOWN_SEEDS[bug.name],) if bug.name in KNOWN_SEEDS else ()
+    yield from known
+    most = bug.judge.seeds_max if seeds_max is None else min(seeds_max, bug.judge.seeds_max)
+    yield from (seed for seed in range(most) if seed not in known)

@@ -1,0 +1,64 @@
+"""Who hunts mutants: the simulator, the machines, and short directed checks. Each names what a seed broke.
+
+A judge gives no reasons and keeps nothing: `broken(seed)` are the ids of the invariants that did not hold.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import seed as seeded
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from checkpointing.gate import GatePolicy
+from spec import profiles
+from spec.machines.commit import CommitMachine
+from spec.machines.coordinator import CoordinatorMachine
+from spec.machines.gate import GATE_MACHINES
+from spec.machines.judging import BrokenRuleError
+from spec.simulator import simulate
+
+EXAMPLES = 40
+STEPS = 40
+"""A seed of a machine is so many runs of so many steps: a second or less, so that a known seed is quick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """One way to find a bug. `seeds_max`: how many seeds are worth a try."""
+
+    name: str
+    broken: Callable[[int], frozenset[str]]
+    seeds_max: int
+
+
+def _simulated(seed: int) -> frozenset[str]:
+    return frozenset(violation.invariant for violation in simulate(seed).violations)
+
+
+def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozenset[str]]:
+    def broken(seed: int) -> frozenset[str]:
+        profiles.register()
+        budget = settings(profiles.hunting(), derandomize=False, max_examples=EXAMPLES, stateful_step_count=STEPS)
+        chosen = type(machine.__name__, (machine,), {})
+        try:
+            run_state_machine_as_test(seeded(seed)(chosen), settings=budget)
+        except BrokenRuleError as rule:
+            return frozenset({rule.invariant})
+        return frozenset()
+
+    return broken
+
+
+SIMULATOR = Judge("simulator", _simulated, 400)
+GATES = {
+    policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 25)
+    for policy, machine in GATE_MACHINES.items()
+}
+COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 25)
+COMMIT = Judge("commit machine", _by_machine(CommitMachine), 25)
+
+
+def directed(name: str, holds: Callable[[], bool], invariant: str) -> Judge:
+    """Return a judge that drives a door through one scene and asks whether the invariant held."""
+    return Judge(name, lambda _: frozenset() if holds() else frozenset({invariant}), 1)

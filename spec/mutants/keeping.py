@@ -1,0 +1,234 @@
+"""Mutants of what is kept and deleted: retention, the registry of shared files, leftovers, private state."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from checkpointing.commit import leftovers
+from checkpointing.coordinator import completed as store
+from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, StoreChange
+from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.messages import CommitSucceeded, CommitUnknown, TaskAcknowledged
+from checkpointing.coordinator.pending import PendingCheckpoint
+from checkpointing.coordinator.shared_state import RestoreMode, SharedStateEntry, SharedStateRegistry
+from checkpointing.coordinator.task import AcknowledgedState
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.job.operator_run import OperatorRun
+from checkpointing.messages import MicroBatchFinished
+from checkpointing.metadata.paths import StagedName
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.mutants.judges import COORDINATOR, directed
+from spec.mutants.planting import Patch, mutant
+
+# ------------------------------------------------------------------ retention
+
+_Checkpoints = tuple[CompletedCheckpoint, ...]
+
+
+@mutant("retention")
+def one_checkpoint_too_many_is_kept(patch: Patch) -> None:
+    real = store.subsume
+
+    def subsume(checkpoints: Sequence[CompletedCheckpoint], retained: int) -> _Checkpoints:
+        return real(checkpoints, retained + 1)
+
+    patch.function(store, "subsume", subsume)
+
+
+@mutant("retention")
+def the_newest_of_the_old_checkpoints_goes_first(patch: Patch) -> None:
+    def subsume(checkpoints: Sequence[CompletedCheckpoint], retained: int) -> _Checkpoints:
+        excess = max(0, len(checkpoints) - retained)
+        return tuple(checkpoints[len(checkpoints) - 1 - excess : -1])
+
+    patch.function(store, "subsume", subsume)
+
+
+@mutant("retention")
+def a_subsumed_checkpoint_keeps_its_row(patch: Patch) -> None:
+    def will_subsume(self: Completion, pending: PendingCheckpoint) -> tuple[CheckpointId, ...]:
+        return ()
+
+    patch.put(Completion, "_will_subsume", will_subsume)
+
+
+# ------------------------------------------------------------------ files that are needed
+
+
+@mutant("discarded-is-unreferenced", flink=("FLINK-25395", "FLINK-24611"))
+def an_abort_deletes_shared_state(patch: Patch) -> None:
+    def all_handles(self: PendingCheckpoint) -> tuple[str, ...]:
+        return tuple(handle for state in self.states.values() for handle in state.handles)
+
+    patch.put(PendingCheckpoint, "private_handles", property(all_handles))
+
+
+@mutant("discarded-is-unreferenced")
+def subsumed_state_is_deleted_without_asking_who_shares_it(patch: Patch) -> None:
+    real = CompletedCheckpointStore._let_go
+
+    def let_go(self: CompletedCheckpointStore, leaving: _Checkpoints) -> StoreChange:
+        handles = tuple(handle for checkpoint in leaving for handle in checkpoint.shared_handles.values())
+        return replace(real(self, leaving), shared=handles)
+
+    patch.put(CompletedCheckpointStore, "_let_go", let_go)
+
+
+@mutant("discarded-is-unreferenced")
+def a_shared_file_goes_with_the_checkpoint_that_made_it(patch: Patch) -> None:
+    real = SharedStateRegistry.register
+
+    def register(
+        self: SharedStateRegistry,
+        key: str,
+        handle: store.Handle,
+        checkpoint: CheckpointId,
+        *,
+        prevent_discarding_created_checkpoint: bool = False,
+    ) -> store.Handle:
+        known = self._entries.get(key)
+        if known is not None:
+            return known.handle
+        flag = prevent_discarding_created_checkpoint
+        return real(self, key, handle, checkpoint, prevent_discarding_created_checkpoint=flag)
+
+    patch.put(SharedStateRegistry, "register", register)
+
+
+@mutant("discarded-is-unreferenced")
+def the_last_micro_batch_of_the_newest_row_is_left_over(patch: Patch) -> None:
+    real = leftovers.is_leftover
+
+    def is_leftover(
+        name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
+    ) -> bool:
+        later = replace(name, micro_batch=name.micro_batch + 1)
+        return real(later, generation, current=current, newest=newest)
+
+    patch.function(leftovers, "is_leftover", is_leftover)
+
+
+@mutant("no-file-is-missed")
+def a_file_that_a_snapshot_carries_is_deleted_when_replaced(patch: Patch) -> None:
+    real = OperatorRun.take_snapshot
+
+    def take_snapshot(self: OperatorRun, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
+        carried = set(self.unsnapshotted)
+        snapshots = real(self, checkpoint)
+        self.unsnapshotted |= carried
+        return snapshots
+
+    patch.put(OperatorRun, "take_snapshot", take_snapshot)
+
+
+@mutant("no-file-is-missed")
+def what_is_left_over_is_told_by_its_generation_alone(patch: Patch) -> None:
+    def is_leftover(
+        name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
+    ) -> bool:
+        return generation < current and (newest is None or generation >= newest.generation)
+
+    patch.function(leftovers, "is_leftover", is_leftover)
+
+
+def _the_newer_keeps_its_files() -> bool:
+    name, newer = StagedName(VertexId("joined"), 3, "0" * 32), Generation(5)
+    return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
+
+
+@mutant(
+    "discarded-is-unreferenced",
+    directed("an older coordinator clears up", _the_newer_keeps_its_files, "discarded-is-unreferenced"),
+)
+def an_older_coordinator_clears_away_what_a_newer_one_staged(patch: Patch) -> None:
+    real = leftovers.is_leftover
+
+    def is_leftover(
+        name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
+    ) -> bool:
+        return real(name, generation, current=Generation(current + 1_000), newest=newest)
+
+    patch.put(leftovers, "is_leftover", is_leftover)
+
+
+@mutant("no-file-is-missed")
+def a_new_file_is_deleted_with_the_one_it_replaces(patch: Patch) -> None:
+    real = OperatorRun.finish
+
+    def finish(self: OperatorRun, fact: MicroBatchFinished) -> tuple[str, ...]:
+        dead = real(self, fact)
+        written = tuple(keyed.file.path for output in fact.outputs for keyed in output.state)
+        return (*dead, *written) if dead else dead
+
+    patch.put(OperatorRun, "finish", finish)
+
+
+def _unclaimed_stays() -> bool:
+    registry = SharedStateRegistry()
+    registry.register_restored(CheckpointId(3), {"key": "theirs"}, RestoreMode.NO_CLAIM)
+    registry.register("own", "ours", CheckpointId(4))
+    return registry.unregister_unused(CheckpointId(9)).discarded == ("ours",)
+
+
+@mutant(
+    "discarded-is-unreferenced",
+    directed("what is not ours", _unclaimed_stays, "discarded-is-unreferenced"),
+    ("FLINK-26985",),
+)
+def unclaimed_files_are_deleted_when_unused(patch: Patch) -> None:
+    def is_unclaimed(self: SharedStateRegistry, entry: SharedStateEntry) -> bool:
+        return False
+
+    patch.put(SharedStateRegistry, "_is_unclaimed", is_unclaimed)
+
+
+# ------------------------------------------------------------------ deleted exactly when it must
+
+
+@mutant("private", COORDINATOR, ("FLINK-22494",))
+def state_is_deleted_after_a_commit_of_unknown_fate(patch: Patch) -> None:
+    def commit_unknown(self: Completion, fact: CommitUnknown) -> None:
+        pending = self._take_committing(fact.checkpoint)
+        if pending is not None:
+            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+            self._end(pending, reason, fact.message, by_task=False, discard=True)
+            self._commit_next()
+
+    patch.put(Completion, "commit_unknown", commit_unknown)
+
+
+@mutant("shared", COORDINATOR, ("FLINK-6640",))
+def shared_state_is_registered_only_when_its_checkpoint_completes(patch: Patch) -> None:
+    real_register, real_committed = Completion._register_shared, Completion.committed
+
+    def register_later(self: Completion, checkpoint: CheckpointId, state: AcknowledgedState) -> None:
+        """Wait for the completion."""
+
+    def committed(self: Completion, fact: CommitSucceeded) -> None:
+        pending = self._books.pending.get(fact.checkpoint)
+        real_committed(self, fact)
+        for state in pending.states.values() if pending is not None else ():
+            real_register(self, fact.checkpoint, state)
+
+    patch.put(Completion, "_register_shared", register_later)
+    patch.put(Completion, "committed", committed)
+
+
+@mutant("private", COORDINATOR)
+def the_private_state_of_a_late_acknowledgement_is_left_behind(patch: Patch) -> None:
+    real = Completion._acknowledge_late
+
+    def acknowledge_late(self: Completion, fact: TaskAcknowledged) -> None:
+        real(self, replace(fact, state=None))
+
+    patch.put(Completion, "_acknowledge_late", acknowledge_late)
+
+
+@mutant("retention", COORDINATOR, ("FLINK-21351",))
+def a_savepoint_subsumes_the_last_checkpoint(patch: Patch) -> None:
+    def keep(self: Completion, completed: CompletedCheckpoint) -> StoreChange:
+        self._books.force_full = False
+        return self._books.store.add(completed)
+
+    patch.put(Completion, "_keep", keep)

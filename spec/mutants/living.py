@@ -1,0 +1,315 @@
+"""Mutants of the coordinator's and the tick's life: triggers, ends, failures, notifications, the end of a tick."""
+
+from dataclasses import replace
+
+from checkpointing.coordinator import failure_policy
+from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.failure_policy import FailurePolicy
+from checkpointing.coordinator.messages import (
+    FailJob,
+    HookAnswered,
+    NotifyAborted,
+    NotifyComplete,
+    OperatorCoordinatorAnswered,
+    RequestFailed,
+    TaskAcknowledged,
+    TriggerTask,
+)
+from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.request_decider import DeciderView
+from checkpointing.coordinator.triggering import Triggering
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId
+from checkpointing.graph import JobGraph
+from checkpointing.job import restoring
+from checkpointing.job.door import JobDoor
+from checkpointing.job.ending import Ending, Next
+from checkpointing.job.readers import SourceReaders
+from checkpointing.job.wiring import OWN_REQUEST, Wiring
+from checkpointing.commit.two_phase import CommitEffect
+from checkpointing.messages import EndTick
+from checkpointing.messages import NotifyComplete as TellComplete
+from checkpointing.metadata.record import CheckpointRecord
+from spec.mutants.judges import COORDINATOR
+from spec.mutants.planting import Patch, mutant
+
+# ------------------------------------------------------------------ every trigger ends, once
+
+
+@mutant("triggers-end")
+def what_is_pending_at_the_end_is_forgotten(patch: Patch) -> None:
+    def abort_all(self: CheckpointCoordinator, reason: CheckpointFailureReason) -> None:
+        """Leave everything pending."""
+
+    patch.put(CheckpointCoordinator, "_abort_all", abort_all)
+
+
+@mutant("triggers-end")
+def an_abort_is_told_by_every_subtask(patch: Patch) -> None:
+    real = Wiring._aborted
+
+    def aborted(self: Wiring, effect: NotifyAborted) -> None:
+        self._last_aborted = NO_CHECKPOINT
+        real(self, effect)
+
+    patch.put(Wiring, "_aborted", aborted)
+
+
+@mutant("triggers-end")
+def of_two_aborts_only_the_newest_is_told(patch: Patch) -> None:
+    real = Wiring._aborted
+
+    def aborted(self: Wiring, effect: NotifyAborted) -> None:
+        newest = max(self._last_aborted, effect.checkpoint)
+        if effect.checkpoint < self._last_aborted:
+            self._last_aborted = effect.checkpoint
+        real(self, effect)
+        self._last_aborted = newest
+
+    patch.put(Wiring, "_aborted", aborted)
+
+
+@mutant("triggers-end")
+def nobody_is_told_of_a_completion(patch: Patch) -> None:
+    real = Wiring.from_commit
+
+    def from_commit(self: Wiring, effects: tuple[CommitEffect, ...]) -> None:
+        real(self, effects)
+        self.effects[:] = [effect for effect in self.effects if not isinstance(effect, TellComplete)]
+
+    patch.put(Wiring, "from_commit", from_commit)
+
+
+@mutant("told-truly")
+def a_checkpoint_may_expire_while_its_row_is_on_its_way(patch: Patch) -> None:
+    patch.put(PendingCheckpoint, "is_finalising", property(lambda _: False))
+
+
+@mutant("ends-once", COORDINATOR)
+def a_checkpoint_may_be_declined_while_it_is_committed(patch: Patch) -> None:
+    patch.put(PendingCheckpoint, "is_finalising", property(lambda _: False))
+
+
+@mutant("ends-once", COORDINATOR)
+def a_completion_leaves_older_checkpoints_pending(patch: Patch) -> None:
+    def subsume_older(self: Completion, checkpoint: CheckpointId) -> None:
+        """End none of them."""
+
+    patch.put(Completion, "_subsume_older", subsume_older)
+
+
+@mutant("ends-once", COORDINATOR)
+def a_completion_ends_younger_checkpoints_too(patch: Patch) -> None:
+    def subsume_older(self: Completion, checkpoint: CheckpointId) -> None:
+        self.abort_where(
+            lambda pending: pending.properties.can_be_subsumed, CheckpointFailureReason.CHECKPOINT_SUBSUMED
+        )
+
+    patch.put(Completion, "_subsume_older", subsume_older)
+
+
+# ------------------------------------------------------------------ triggering
+
+
+@mutant("no-deadlock", COORDINATOR, ("FLINK-26394",))
+def an_abort_leaves_its_trigger_procedure_under_way(patch: Patch) -> None:
+    def settle(self: Triggering) -> None:
+        while self._books.queue_stirred:
+            self._books.queue_stirred = False
+            self._apply(self._decider.choose(self._view()))
+
+    patch.put(Triggering, "settle", settle)
+
+
+@mutant("ends-once", COORDINATOR, ("FLINK-27148",))
+def tasks_are_told_of_a_checkpoint_that_was_aborted(patch: Patch) -> None:
+    real = Completion._notify_aborted
+
+    def notify_aborted(self: Completion, pending: PendingCheckpoint) -> None:
+        real(self, pending)
+        if pending.phase is PendingPhase.TRIGGERING:
+            for task in pending.plan.to_trigger:
+                type_ = pending.properties.checkpoint_type(force_full=False)
+                self._books.emit(TriggerTask(task, pending.id, pending.properties, type_))
+
+    patch.put(Completion, "_notify_aborted", notify_aborted)
+
+
+@mutant("ends-once", COORDINATOR, ("FLINK-6404",))
+def hooks_are_asked_before_the_checkpoint_is_registered(patch: Patch) -> None:
+    real_fetched, real_created = Triggering.id_fetched, Triggering.location_created
+    hidden: dict[tuple[Triggering, CheckpointId], PendingCheckpoint] = {}
+
+    def id_fetched(self: Triggering, checkpoint: CheckpointId) -> None:
+        real_fetched(self, checkpoint)
+        if checkpoint in self._books.pending:
+            hidden[self, checkpoint] = self._books.pending.pop(checkpoint)
+
+    def location_created(self: Triggering, checkpoint: CheckpointId) -> None:
+        if (self, checkpoint) in hidden:
+            self._books.pending[checkpoint] = hidden.pop((self, checkpoint))
+        real_created(self, checkpoint)
+
+    patch.put(Triggering, "id_fetched", id_fetched)
+    patch.put(Triggering, "location_created", location_created)
+
+
+@mutant("concurrent", COORDINATOR)
+def one_checkpoint_too_many_is_pending(patch: Patch) -> None:
+    real = Triggering._view
+
+    def view(self: Triggering) -> DeciderView:
+        seen = real(self)
+        return replace(seen, pending=max(0, seen.pending - 1))
+
+    patch.put(Triggering, "_view", view)
+
+
+@mutant("acknowledged", COORDINATOR)
+def the_acknowledgement_of_another_job_counts(patch: Patch) -> None:
+    real = Completion.acknowledge
+
+    def acknowledge(self: Completion, fact: TaskAcknowledged) -> None:
+        real(self, replace(fact, job=self._books.settings.job))
+
+    patch.put(Completion, "acknowledge", acknowledge)
+
+
+@mutant("statistics-never-steer", COORDINATOR)
+def a_snapshot_that_took_long_is_not_taken_in(patch: Patch) -> None:
+    real = Completion.acknowledge
+
+    def acknowledge(self: Completion, fact: TaskAcknowledged) -> None:
+        if fact.metrics.total_bytes <= 10:  # noqa: PLR2004 - what is long here
+            real(self, fact)
+
+    patch.put(Completion, "acknowledge", acknowledge)
+
+
+# ------------------------------------------------------------------ failures
+
+
+@mutant("failures", COORDINATOR, ("FLINK-32347",))
+def a_failure_of_the_store_is_not_counted(patch: Patch) -> None:
+    counted = failure_policy.COUNTED - {CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE}
+    patch.put(failure_policy, "COUNTED", counted)
+
+
+@mutant("failures", COORDINATOR)
+def one_failure_too_many_is_tolerated(patch: Patch) -> None:
+    real = FailurePolicy._count
+
+    def count(
+        self: FailurePolicy, reason: CheckpointFailureReason, checkpoint: CheckpointId | None, message: str
+    ) -> FailJob | None:
+        if self.tolerable is None:
+            return None
+        self.tolerable += 1
+        try:
+            return real(self, reason, checkpoint, message)
+        finally:
+            self.tolerable -= 1
+
+    patch.put(FailurePolicy, "_count", count)
+
+
+@mutant("failures", COORDINATOR)
+def a_failure_is_counted_twice(patch: Patch) -> None:
+    real = FailurePolicy._count
+
+    def count(
+        self: FailurePolicy, reason: CheckpointFailureReason, checkpoint: CheckpointId | None, message: str
+    ) -> FailJob | None:
+        return real(self, reason, None, message) or real(self, reason, None, message)
+
+    patch.put(FailurePolicy, "_count", count)
+
+
+@mutant("failures", COORDINATOR)
+def a_success_does_not_reset_the_count(patch: Patch) -> None:
+    def reset(self: FailurePolicy) -> None:
+        """Go on counting."""
+
+    patch.put(FailurePolicy, "_reset", reset)
+
+
+@mutant("failures", COORDINATOR, ("FLINK-12858",))
+def the_job_goes_on_after_the_declined_savepoint_of_a_stop(patch: Patch) -> None:
+    real = FailurePolicy.failed
+
+    def failed(
+        self: FailurePolicy,
+        properties: CheckpointProperties,
+        reason: CheckpointFailureReason,
+        checkpoint: CheckpointId | None,
+        *,
+        by_task: bool = False,
+        message: str = "",
+    ) -> FailJob | None:
+        if properties.is_synchronous:
+            return None
+        return real(self, properties, reason, checkpoint, by_task=by_task, message=message)
+
+    patch.put(FailurePolicy, "failed", failed)
+
+
+# ------------------------------------------------------------------ notifications
+
+
+@mutant("told-truly", COORDINATOR, ("FLINK-10354", "FLINK-25191"))
+def the_completion_of_a_savepoint_is_told(patch: Patch) -> None:
+    real = Completion._keep
+
+    def keep(self: Completion, completed: restoring.CompletedCheckpoint) -> object:
+        if completed.properties.is_savepoint and not completed.properties.commits:
+            self._books.emit(NotifyComplete("source/0", completed.id, None))
+        return real(self, completed)
+
+    patch.put(Completion, "_keep", keep)
+
+
+# ------------------------------------------------------------------ the end of a tick
+
+
+@mutant("caught-up-is-committed")
+def a_tick_ends_before_everything_is_read(patch: Patch) -> None:
+    patch.put(SourceReaders, "all_idle", property(lambda _: True))
+    patch.put(SourceReaders, "polling", property(lambda _: False))
+
+
+@mutant("caught-up-is-committed")
+def a_tick_ends_without_its_last_checkpoint(patch: Patch) -> None:
+    def last_word(self: Ending, end: EndTick) -> Next | EndTick:
+        return self._end(end)
+
+    patch.put(Ending, "_last_word", last_word)
+
+
+@mutant("caught-up-is-committed")
+def a_completion_forgets_rows_that_came_after_its_barrier(patch: Patch) -> None:
+    def leaves_rows(self: Wiring, record: CheckpointRecord) -> bool:
+        return False
+
+    patch.put(Wiring, "_leaves_rows", leaves_rows)
+
+
+@mutant("no-deadlock")
+def a_failed_request_of_the_tick_is_waited_for_all_the_same(patch: Patch) -> None:
+    real = Wiring._request_failed
+
+    def request_failed(self: Wiring, effect: RequestFailed) -> None:
+        before = self.ending.requested
+        real(self, effect)
+        self.ending.requested = before if effect.request == OWN_REQUEST else self.ending.requested
+
+    patch.put(Wiring, "_request_failed", request_failed)
+
+
+@mutant("doors-hold")
+def a_restore_keeps_channels_that_are_no_more(patch: Patch) -> None:
+    def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
+        return channel
+
+    patch.function(restoring, "channel_now", channel_now)

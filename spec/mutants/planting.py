@@ -1,0 +1,83 @@
+"""What a mutant is: a patch of the core's behaviour that holds while a context manager is open."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+from spec.mutants.judges import SIMULATOR, Judge
+
+_JUDGING = frozenset({"spec.invariants", "spec.alignment", "spec.cut_contents", "spec.model"})
+"""Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""
+
+
+class NothingToPatchError(LookupError):
+    """The core no longer has what a mutant replaces: the mutant must be mended."""
+
+    def __init__(self, owner: type | ModuleType, name: str) -> None:
+        super().__init__(f"{owner.__name__} has no {name} of its own: the core has changed, mend the mutant")
+
+
+class Patch:
+    """Replaces methods, properties, functions and tables of the core, and puts back what was there."""
+
+    def __init__(self) -> None:
+        """Begin with nothing replaced."""
+        self._before: list[tuple[type | ModuleType, str, object]] = []
+
+    def put(self, owner: type | ModuleType, name: str, value: object) -> None:
+        """Replace an attribute of a class, or of the one module that looks it up there; NothingToPatchError."""
+        if name not in vars(owner):
+            raise NothingToPatchError(owner, name)
+        self._before.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    def function(self, home: ModuleType, name: str, value: object) -> None:
+        """Replace a function wherever it was imported to, but for those who judge; NothingToPatchError."""
+        if name not in vars(home):
+            raise NothingToPatchError(home, name)
+        real = vars(home)[name]
+        for module in list(sys.modules.values()):
+            package = getattr(module, "__name__", "").split(".")[0]
+            if package not in {"checkpointing", "spec"} or module.__name__ in _JUDGING:
+                continue
+            for alias in [alias for alias, known in vars(module).items() if known is real]:
+                self.put(module, alias, value)
+
+    def undo(self) -> None:
+        """Put everything back, the newest first."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            setattr(owner, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One seeded bug. `breaks` is the invariant that must be among the broken ones, `flink` where it was real."""
+
+    name: str
+    breaks: str
+    plant: Callable[[Patch], None]
+    judge: Judge
+    flink: tuple[str, ...]
+
+
+def mutant(breaks: str, judge: Judge = SIMULATOR, flink: tuple[str, ...] = ()) -> Callable[..., Mutant]:
+    """Make a mutant of the function that plants it; the function's name says what goes wrong."""
+
+    def made(plant: Callable[[Patch], None]) -> Mutant:
+        return Mutant(plant.__name__.replace("_", " "), breaks, plant, judge, flink)
+
+    return made
+
+
+@contextmanager
+def planted(bug: Mutant) -> Iterator[None]:
+    """Plant a bug; whatever happens, the core is as it was when this is left."""
+    patch = Patch()
+    try:
+        bug.plant(patch)
+        yield
+    finally:
+        patch.undo()

@@ -1,0 +1,12 @@
+"""All mutants by name, in the order of their rooms."""
+
+from typing import Final
+
+from spec.mutants import barriers, committing, contents, keeping, living
+from spec.mutants.planting import Mutant
+
+_ROOMS = (contents, barriers, committing, keeping, living)
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    bug.name: bug for room in _ROOMS for bug in vars(room).values() if isinstance(bug, Mutant)
+}
