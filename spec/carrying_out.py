@@ -25,6 +25,8 @@ from checkpointing.messages import (
     RecordCut,
     RowUnknown,
     RunMicroBatch,
+    SavepointFailed,
+    SavepointTaken,
     SliceOffered,
     SourceIdle,
     SuitesJudged,
@@ -69,7 +71,7 @@ class Hands:
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
                 self._world.discard(effect.paths)
-            case NotifyComplete() | NotifyAborted() | WakeAt() | EndTick():
+            case NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed() | WakeAt() | EndTick():
                 pass
             case _:
                 assert_never(effect)

@@ -1,7 +1,7 @@
 """What a committed row and a recorded cut of the small pipeline say: rows read, in flight, shown, held as state."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.commit.net import live_files
@@ -52,8 +52,8 @@ def in_flight(record: CheckpointRecord) -> Iterator[ChannelState]:
     return (held for vertex in record.vertices for snapshot in vertex.subtasks for held in snapshot.in_flight)
 
 
-def expected(history: History, record: CheckpointRecord) -> Contents:
-    """Return what the reference says of this cut."""
+def expected(history: History, record: CheckpointRecord, drains: Sequence[CheckpointRecord] = ()) -> Contents:
+    """Return what the reference says of this cut; `drains` are the rows of all drains in the history."""
     rows: dict[VertexId, Counter[int]] = {}
     pairs: Counter[Pair] = Counter()
     for held in in_flight(record):
@@ -68,7 +68,8 @@ def expected(history: History, record: CheckpointRecord) -> Contents:
                 pairs += _pairs(history.multiset(paths))
             else:
                 rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
-    return replay(positions(record), rows, pairs)
+    before = [positions(drained) for drained in drains if drained.checkpoint <= record.checkpoint]
+    return replay(positions(record), rows, pairs, before)
 
 
 def shown(history: History, cut: CutWritten, state: Contents) -> Contents:
@@ -100,7 +101,7 @@ def held(history: History, record: CheckpointRecord, tables: Contents) -> Conten
     joined = {
         key: (_sorted(value[0]), _sorted(value[1]))
         for key, value in _state(history, record, JOINED)
-        if value is not None
+        if value is not None and (value[0] or value[1])
     }
     return Contents(tables.orders, tables.payments, tables.joined, totals, joined)
 

@@ -5,16 +5,18 @@ which never steer, and the past: two ways into the same state are one state.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
+from random import Random
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.gate.input_gate import InputGate
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import AppendRow
 from checkpointing.metadata.record import CheckpointRecord
@@ -22,8 +24,11 @@ from spec.history import History
 
 _T = TypeVar("_T")
 _Memo = dict[int, object]
-_PLAIN = (str, int, float, bytes, type(None), frozenset, tuple, range, type, Enum, BaseModel)
-_PLAIN += (FunctionType, BuiltinFunctionType)
+_PLAIN: tuple[type, ...] = (str, int, float, bytes, type(None), frozenset, tuple, range, type, Enum, BaseModel)
+_PLAIN += (FunctionType, BuiltinFunctionType, Random)  # nothing is drawn: the driver makes every choice
+_KNOWN: dict[int, tuple[object, int]] = {}
+"""Digests of what never changes, by identity: branches share it, and hashing it is most of the work."""
+KNOWN_MAX = 300_000
 _HASHED = frozenset({str, int, float, bool, type(None)})
 _LEFT_OUT = (StatisticsTracker, EpochLog, History, MethodType)
 
@@ -39,15 +44,17 @@ def digest(values: Iterable[object]) -> int:
 
 
 @cache
-def _never_changes(kind: type) -> bool:
+def _never_changes(kind: Hashable) -> bool:
+    if not isinstance(kind, type):
+        raise TypeError(f"{kind!r} is no type")
     frozen = is_dataclass(kind) and bool(getattr(kind, "__dataclass_params__").frozen)  # noqa: B009 - not typed
     return frozen or issubclass(kind, _PLAIN)
 
 
 @cache
-def _fields(kind: type) -> tuple[str, ...]:
+def _fields(kind: Hashable) -> tuple[str, ...]:
     """Return the slots of a type and of its bases; attributes in `__dict__` come besides."""
-    slots = (getattr(base, "__slots__", ()) for base in kind.__mro__)
+    slots = (getattr(base, "__slots__", ()) for base in getattr(kind, "__mro__", ()))
     return tuple(name for names in slots for name in ((names,) if isinstance(names, str) else names))
 
 
@@ -55,7 +62,7 @@ def _fields(kind: type) -> tuple[str, ...]:
 
 
 def _branch(value: object, memo: _Memo) -> object:
-    kind = type(value)
+    kind: type = type(value)
     if _never_changes(kind):
         return value
     known = memo.get(id(value))
@@ -66,8 +73,8 @@ def _branch(value: object, memo: _Memo) -> object:
 
 
 def _branch_object(value: object, memo: _Memo) -> object:
-    kind = type(value)
-    copy = kind.__new__(kind)
+    kind: type = type(value)
+    copy: object = object.__new__(kind)
     memo[id(value)] = copy
     for name in _fields(kind):
         if hasattr(value, name):
@@ -78,7 +85,8 @@ def _branch_object(value: object, memo: _Memo) -> object:
 
 
 def _branch_list(value: list[object], memo: _Memo) -> object:
-    memo[id(value)] = copy = []
+    copy: list[object] = []
+    memo[id(value)] = copy
     copy.extend(_branch(each, memo) for each in value)
     return copy
 
@@ -117,7 +125,7 @@ _COPIERS: dict[type, Callable[..., object]] = {
 
 
 def _digest(value: object, seen: _Memo) -> int:
-    kind = type(value)
+    kind: type = type(value)
     if kind in _HASHED:
         return hash(value)
     digester = _DIGESTERS.get(kind)
@@ -138,14 +146,36 @@ def _digest_all(values: Iterable[object], seen: _Memo) -> int:
 
 
 def _digest_dict(value: dict[object, object], seen: _Memo) -> int:
+    """Take a plain dict for a mapping: where its order means something, it is an OrderedDict."""
+    return hash(frozenset([(key, _digest(each, seen)) for key, each in value.items()]))
+
+
+def _digest_ordered(value: OrderedDict[object, object], seen: _Memo) -> int:
     return hash((tuple(value), _digest_all(value.values(), seen)))
 
 
+def _digest_gate(value: InputGate, seen: _Memo) -> int:  # noqa: ARG001 - the form of a digester
+    """Ask for its canonical state: within, places count what was ever taken."""
+    return hash(value.snapshot())
+
+
 def _digest_plain(value: object, seen: _Memo) -> int:
+    known = _KNOWN.get(id(value))
+    if known is not None and known[0] is value:
+        return known[1]
+    found = _hash(value, seen)
+    if len(_KNOWN) > KNOWN_MAX:
+        _KNOWN.clear()
+    _KNOWN[id(value)] = (value, found)
+    return found
+
+
+def _hash(value: object, seen: _Memo) -> int:
+    kind: type = type(value)
     try:
         return hash(value)
     except TypeError:
-        parts = value if isinstance(value, tuple) else [getattr(value, name) for name in _fields(type(value))]
+        parts = value if isinstance(value, tuple) else [getattr(value, name) for name in _fields(kind)]
         return _digest_all(parts, seen)
 
 
@@ -161,7 +191,8 @@ _DIGESTERS: dict[type, Callable[..., int]] = {
     CheckpointRecord: _digest_record,
     AppendRow: _digest_append,
     dict: _digest_dict,
-    OrderedDict: _digest_dict,
+    OrderedDict: _digest_ordered,
+    InputGate: _digest_gate,
     list: _digest_all,
     deque: _digest_all,
     set: lambda value, _: hash(frozenset(value)),

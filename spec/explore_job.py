@@ -41,10 +41,17 @@ from spec.faults import NONE, Faults
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
+    CutWritten,
+    DoorBroke,
     DoorStarted,
+    FileMissed,
+    FilesDiscarded,
     History,
+    OrderBroken,
+    RowCommitted,
     SegmentSent,
     SegmentsRun,
+    TableChanged,
     TickOver,
 )
 from spec.pipeline import (
@@ -62,6 +69,8 @@ from spec.pipeline import (
 from spec.world import World, Written
 
 NEVER_MS = 1_000_000_000
+TELLING = (RowCommitted, CutWritten, TableChanged, FileMissed, FilesDiscarded, OrderBroken, TickOver, DoorBroke)
+"""What makes it worth while to judge a history again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
 _ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut)
 
@@ -205,6 +214,10 @@ class DrivenJob:
         timers = [run.gate_wake_ms for run in rooms.runs.values()]
         timers.append(rooms.coordinator.wake_at_ms)
         return min((at for at in timers if at is not None), default=None)
+
+    def pending(self) -> int:
+        """Return how many checkpoints are pending."""
+        return len(self.door._job.coordinator.pending) if self.door is not None else 0  # noqa: SLF001 - as above
 
     def fire(self) -> None:
         """Let the time come at which the next timer is due."""

@@ -76,6 +76,8 @@ class Scenario:
     idle_poll_ms: int
     credit_bytes: int
     ids_per_claim: int | None
+    savepoints_max: int = 0
+    """Per tick: how often somebody may ask for a savepoint."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property

@@ -13,7 +13,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
-from checkpointing.messages import EndTick, InputSegments, Publication
+from checkpointing.messages import EndTick, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim
 
 
@@ -82,6 +82,24 @@ class CheckpointEnded:
     generation: Generation
     checkpoint: CheckpointId
     reason: CheckpointFailureReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointAsked:
+    """Somebody asked the tick of a generation for a savepoint."""
+
+    generation: Generation
+    request: str
+    kind: SavepointKind
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointAnswered:
+    """He was told the savepoint's id, or that there is none (`checkpoint` None)."""
+
+    generation: Generation
+    request: str
+    checkpoint: CheckpointId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +175,8 @@ Event = (
     | FileMissed
     | CheckpointTriggered
     | CheckpointEnded
+    | SavepointAsked
+    | SavepointAnswered
     | DoorStarted
     | SegmentSent
     | SegmentsRun
@@ -182,7 +202,9 @@ class History:
     state: Callable[[KeyedFile], dict[int, tuple[object, ...] | None]]
     """What a state file says of keys; None: the key is gone."""
     baseline: tuple[CheckpointId, ...] = ()
-    """The checkpoints that were there before the first event, oldest first."""
+    """The checkpoints that were there before the first event, oldest first, savepoints left out."""
+    pinned: tuple[CheckpointId, ...] = ()
+    """The savepoints that were there then."""
     events: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:

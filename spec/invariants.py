@@ -13,6 +13,7 @@ from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import RowKind
 from spec import model
 from spec.alignment import misaligned
 from spec.channel_order import disordered
@@ -30,10 +31,12 @@ from spec.history import (
     JobClaimed,
     OrderBroken,
     RowCommitted,
+    SavepointAnswered,
     TableChanged,
     TickOver,
     TickStuck,
 )
+from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
 
 if TYPE_CHECKING:
     from checkpointing.failures import CheckpointFailureReason
@@ -95,11 +98,13 @@ def _of(history: History, kind: type[_E]) -> Iterator[_E]:
 def cut_is_exact(history: History) -> Iterator[str]:
     """At cut n every table shows the effect of the records before barrier n once, less what n holds in flight.
 
-    At least once: each of them at least once.
+    So it does at a plain savepoint, with the tables of its parent's cut and its net files. At least once: each of
+    them at least once.
     """
     compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
-    for record, cut in first_cuts(history):
-        due = expected(history, record)
+    drains = drained_rows(history)
+    for record, cut in (*first_cuts(history), *plain_savepoints(history)):
+        due = expected(history, record, drains)
         for what in compare(due, shown(history, cut, due)):
             yield f"checkpoint {record.checkpoint}, tables: {what}"
         for key in repeated_keys(history, cut):
@@ -110,8 +115,9 @@ def cut_is_exact(history: History) -> Iterator[str]:
 def state_is_exact(history: History) -> Iterator[str]:
     """The state files of row n hold the effect of the records before barrier n once, less what n holds in flight."""
     compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
+    drains = drained_rows(history)
     for event in _of(history, RowCommitted):
-        due = expected(history, event.record)
+        due = expected(history, event.record, drains)
         for what in compare(due, held(history, event.record, due)):
             yield f"checkpoint {event.record.checkpoint}, state: {what}"
 
@@ -172,7 +178,8 @@ def published_in_order(history: History) -> Iterator[str]:
                 waiting = [one for one in committed if one not in recorded]
                 if waiting:
                     yield f"row {record.checkpoint} was committed while the cut of {waiting[0]} was not recorded"
-                committed.append(record.checkpoint)
+                if record.kind is RowKind.CHECKPOINT:
+                    committed.append(record.checkpoint)
             case TableChanged(checkpoint):
                 older = [one for one in committed if one < checkpoint and one not in recorded]
                 if older:
@@ -211,22 +218,28 @@ def one_generation(history: History) -> Iterator[str]:
             if event.generation in started:
                 yield f"two doors were started as generation {event.generation}"
             started.add(event.generation)
-        if isinstance(event, JobClaimed):
+        elif isinstance(event, JobClaimed):
             if event.claim.generation < newest:
                 yield f"generation {event.claim.generation} claimed after generation {newest}"
             newest = max(newest, event.claim.generation)
-        if isinstance(event, RowCommitted) and event.record.generation != newest:
+        elif isinstance(event, RowCommitted) and event.record.generation != newest:
             yield f"generation {event.record.generation} committed {event.record.checkpoint}, {newest} holds the job"
 
 
 @_named("parent-line")
 def parent_line(history: History) -> Iterator[str]:
-    """Every row builds on the row committed before it."""
+    """Every row builds on the checkpoint committed before it; on a plain savepoint none does."""
     newest = history.baseline[-1] if history.baseline else NO_CHECKPOINT
-    for event in _of(history, RowCommitted):
-        if event.record.parent != newest:
-            yield f"row {event.record.checkpoint} builds on {event.record.parent}, not on {newest}"
-        newest = event.record.checkpoint
+    for event in history.events:
+        match event:
+            case DoorStarted(_, _, restored) if restored is not None:
+                newest = max(newest, restored.checkpoint)
+            case RowCommitted(record, _):
+                if record.parent != newest:
+                    yield f"row {record.checkpoint} builds on {record.parent}, not on {newest}"
+                newest = record.checkpoint if record.kind is RowKind.CHECKPOINT else newest
+            case _:
+                pass
 
 
 @_named("ids-rise")
@@ -242,7 +255,7 @@ def ids_rise(history: History) -> Iterator[str]:
                 yield f"id {event.checkpoint} came after {newest_of[event.generation]}"
             given.add(event.checkpoint)
             newest_of[event.generation] = event.checkpoint
-        elif isinstance(event, RowCommitted):
+        elif isinstance(event, RowCommitted) and event.record.kind is RowKind.CHECKPOINT:
             if event.record.checkpoint <= newest_row:
                 yield f"row {event.record.checkpoint} was committed after row {newest_row}"
             newest_row = event.record.checkpoint
@@ -268,12 +281,43 @@ def no_file_is_missed(history: History) -> Iterator[str]:
 
 @_named("retention")
 def retention(history: History) -> Iterator[str]:
-    """After each commit the newest `retained` checkpoints are kept, and no others."""
-    committed = list(history.baseline)
+    """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only."""
+    committed, savepoints = list(history.baseline), set(history.pinned)
     for event in _of(history, RowCommitted):
-        committed.append(event.record.checkpoint)
-        if event.kept != tuple(committed[-history.retained :]):
-            yield f"after row {event.record.checkpoint} rows {event.kept} are kept, {history.retained} should be"
+        if event.record.is_savepoint:
+            savepoints.add(event.record.checkpoint)
+        else:
+            committed.append(event.record.checkpoint)
+        kept = tuple(checkpoint for checkpoint in event.kept if checkpoint not in savepoints)
+        if kept != tuple(committed[-history.retained :]):
+            yield f"after row {event.record.checkpoint} rows {kept} are kept, {history.retained} should be"
+
+
+# ------------------------------------------------------------------ savepoints
+
+
+@_named("savepoint-is-silent")
+def savepoint_is_silent(history: History) -> Iterator[str]:
+    """A plain savepoint changes nothing of what the job commits, and nobody is told that it is complete (A9)."""
+    yield from not_silent(history)
+
+
+@_named("pinned-stays")
+def pinned_stays(history: History) -> Iterator[str]:
+    """Savepoints' rows stay, and so does every file that they name."""
+    yield from unpinned(history)
+
+
+@_named("requests-are-answered")
+def requests_are_answered(history: History) -> Iterator[str]:
+    """A request for a savepoint is answered at most once, and exactly once if the tick ends by itself."""
+    yield from badly_answered(history)
+
+
+@_named("answers-are-true")
+def answers_are_true(history: History) -> Iterator[str]:
+    """A savepoint that was told is in, as it was asked for; after a stop it is the newest row, and published (F4)."""
+    yield from falsely_answered(history)
 
 
 # ------------------------------------------------------------------ life
@@ -284,10 +328,14 @@ def triggers_end(history: History) -> Iterator[str]:
     """A tick that is caught up has ended every checkpoint it triggered, each once: complete or aborted."""
     triggered: dict[Generation, list[CheckpointId]] = {}
     ended: Counter[tuple[Generation, CheckpointId]] = Counter()
+    rows = (event.record for event in _of(history, RowCommitted))
+    saved = {record.checkpoint for record in rows if record.kind is RowKind.SAVEPOINT}
     for event in history.events:
         match event:
             case CheckpointTriggered(generation, checkpoint):
                 triggered.setdefault(generation, []).append(checkpoint)
+            case SavepointAnswered(generation, _, checkpoint) if checkpoint is not None:
+                ended[generation, checkpoint] += checkpoint in saved
             case CheckpointEnded(generation, checkpoint):
                 ended[generation, checkpoint] += 1
                 if ended[generation, checkpoint] > 1:

@@ -1,7 +1,8 @@
 """The simulated micro-batches: what each vertex of the small pipeline computes, on rows in memory.
 
 They keep the promises of the real ones: new immutable files only, a base after a few deltas, and an upsert
-range that was written for other key groups is written anew as soon as the vertex runs.
+range that was written for other key groups is written anew as soon as the vertex runs. At the end of the input
+the join ends every key: it puts out the orders that no payment met, and holds nothing of them any more.
 """
 
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from spec.pipeline import (
     JOINED_STATE,
     JOINED_TABLE,
     MAX_PARALLELISM,
+    NO_PAYMENT,
     ORDERS_TABLE,
     PAYMENTS_TABLE,
     TOTALS_STATE,
@@ -47,11 +49,11 @@ class MicroBatches:
         """Carry one out; raise FileGoneError if its generation was fenced out and a file is gone."""
         inputs = {each.input: self._rows(each.segments, effect) for each in effect.inputs}
         if effect.vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS):
-            outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs[0]),)
+            outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs.get(0, ())),)
         elif effect.vertex == JOINED:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
         else:
-            outputs = self._keyed_sum(effect, inputs[0])
+            outputs = self._keyed_sum(effect, inputs.get(0, ()))
         return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, 1)
 
     def _rows(self, segments: Iterable[Segment], effect: RunMicroBatch) -> Rows:
@@ -75,14 +77,17 @@ class MicroBatches:
         for index, own in enumerate(_ranges(effect)):
             left = [row for (row,) in orders if own.first <= key_group(key_of(row)) <= own.last]
             right = [row for (row,) in payments if own.first <= key_group(key_of(row)) <= own.last]
-            if not left and not right:
+            if not left and not right and not effect.end_of_input:
                 outputs.append(SubtaskOutput())
                 continue
             before = self._state(effect, index, own)
             after, pairs = _join(before, left, right)
             self._see_order(effect, after)
+            if effect.end_of_input:
+                after, unmet = _end_keys(before | after)
+                pairs += unmet
             staged = self._appended(effect, pairs)
-            state = self._state_file(effect, index, own, before, after, JOINED_STATE)
+            state = self._state_file(effect, index, own, before, after, JOINED_STATE) if after else ()
             outputs.append(SubtaskOutput(staged.emitted, staged.staged, state))
         return tuple(outputs)
 
@@ -205,6 +210,21 @@ def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRo
         mine = (*_tuple(orders), row) if side == 0 else _tuple(orders)
         after[key] = (mine, _tuple(payments) if side == 0 else (*_tuple(payments), row), number)
     return after, tuple(pairs)
+
+
+def _end_keys(state: StateRows) -> tuple[StateRows, Rows]:
+    """Put out every order of a key without payments; of a key stays how many pairs it had."""
+    after: StateRows = {}
+    unmet: list[tuple[int, ...]] = []
+    for key, value in state.items():
+        orders, payments, number = value or ((), (), 0)
+        if not orders and not payments:
+            continue
+        for order in _tuple(orders) if not payments else ():
+            number = _int(number) + 1
+            unmet.append((key, order, NO_PAYMENT, number))
+        after[key] = ((), (), number)
+    return after, tuple(unmet)
 
 
 def _tuple(value: object) -> tuple[int, ...]:

@@ -17,6 +17,8 @@ from checkpointing.identifiers import EdgeId, SplitId, TableName, VertexId
 KEYS: Final = 6
 MAX_PARALLELISM: Final = 4
 ROW_BYTES: Final = 10
+NO_PAYMENT: Final = -1
+"""What an order is joined with at the end of the input, if no payment of its key came."""
 
 ORDERS: Final = VertexId("orders")
 PAYMENTS: Final = VertexId("payments")

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 from spec.invariants import Violation
 from spec.simulator import Outcome, simulate
@@ -18,17 +19,18 @@ LINES_MAX = 120
 WIDTH_MAX = 240
 BAR_WIDTH = 40
 Result = tuple[int, tuple[Violation, ...]]
+RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
-def run_seed(seed: int) -> Result:
+def run_seed(seed: int, savepoints_max: int | None = None) -> Result:
     """Run one seed and return what it broke."""
-    return seed, simulate(seed).violations
+    return seed, simulate(seed, savepoints_max=savepoints_max).violations
 
 
-def transcript(seed: int) -> Iterator[str]:
+def transcript(seed: int, savepoints_max: int | None = None) -> Iterator[str]:
     """Yield the story of a seed: its scenario, every fact and effect in virtual time, what it broke."""
     lines: list[str] = []
-    outcome = simulate(seed, lines.append)
+    outcome = simulate(seed, lines.append, savepoints_max=savepoints_max)
     yield f"seed {seed}: {outcome.scenario}"
     yield from (line if len(line) <= WIDTH_MAX else f"{line[:WIDTH_MAX]}..." for line in lines)
     yield from _verdict(outcome)
@@ -40,13 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
     first, last = options.seeds
     failed: list[int] = []
     with _pool(options.processes) as run_all:
-        for done, (seed, broken) in enumerate(run_all(range(first, last)), start=1):
+        run = partial(run_seed, savepoints_max=options.savepoints)
+        for done, (seed, broken) in enumerate(run_all(run, range(first, last)), start=1):
             if broken:
                 failed.append(seed)
                 _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
             _progress(done, last - first, len(failed))
     for seed in range(first, last) if options.transcript else failed[:TRANSCRIPTS_MAX]:
-        lines = list(transcript(seed))
+        lines = list(transcript(seed, options.savepoints))
         shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
         _say("\n" + "\n".join(shown))
     _say(f"\n{last - first - len(failed)} passed, {len(failed)} failed")
@@ -57,6 +60,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser = ArgumentParser(prog="python -m spec.simulate", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=(0, 200), help="FIRST:LAST, LAST not included")
     parser.add_argument("--processes", type=int, default=1, help="how many seeds run at a time")
+    parser.add_argument("--savepoints", type=int, help="how often a tick may be asked for a savepoint or a stop")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     return parser.parse_args(arguments)
 
@@ -67,12 +71,12 @@ def _seeds(text: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _pool(processes: int) -> Iterator[Callable[[Iterable[int]], Iterable[Result]]]:
+def _pool(processes: int) -> Iterator[RunAll]:
     if processes == 1:
-        yield lambda seeds: map(run_seed, seeds)
+        yield map
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield lambda seeds: pool.map(run_seed, seeds, chunksize=10)
+        yield lambda run, seeds: pool.map(run, seeds, chunksize=10)
 
 
 def _verdict(outcome: Outcome) -> Iterable[str]:

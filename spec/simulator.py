@@ -5,14 +5,14 @@ effects of the dead that come late, replies that are lost; at last a tick withou
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from random import Random
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import Effect, StopKind, StopRequested, TickOutcome
+from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from spec.carrying_out import Hands
 from spec.faults import NONE, Scenario, draw
 from spec.history import DoorBroke, History
@@ -35,9 +35,11 @@ class Outcome:
     violations: tuple[Violation, ...]
 
 
-def simulate(seed: int, narrate: Narrate | None = None, scenario: Scenario | None = None) -> Outcome:
-    """Run one seed and judge it; `scenario` replaces the one that the seed draws."""
-    run = Simulation(seed, narrate, scenario)
+def simulate(
+    seed: int, narrate: Narrate | None = None, scenario: Scenario | None = None, *, savepoints_max: int | None = None
+) -> Outcome:
+    """Run one seed and judge it; `scenario` replaces the one that the seed draws, `savepoints_max` a part of it."""
+    run = Simulation(seed, narrate, scenario, savepoints_max=savepoints_max)
     run.run()
     return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
 
@@ -45,11 +47,19 @@ def simulate(seed: int, narrate: Narrate | None = None, scenario: Scenario | Non
 class Simulation:
     """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
 
-    def __init__(self, seed: int, narrate: Narrate | None = None, scenario: Scenario | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        narrate: Narrate | None = None,
+        scenario: Scenario | None = None,
+        *,
+        savepoints_max: int | None = None,
+    ) -> None:
         """Draw the scenario; nothing has happened yet."""
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         drawn = draw(self._random)
-        self.scenario = scenario or drawn
+        chosen = scenario or drawn
+        self.scenario = chosen if savepoints_max is None else replace(chosen, savepoints_max=savepoints_max)
         self.world = World(self._new_history)
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
@@ -99,6 +109,19 @@ class Simulation:
             take_over=False,
             stop=stop,
             stop_after_ms=random.randint(0, 1_000),
+            savepoints=self._drawn_savepoints(),
+        )
+
+    def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
+        """Several requests, some at the same moment; after a first stop mostly more of them come too late."""
+        most = self.scenario.savepoints_max
+        if not most:
+            return ()
+        times = sorted(self._random.choice([0, 100, 1_000]) * self._random.randint(0, 3) for _ in range(most))
+        kinds = self._random.choices(list(SavepointKind), [6, 1, 1], k=self._random.randint(0, most))
+        return tuple(
+            (after_ms, SavepointRequested(f"savepoint {number}", kind))
+            for number, (after_ms, kind) in enumerate(zip(times, kinds, strict=False))
         )
 
     def _healing_plan(self) -> TickPlan:
@@ -149,6 +172,7 @@ class Simulation:
             limits=plan.limits,
             patient=plan.patient,
             take_over=True,
+            savepoints=plan.savepoints,
         )
         if not self._healing and len(self._alive) < 3:  # noqa: PLR2004 - a crowd shows nothing that two do not
             self._start(rival)

@@ -5,7 +5,8 @@ A tick is a generator: it yields the virtual time of its next turn, and between 
 one effect, step the door with the answer, queue what the door asks for.
 """
 
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
@@ -34,6 +35,9 @@ from checkpointing.messages import (
     RecordCut,
     RowAppended,
     RunMicroBatch,
+    SavepointFailed,
+    SavepointRequested,
+    SavepointTaken,
     SliceOffered,
     StopRequested,
     TimeAdvanced,
@@ -47,6 +51,8 @@ from spec.history import (
     CheckpointTriggered,
     DoorBroke,
     DoorStarted,
+    SavepointAnswered,
+    SavepointAsked,
     SegmentSent,
     SegmentsRun,
     TickOver,
@@ -75,6 +81,8 @@ class TickPlan:
     take_over: bool
     stop: StopRequested | None = None
     stop_after_ms: int = 0
+    savepoints: tuple[tuple[int, SavepointRequested], ...] = ()
+    """What is asked for, and how long after the start (ms), in order."""
 
 
 @dataclass(slots=True)
@@ -182,11 +190,14 @@ class Tick:
         door = JobDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
         stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
+        asking = deque((self.world.now_ms + after_ms, asked) for after_ms, asked in self.plan.savepoints)
         self._take(door, door.start(self.world.now_ms))
         for _ in range(STEPS_MAX):
             if self.end is not None:
+                self._ask_too_late(door, asking)
                 return
             timers = [self._wake_ms, stop_ms, self.outstanding[0][0] if self.outstanding else None]
+            timers.append(asking[0][0] if asking else None)
             due = min((at for at in timers if at is not None), default=None)
             if due is None:
                 self._stuck("it waits for nothing")
@@ -198,9 +209,17 @@ class Tick:
             if stop_ms is not None and stop_ms <= self.world.now_ms and self.plan.stop is not None:
                 stop_ms = None
                 self._tell(door, self.plan.stop)
+            while asking and asking[0][0] <= self.world.now_ms and self.end is None:
+                self._tell(door, asking.popleft()[1])
             self._carry_out_due(door)
         if self.end is None:
             self._stuck(f"it has not ended after {STEPS_MAX} steps")
+
+    def _ask_too_late(self, door: JobDoor, asking: Iterable[tuple[int, SavepointRequested]]) -> None:
+        """Who asks after the end is answered too."""
+        for _, asked in asking:
+            self.world.history.add(SavepointAsked(self.generation, asked.request, asked.kind))
+            self._take(door, door.step(asked))
 
     def _carry_out_due(self, door: JobDoor) -> None:
         if self.end is None and self.outstanding and self.outstanding[0][0] <= self.world.now_ms:
@@ -215,6 +234,8 @@ class Tick:
         if not isinstance(fact, TimeAdvanced):
             self._say(f"<- {fact}")
         self._note_segments(fact)
+        if isinstance(fact, SavepointRequested):
+            self.world.history.add(SavepointAsked(self.generation, fact.request, fact.kind))
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
         self._take(door, door.step(fact))
@@ -235,6 +256,10 @@ class Tick:
                     self.world.history.add(CheckpointEnded(self.generation, effect.checkpoint, None))
                 case NotifyAborted():
                     self.world.history.add(CheckpointEnded(self.generation, effect.checkpoint, effect.reason))
+                case SavepointTaken():
+                    self.world.history.add(SavepointAnswered(self.generation, effect.request, effect.checkpoint))
+                case SavepointFailed():
+                    self.world.history.add(SavepointAnswered(self.generation, effect.request, None))
                 case (
                     PollSource()
                     | RunMicroBatch()

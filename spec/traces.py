@@ -30,6 +30,9 @@ from checkpointing.messages import (
     RecordCut,
     RowAppended,
     RunMicroBatch,
+    SavepointFailed,
+    SavepointRequested,
+    SavepointTaken,
     SliceOffered,
     TablePublished,
 )
@@ -39,6 +42,8 @@ from spec.history import (
     CheckpointTriggered,
     DoorStarted,
     History,
+    SavepointAnswered,
+    SavepointAsked,
     SegmentSent,
     SegmentsRun,
     TickOver,
@@ -171,6 +176,10 @@ class Replay:
                 self._history.add(CheckpointEnded(self._generation, effect.checkpoint, None))
             case NotifyAborted():
                 self._history.add(CheckpointEnded(self._generation, effect.checkpoint, effect.reason))
+            case SavepointTaken():
+                self._history.add(SavepointAnswered(self._generation, effect.request, effect.checkpoint))
+            case SavepointFailed():
+                self._history.add(SavepointAnswered(self._generation, effect.request, None))
             case EndTick():
                 self._verdict.ended = True
                 self._history.add(TickOver(self._generation, effect, (), newest_checkpoint(self._world.rows())))
@@ -189,6 +198,8 @@ class Replay:
                 named = tuple(table for table, _ in self._asked.cuts[fact.checkpoint].versions)
                 versions = tuple((table, self._world.table(table).version) for table in named)
                 self._world.record_cut(fact.checkpoint, versions)
+            case SavepointRequested():
+                self._history.add(SavepointAsked(self._generation, fact.request, fact.kind))
             case SliceOffered(SourceSlice() as sent):
                 self._history.add(SegmentSent(self._generation, sent.source, 0, sent))
             case MicroBatchFinished():
@@ -204,9 +215,18 @@ def _world(setup: JobSetup) -> World:
     retained = tuple(sorted(setup.retained, key=lambda record: record.checkpoint))
 
     def new_history(world: World) -> History:
-        baseline = tuple(record.checkpoint for record in retained)
+        baseline = tuple(record.checkpoint for record in retained if not record.is_savepoint)
+        pinned = tuple(record.checkpoint for record in retained if record.is_savepoint)
         config = setup.config
-        return History(config.mode, config.retained, config.max_parallelism, world.rows_of, world.state_of, baseline)
+        return History(
+            config.mode,
+            config.retained,
+            config.max_parallelism,
+            world.rows_of,
+            world.state_of,
+            baseline=baseline,
+            pinned=pinned,
+        )
 
     world = World(new_history)
     world.log = [(version, record) for version, record in enumerate(retained, start=1)]

@@ -5,16 +5,16 @@ publishing is idempotent, a cut is recorded once. Files are kept after their del
 can still compare contents; who reads a deleted one is found out.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from checkpointing.channel_items import StagedSegment
-from checkpointing.commit.fencing import newest_checkpoint, newest_claim
-from checkpointing.commit.leftovers import is_leftover
+from checkpointing.commit.fencing import newest_claim
+from checkpointing.commit.leftovers import Referenced, is_unreferenced, referenced
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
+from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from spec.history import (
@@ -128,15 +128,14 @@ class World:
     def paths_of(self, record: CheckpointRecord) -> frozenset[str]:
         """Return every file that a row names."""
         if record.checkpoint not in self._needed:
-            self._needed[record.checkpoint] = frozenset(_paths(record))
+            self._needed[record.checkpoint] = files_of(record)
         return self._needed[record.checkpoint]
 
     def discard_leftovers(self, current: Generation) -> None:
         """Delete what older generations staged and certainly nothing references (K4)."""
-        newest = newest_checkpoint(self.rows())
-        self.discard(
-            [path for path, file in self.files.items() if path not in self.gone and _is_leftover(file, current, newest)]
-        )
+        by = referenced(self.rows())
+        there = [(path, file) for path, file in self.files.items() if path not in self.gone]
+        self.discard([path for path, file in there if _is_leftover(path, file, current, by)])
 
     # -------------------------------------------------------------- checkpoints
 
@@ -220,20 +219,7 @@ class World:
         self.history.add(CutWritten(checkpoint, versions, active))
 
 
-def _paths(record: CheckpointRecord) -> Iterator[str]:
-    for vertex in record.vertices:
-        for snapshot in vertex.subtasks:
-            yield from (keyed.file.path for keyed in snapshot.state)
-            yield from (keyed.file.path for entry in snapshot.ranges for keyed in entry.files)
-            for held in snapshot.in_flight:
-                for segment in held.segments:
-                    if isinstance(segment, StagedSegment):
-                        yield from (file.path for file in segment.files)
-    for table in record.tables:
-        yield from (file.path for file in (*table.adds, *table.files))
-
-
-def _is_leftover(file: Written, current: Generation, newest: CheckpointRecord | None) -> bool:
+def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) -> bool:
     """Ask the core's own rule about a file; generation 0 are files that no vertex staged."""
     name = StagedName(file.vertex, file.micro_batch, "0" * 32)
-    return file.generation != 0 and is_leftover(name, Generation(file.generation), current=current, newest=newest)
+    return file.generation != 0 and is_unreferenced(path, name, Generation(file.generation), current=current, by=by)

@@ -101,13 +101,23 @@ class ProtocolPaths:
         """Return the NDJSON trace of one generation's facts and effects."""
         return f"{self.traces}/{generation}.ndjson"
 
+    @property
+    def states(self) -> str:
+        """The folder of the operators' states, each a table."""
+        return f"{self.folder}/state"
+
+    @property
+    def channels(self) -> str:
+        """The folder of what vertices only hand on, each a folder like a table's."""
+        return f"{self.folder}/channels"
+
     def state_table(self, operator: VertexId) -> TableName:
         """Return the table that shows an operator's state (K3)."""
         return table_of_state(self.job, operator)
 
     def channel(self, vertex: VertexId) -> TableName:
         """Return where a vertex stages what it only hands on: a folder like a table's, with no log in it."""
-        return TableName(f"{self.folder}/channels/{vertex_id(vertex)}")
+        return TableName(f"{self.channels}/{vertex_id(vertex)}")
 
     def table(self, table: TableName) -> str:
         """Return the folder of an output or state table."""

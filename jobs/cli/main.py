@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEBUG: Final = "--debug"
 DEFAULT_PIPELINE: Final = "flights"
-_COMMANDS: Final = ("run", "savepoint", "stop", "explain", "checkpoints list", "checkpoints show", "cut")
+_COMMANDS: Final = ("run", "savepoint", "stop", "cancel", "explain", "checkpoints list", "checkpoints show", "cut")
 _LOG_WIDTH: Final = 120
 """Columns where no terminal says how many there are."""
 
@@ -155,6 +155,21 @@ def stop(
 
     kind = SavepointKind.DRAIN if drain else SavepointKind.SUSPEND
     stop_job(pipeline, kind, _layer({"warehouse": warehouse}), _console(), _console(stderr=True))
+
+
+@app.command()
+def cancel(
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    *,
+    warehouse: Warehouse = None,
+    data: Data = None,
+    settings: OtherSettings = None,
+) -> None:
+    """End the running tick now; its checkpoints stay, or go if the pipeline says so."""
+    from jobs.cli.cancel import cancel as cancel_job  # noqa: PLC0415 - imports Spark's types
+
+    given = _layer(_pairs(settings or []) | {"warehouse": warehouse, "data": data})
+    cancel_job(pipeline, given, _console(), _console(stderr=True))
 
 
 @app.command()

@@ -29,9 +29,9 @@ def savepoint(pipeline: str, to: Path | None, given: Layer, out: Console, progre
         must_be_free(warehouse, to)
     with progress.status(f"savepoint of {warehouse.paths.job}") as status:
         try:
-            taken = take_savepoint(warehouse, lambda waiting: status.update(_waits(waiting)))
+            taken = take_savepoint(warehouse, lambda waiting: status.update(asked_since(waiting)))
         except KeyboardInterrupt:
-            raise _withdrawn("savepoint") from None
+            raise withdrawn("savepoint") from None
     record = _record(warehouse, taken.checkpoint)
     out.print(_taken(warehouse.paths.job, record, taken), soft_wrap=True)
     if to is not None:
@@ -44,9 +44,9 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
     job = warehouse.paths.job
     with progress.status(f"stop of {job}") as status:
         try:
-            taken = stop(warehouse, kind, lambda waiting: status.update(_waits(waiting)))
+            taken = stop(warehouse, kind, lambda waiting: status.update(asked_since(waiting)))
         except KeyboardInterrupt:
-            raise _withdrawn("stop") from None
+            raise withdrawn("stop") from None
     record = _record(warehouse, taken.checkpoint)
     did = "drained" if kind is SavepointKind.DRAIN else "suspended"
     waits = "what waited was put out" if kind is SavepointKind.DRAIN else "what waits stays in the state"
@@ -73,10 +73,8 @@ def dispose_savepoint(pipeline: str, checkpoint: int, given: Layer, out: Console
             f"(generation {held.generation}); stop it first with 'tidemark stop {warehouse.paths.job} --suspend'",
             ExitCode.HELD,
         ) from held
-    said = (
-        f"savepoint {checkpoint} of {warehouse.paths.job} is gone, and {plural(files, 'file')} that nothing else names"
-    )
-    out.print(said, soft_wrap=True)
+    with_it = f", and with it {plural(files, 'file')} that nothing else names" if files else ""
+    out.print(f"savepoint {checkpoint} of {warehouse.paths.job} is gone{with_it}", soft_wrap=True)
 
 
 def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Path, out: Console, progress: Console) -> None:
@@ -128,11 +126,13 @@ def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
     raise CommandError(f"savepoint {checkpoint} of {warehouse.paths.job} was taken, and has been disposed of since")
 
 
-def _waits(waiting: Waiting) -> str:
+def asked_since(waiting: Waiting) -> str:
+    """Return how long somebody has been waiting for whom, in a line."""
     return f"asked {waiting.holder} {waiting.seconds:.0f} s ago; Ctrl-C takes the request back"
 
 
-def _withdrawn(what: str) -> CommandError:
+def withdrawn(what: str) -> CommandError:
+    """Return what is said when somebody stops waiting."""
     return CommandError(
         f"interrupted: the {what} is no longer asked for. If the tick had begun it, it may still come: "
         "'tidemark checkpoints list' shows it"

@@ -1,4 +1,4 @@
-"""Asking a running tick for a savepoint: write the request, wait for the answer, do without if the tick is gone.
+"""Asking a running tick for a savepoint or its end: write the request, wait for the answer, do without if it is gone.
 
 A plain savepoint of a job at rest is taken here; a stop of one has nothing to do. Whoever stops waiting takes
 the request back.
@@ -13,7 +13,7 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder
 from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.failures import JobHeldError, SavepointRefusedError
+from jobs.runtime.failures import JobHeldError, NotCancelledError, SavepointRefusedError
 from jobs.runtime.job_state import Activity, JobState, must_have_run, observe_state
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.holders import is_alive, this_process
@@ -42,6 +42,15 @@ class Waiting:
 
     holder: Holder
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """No tick runs any more: that of `by` was asked and ended, or `died` meanwhile. `by` None: none ran, for `why`."""
+
+    by: Holder | None
+    died: bool
+    why: str
 
 
 WaitListener = Callable[[Waiting], None]
@@ -85,11 +94,50 @@ def stop(warehouse: Warehouse, kind: SavepointKind, told: WaitListener) -> Taken
         if taken is not None:
             _wait_for_release(warehouse, checkpoints)
             return taken
-        state = observe_state(warehouse, checkpoints)
+        raise NothingRunsError(
+            f"{state.holder} ended before it took the savepoint of the stop, and says why where it ran. What was "
+            f"committed stays; 'tidemark checkpoints list {warehouse.paths.job}' shows it"
+        )
     raise NothingRunsError(
         f"nothing to stop: no tick of {warehouse.paths.job} runs in {warehouse.root} ({state.why}). What was committed "
         f"stays; 'tidemark savepoint {warehouse.paths.job}' keeps the newest checkpoint"
     )
+
+
+def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
+    """End the running tick now, and return once it has released the job or is dead; what it committed stays (G3).
+
+    Raises NeverRunError; NotCancelledError if nobody can tell whether its holder lives, or it does not understand.
+    """
+    must_have_run(warehouse)
+    checkpoints = CheckpointStore(warehouse)
+    state = observe_state(warehouse, checkpoints)
+    job = warehouse.paths.job
+    if state.activity is Activity.AT_REST:
+        return Ended(None, died=False, why=state.why)
+    if state.holder is None or state.activity is Activity.SILENT:
+        raise NotCancelledError(
+            f"{job} is not cancelled: {state.why}. If it is dead, 'tidemark run {job}' takes over; cancel that one"
+        )
+    folder = RequestFolder(warehouse)
+    request = folder.ask_to_cancel(this_process())
+    try:
+        answer = _waited(folder, request.request, lambda: _is_at_rest(warehouse, checkpoints), state.holder, told)
+    finally:
+        folder.withdraw(request.request)
+    if answer is not None and answer.status is AnswerStatus.UNREADABLE:
+        raise NotCancelledError(
+            f"{job} is not cancelled: {state.holder} runs an older Tidemark, which cannot be asked for it. End that "
+            "process with Ctrl-C or SIGTERM, and cancel again"
+        )
+    _wait_for_release(warehouse, checkpoints)
+    after = observe_state(warehouse, checkpoints)
+    died = after.activity is Activity.AT_REST and after.holder == state.holder
+    return Ended(state.holder, died=died, why=after.why)
+
+
+def _is_at_rest(warehouse: Warehouse, checkpoints: CheckpointStore) -> bool:
+    return observe_state(warehouse, checkpoints).activity is Activity.AT_REST
 
 
 def _asked(
@@ -139,6 +187,6 @@ def _is_gone(warehouse: Warehouse, checkpoints: CheckpointStore, asked: JobState
 def _wait_for_release(warehouse: Warehouse, checkpoints: CheckpointStore) -> None:
     limit = time.monotonic() + RELEASE_S
     while time.monotonic() < limit:
-        if observe_state(warehouse, checkpoints).activity is Activity.AT_REST:
+        if _is_at_rest(warehouse, checkpoints):
             return
         time.sleep(POLL_S)

@@ -13,7 +13,7 @@ from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
 from jobs.runtime import claiming
-from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.boundaries import Boundary, cross_freely
 from jobs.runtime.claiming import Claimed
 from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
 from jobs.runtime.holding import Hold
@@ -36,7 +36,7 @@ def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
-    with _held(stores) as (claimed, hold):
+    with held(stores) as (claimed, hold):
         newest = claimed.plan.restore
         if newest is None:
             raise no_checkpoint_yet(warehouse.paths.job)
@@ -81,9 +81,9 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
     _disposable(stores.observe().rows, checkpoint, warehouse.paths.job)
-    with _held(stores) as (claimed, hold):
+    with held(stores) as (claimed, hold):
         gone = _disposable(claimed.seen.rows, checkpoint, warehouse.paths.job)
-        hold.disposes = gone
+        hold.drop((gone.checkpoint,))
     kept = [row for row in stores.observe().rows if isinstance(row, CheckpointRecord)]
     if gone in kept:
         raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
@@ -95,17 +95,17 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
 
 
 @contextmanager
-def _held(stores: JobStores) -> Iterator[tuple[Claimed, Hold]]:
-    """Hold the job within this block."""
+def held(stores: JobStores, boundary: Boundary = cross_freely) -> Iterator[tuple[Claimed, Hold]]:
+    """Hold the job within this block; raise JobHeldError, naming who holds it, and ClaimUnsettledError."""
     for _ in range(_TRIES):
         seen = stores.observe()
         plan = claiming.decide(seen, stores.warehouse.paths.job, take_over=False)
-        claimed = claiming.append_claim(stores, seen, plan, this_process(), cross_freely)
+        claimed = claiming.append_claim(stores, seen, plan, this_process(), boundary)
         if claimed is not None:
             break
     else:
         raise ClaimUnsettledError(stores.warehouse.paths.job, f"others wrote first {_TRIES} times")
-    hold = Hold(stores, claimed.claim, claimed.at_version, cross_freely)
+    hold = Hold(stores, claimed.claim, claimed.at_version, boundary)
     try:
         yield claimed, hold
     finally:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from checkpointing.identifiers import Generation, JobName
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.metadata.record import Holder
 
 
@@ -40,6 +40,30 @@ class NeverRunError(TickRefusedError):
         super().__init__(
             f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
         )
+
+
+class TablesAheadError(TickRefusedError):
+    """An output table that shows a checkpoint after the one that the tick would begin from: it would be filled twice.
+
+    Says where to begin instead. So a job whose checkpoints were deleted does not start over by itself (G3).
+    """
+
+    def __init__(
+        self, job: JobName, root: Path, table: TableName, shows: CheckpointId, newest: CheckpointId | None
+    ) -> None:
+        begins = f"begins from {newest}, the newest that is left" if newest else "has no checkpoint to begin from"
+        delete = "" if newest else ", or delete the job's tables to fill them anew"
+        super().__init__(
+            f"table {table} in {root} shows checkpoint {shows} of {job}, and a tick {begins}: what the table "
+            f"holds would come into it twice. Restore a savepoint into an empty warehouse ('tidemark run {job} --from "
+            f"{root}@{newest or 'N'} --warehouse EMPTY_FOLDER'), start over in another --warehouse{delete}"
+        )
+        self.table = table
+        self.shows = shows
+
+
+class NotCancelledError(Exception):
+    """A job that could not be cancelled: says why, and the way out."""
 
 
 class SavepointRefusedError(Exception):

@@ -4,7 +4,8 @@ from uuid import uuid4
 
 import structlog
 
-from checkpointing.metadata.record import CheckpointRecord, Claim, Release
+from checkpointing.identifiers import CheckpointId
+from checkpointing.metadata.record import Claim, Release
 from jobs.runtime.boundaries import RELEASE, Boundary, around
 from jobs.runtime.claiming import newest_generation
 from jobs.runtime.job_stores import JobStores
@@ -23,8 +24,11 @@ class Hold:
         self.claim = claim
         self.at_version = at_version
         self.next_id = claim.first_id
-        self.disposes: CheckpointRecord | None = None
-        """A savepoint whose row goes in the same commit."""
+        self._drops: tuple[CheckpointId, ...] = ()
+
+    def drop(self, checkpoints: tuple[CheckpointId, ...]) -> None:
+        """Let the rows of these checkpoints and savepoints go in the release's commit."""
+        self._drops = checkpoints
 
     def release(self) -> bool:
         """Append the release row; return False if the job is no longer ours, or the row cannot be written.
@@ -45,8 +49,7 @@ class Hold:
             at_ms=self._stores.warehouse.now_ms(),
             nonce=uuid4().hex,
         )
-        disposed = () if self.disposes is None else (self.disposes.checkpoint,)
-        return isinstance(self._stores.append(release, at_version, disposed=disposed), Appended)
+        return isinstance(self._stores.append(release, at_version, disposed=self._drops), Appended)
 
     def _append_behind_own_rows(self) -> bool:
         """A row of ours whose outcome was unknown may lie in between: look once more, if nobody else has claimed."""

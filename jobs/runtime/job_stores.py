@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.runtime.boundaries import Boundary, log_hook
@@ -84,18 +84,26 @@ class JobStores:
 
     def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
         """Record a cut and drop those of checkpoints whose rows are gone; raises CutsNotRecordedError."""
-        with self._rows:
-            _, rows = self._checkpoints.observe()
-        records = [row for row in rows if isinstance(row, CheckpointRecord)]
-        retained = {row.checkpoint for row in records}
-        retained |= {row.parent for row in records if row.kind is RowKind.SAVEPOINT}  # its tables are this cut's
+        retained = self._retained()
         with self._recorded:
             self._cuts.record(checkpoint, versions, retained)
+
+    def drop_cuts(self) -> None:
+        """Drop the cuts of checkpoints whose rows are gone; raises CutsNotRecordedError."""
+        retained = self._retained()
+        with self._recorded:
+            self._cuts.keep_only(retained)
 
     def read_cut(self, checkpoint: CheckpointId) -> Cut | None:
         """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
         with self._recorded:
             return self._cuts.read(checkpoint)
+
+    def shown(self, table: TableName) -> CheckpointId:
+        """Return the newest of the job's checkpoints that a table shows; 0 for none, or if there is no table."""
+        with self._locks.of(table):
+            log = self._logs.log(table)
+            return CheckpointId(self._logs.shown(log.current(), table) if log.exists() else NO_CHECKPOINT)
 
     def maintain(self, tables: Iterable[TableName]) -> None:
         """Keep all logs short. Only for whoever holds the job, away from the commit path."""
@@ -106,3 +114,11 @@ class JobStores:
         for table in tables:
             with self._locks.of(table):
                 self._publisher.maintain(table)
+
+    def _retained(self) -> set[CheckpointId]:
+        """Return the checkpoints whose cuts somebody may still read."""
+        with self._rows:
+            _, rows = self._checkpoints.observe()
+        records = [row for row in rows if isinstance(row, CheckpointRecord)]
+        parents = {row.parent for row in records if row.kind is RowKind.SAVEPOINT}  # its tables are this cut's
+        return {row.checkpoint for row in records} | parents

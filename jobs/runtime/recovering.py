@@ -5,12 +5,13 @@ Recovery is the normal path: every tick comes through here, and a crash in here 
 
 from dataclasses import dataclass
 
+from checkpointing.commit.leftovers import referenced
 from checkpointing.commit.recovery import publications
 from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.runtime.boundaries import DISCARD_LEFTOVERS, ROLL_FORWARD, ROLL_FORWARD_CUT, Boundary, around
 from jobs.runtime.failures import RollForwardError
 from jobs.runtime.job_stores import JobStores
@@ -47,12 +48,12 @@ def roll_forward(stores: JobStores, graph: JobGraph, record: CheckpointRecord, b
 
 
 def discard_leftovers(
-    stores: JobStores, graph: JobGraph, generation: Generation, newest: CheckpointRecord | None, boundary: Boundary
+    stores: JobStores, graph: JobGraph, generation: Generation, rows: tuple[Row, ...], boundary: Boundary
 ) -> int:
-    """Delete what older generations staged and nothing references; return how many files that were."""
+    """Delete what older generations staged and none of the rows references; return how many files that were."""
     with around(boundary, DISCARD_LEFTOVERS):
         folders = staging_folders(graph, stores.warehouse.paths)
-        return len(delete_leftovers(stores.warehouse, folders, current=generation, newest=newest))
+        return len(delete_leftovers(stores.warehouse, folders, current=generation, by=referenced(rows)))
 
 
 def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, ...]:

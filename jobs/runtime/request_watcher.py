@@ -11,15 +11,32 @@ from typing import Final, assert_never
 
 import structlog
 
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import Fact, SavepointFailed, SavepointRequested, SavepointTaken
+from checkpointing.messages import Fact, SavepointFailed, SavepointRequested, SavepointTaken, StopKind, StopRequested
 from jobs.stores.holders import is_alive
-from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer, SavepointRequest, Unreadable
+from jobs.stores.requests import (
+    AnswerStatus,
+    CancelRequest,
+    Request,
+    RequestFolder,
+    SavepointAnswer,
+    SavepointRequest,
+    Unreadable,
+)
 from jobs.stores.warehouse import Warehouse
 
 _log = structlog.get_logger(__name__)
 
 POLL_MS: Final = 250
+
+_ENDS: Final = frozenset(
+    {
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+    }
+)
+"""Reasons that say nothing against the savepoint: the tick is over, or about to be."""
 
 
 class RequestWatcher:
@@ -33,7 +50,7 @@ class RequestWatcher:
         self._folder = RequestFolder(warehouse)
         self._warehouse = warehouse
         self._put = put
-        self._handed: dict[str, SavepointRequest] = {}
+        self._handed: dict[str, Request] = {}
         self._answers: dict[str, SavepointAnswer] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -60,7 +77,12 @@ class RequestWatcher:
             self._guarded(self._tell_the_end)
 
     def answer(self, effect: SavepointTaken | SavepointFailed) -> None:
-        """Write the door's answer, unless the request has been withdrawn."""
+        """Write the door's answer, unless the request has been withdrawn.
+
+        An attempt that only ends leaves its requests to the next one, or to the end of the tick.
+        """
+        if isinstance(effect, SavepointFailed) and effect.reason in _ENDS:
+            return
         with self._lock:
             request = self._handed.get(effect.request)
         match effect:
@@ -84,9 +106,9 @@ class RequestWatcher:
             if isinstance(request, Unreadable):
                 self._folder.answer(self._refusal(request))
             elif self._is_new(request):
-                self._put(SavepointRequested(request.request, request.kind))
+                self._put(_fact(request))
 
-    def _is_new(self, request: SavepointRequest) -> bool:
+    def _is_new(self, request: Request) -> bool:
         with self._lock:
             new = request.request not in self._handed and request.request not in self._answers
             self._handed[request.request] = request
@@ -101,7 +123,8 @@ class RequestWatcher:
             if isinstance(request, Unreadable):
                 self._folder.answer(self._refusal(request))
                 continue
-            message = "the tick ended before there was a savepoint"
+            cancelled = isinstance(request, CancelRequest)
+            message = "the tick ended" if cancelled else "the tick ended before there was a savepoint"
             ended = self._says(request.request, AnswerStatus.ENDED, request, message=message)
             self._folder.answer(self._answers.get(request.request, ended))
 
@@ -109,7 +132,7 @@ class RequestWatcher:
         self,
         name: str,
         status: AnswerStatus,
-        request: SavepointRequest | None,
+        request: Request | None,
         *,
         checkpoint: CheckpointId | None = None,
         message: str = "",
@@ -128,3 +151,13 @@ class RequestWatcher:
             call()
         except Exception as error:  # noqa: BLE001 - logged; requests are advisory, and the tick goes on
             _log.warning("requests not attended to", error=f"{type(error).__name__}: {error}")
+
+
+def _fact(request: Request) -> Fact:
+    match request:
+        case SavepointRequest():
+            return SavepointRequested(request.request, request.kind)
+        case CancelRequest():
+            return StopRequested(StopKind.NOW)
+        case _ as unreachable:
+            assert_never(unreachable)

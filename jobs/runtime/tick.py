@@ -34,7 +34,7 @@ from jobs.runtime.claiming import Claimed
 from jobs.runtime.driver import Clock, Driver, Inbox
 from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine, SparkEngine
-from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError
+from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TablesAheadError
 from jobs.runtime.holding import Hold
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.job_stores import JobStores
@@ -46,6 +46,7 @@ from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.restarting import Restarts
 from jobs.runtime.session import SparkConfig
 from jobs.runtime.state_migration import plan_with_migrations
+from jobs.runtime.tables_ahead import must_not_be_ahead
 from jobs.runtime.trace import TraceWriter, drop_old_traces
 from jobs.sources.port import SourceError
 from jobs.stores.cuts import CutsNotRecordedError
@@ -116,9 +117,9 @@ def run_tick(
     instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere. A job that fails
     restarts as the plan's configuration says; the limits hold for all attempts together.
 
-    Raises, having changed nothing: JobHeldError and ClaimUnsettledError; CutDoesNotFitError for a pipeline that
-    the newest checkpoint cannot be restored into; SourceError and InvalidPipelineError if splits cannot be
-    listed; what the codec raises for rows of another version. Raises DoorFailedError for a bug of the protocol.
+    Raises, having changed nothing: JobHeldError, ClaimUnsettledError and TablesAheadError; CutDoesNotFitError for a
+    pipeline that the newest checkpoint cannot be restored into; SourceError and InvalidPipelineError if splits cannot
+    be listed; what the codec raises for rows of another version. Raises DoorFailedError for a bug of the protocol.
     """
     inbox = inbox or Inbox()
     with ExitStack() as stack:
@@ -162,7 +163,7 @@ class _Tick:
                     end = self._attempt(claimed, engine)
                 except JobHeldError as held:
                     end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(held))
-                except (ClaimUnsettledError, SourceError, InvalidPipelineError) as error:
+                except (ClaimUnsettledError, TablesAheadError, SourceError, InvalidPipelineError) as error:
                     end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, str(error))
             return self._report(claimed, last)
         finally:
@@ -196,6 +197,7 @@ class _Tick:
             generation = newest
             decision = claiming.decide(seen, self._plan.job, take_over=take_over)
             self._plan = self._fitting(decision.restore)
+            must_not_be_ahead(self._stores, self._plan.graph, decision.restore)
             claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
             if claimed is not None:
                 return claimed
@@ -230,7 +232,7 @@ class _Tick:
         if pending is not None:
             done = roll_forward(self._stores, graph, pending, self._boundary)
             self._narrator.rolled_forward(done.record, done.notes, done.versions)
-        leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, newest, self._boundary)
+        leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, claimed.seen.rows, self._boundary)
         self._stores.maintain(table.name for table in graph.tables())
         self._listener.recovered(
             Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers)

@@ -68,6 +68,24 @@ class CutStore:
             return
         raise CutsNotRecordedError(f"the cut of checkpoint {checkpoint} could not be recorded: {met}")
 
+    def keep_only(self, retained: Collection[CheckpointId]) -> None:
+        """Drop the cuts of all other checkpoints; raise CutsNotRecordedError if the log refuses it."""
+        met: Exception | None = None
+        for _ in range(TRIES):
+            table = self._log.current()
+            dropped = sorted(self._cuts(table).keys() - set(retained))
+            if not dropped:
+                return
+            survivors, actions = self._without(table, retained)
+            if survivors:
+                actions.append(self._files.write(f"{dropped[-1]:020d}", survivors, self._warehouse.now_ms()))
+            try:
+                self._log.commit(table, actions, says={"cuts_dropped": dropped})
+            except Exception as error:  # noqa: BLE001 - read back at the next turn
+                met = error
+                self._log.reopen()
+        raise CutsNotRecordedError(f"the cuts of deleted checkpoints could not be dropped: {met}")
+
     def read(self, checkpoint: CheckpointId) -> Cut | None:
         """Return the version of each table at that checkpoint, or None if its cut is not recorded."""
         return self._cuts(self._log.current()).get(checkpoint)
@@ -92,6 +110,14 @@ class CutStore:
         rows: list[dict[str, Any]],
         retained: Collection[CheckpointId] | None,
     ) -> None:
+        survivors, actions = self._without(table, retained)
+        actions.append(self._files.write(f"{checkpoint:020d}", [*survivors, *rows], self._warehouse.now_ms()))
+        self._log.commit(table, actions, says={"cut": checkpoint})
+
+    def _without(
+        self, table: DeltaTable, retained: Collection[CheckpointId] | None
+    ) -> tuple[list[dict[str, Any]], list[Any]]:
+        """Return what takes out all files with a cut that is not retained, and the rows of theirs that stay."""
         at_ms = self._warehouse.now_ms()
         survivors: list[dict[str, Any]] = []
         actions: list[Any] = []
@@ -100,8 +126,7 @@ class CutStore:
             if len(kept) < len(entries):
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)
-        actions.append(self._files.write(f"{checkpoint:020d}", [*survivors, *rows], at_ms))
-        self._log.commit(table, actions, says={"cut": checkpoint})
+        return survivors, actions
 
     def _cuts(self, table: DeltaTable) -> dict[CheckpointId, Cut]:
         cuts: dict[CheckpointId, Cut] = {}

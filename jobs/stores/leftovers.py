@@ -6,43 +6,39 @@ The rule is `checkpointing.commit.leftovers`; a file that has another name than 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from checkpointing.commit.leftovers import is_leftover
+from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import parse_generation, parse_staged_name
-from checkpointing.metadata.record import CheckpointRecord
 from jobs.stores.warehouse import Warehouse
 
 
 def find_leftovers(
-    warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, newest: CheckpointRecord | None
+    warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, by: Referenced
 ) -> tuple[str, ...]:
     """Return the warehouse-relative paths of the leftovers in these tables' folders, in order."""
-    return tuple(
-        path for table in tables for path in sorted(_of_table(warehouse, table, current=current, newest=newest))
-    )
+    return tuple(path for table in tables for path in sorted(_of_table(warehouse, table, current=current, by=by)))
 
 
 def delete_leftovers(
-    warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, newest: CheckpointRecord | None
+    warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, by: Referenced
 ) -> tuple[str, ...]:
     """Delete the leftovers and return their paths. A crash in between leaves the rest to the next tick."""
-    found = find_leftovers(warehouse, tables, current=current, newest=newest)
+    found = find_leftovers(warehouse, tables, current=current, by=by)
     for path in found:
         warehouse.path(path).unlink(missing_ok=True)
     return found
 
 
-def _of_table(
-    warehouse: Warehouse, table: TableName, *, current: Generation, newest: CheckpointRecord | None
-) -> Iterator[str]:
+def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by: Referenced) -> Iterator[str]:
     for folder in _folders(warehouse.path(warehouse.paths.staged_root(table))):
         generation = parse_generation(folder.name)
         if generation is None or generation >= current:
             continue
         for file in folder.iterdir():
             name = parse_staged_name(file.name)
-            if name is not None and is_leftover(name, generation, current=current, newest=newest):
-                yield f"{warehouse.paths.staged_folder(table, generation)}/{file.name}"
+            path = f"{warehouse.paths.staged_folder(table, generation)}/{file.name}"
+            if name is not None and is_unreferenced(path, name, generation, current=current, by=by):
+                yield path
 
 
 def _folders(root: Path) -> Iterator[Path]:

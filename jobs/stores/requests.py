@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -40,6 +40,25 @@ class SavepointRequest(_Persisted):
     kind: SavepointKind
     asker: Holder
     asked_at_ms: int
+
+
+class CancelRequest(_Persisted):
+    """A request to end the tick now (G3). A tick that knows format 1 alone answers that it cannot read it."""
+
+    format: Literal[2] = 2
+    request: str
+    kind: Literal["cancel"] = "cancel"
+    asker: Holder
+    asked_at_ms: int
+
+
+Request = SavepointRequest | CancelRequest
+
+
+class _Versioned(BaseModel):
+    """What every request file says before anything else can be read of it."""
+
+    format: Literal[1, 2] = 1
 
 
 class AnswerStatus(Enum):
@@ -83,7 +102,13 @@ class RequestFolder:
     def ask(self, kind: SavepointKind, asker: Holder) -> SavepointRequest:
         """Write a durable request under a name of its own."""
         request = SavepointRequest(request=str(uuid4()), kind=kind, asker=asker, asked_at_ms=self._warehouse.now_ms())
-        replace_durable(self._request(request.request), _content(request), unique=request.request)
+        self._write(request)
+        return request
+
+    def ask_to_cancel(self, asker: Holder) -> CancelRequest:
+        """Write a durable request to end the tick, under a name of its own."""
+        request = CancelRequest(request=str(uuid4()), asker=asker, asked_at_ms=self._warehouse.now_ms())
+        self._write(request)
         return request
 
     def withdraw(self, request: str) -> None:
@@ -91,7 +116,7 @@ class RequestFolder:
         self._request(request).unlink(missing_ok=True)
         self._answer(request).unlink(missing_ok=True)
 
-    def waiting(self) -> tuple[SavepointRequest | Unreadable, ...]:
+    def waiting(self) -> tuple[Request | Unreadable, ...]:
         """Return the requests that nobody has answered or withdrawn, in order of their names."""
         found = (self._read(name) for name in self._names(_REQUEST))
         return tuple(request for request in found if request is not None)
@@ -118,7 +143,7 @@ class RequestFolder:
     def clean(self, is_alive: Callable[[Holder], bool | None]) -> None:
         """Delete the requests and answers whose askers are dead, or that nobody has fetched for an hour."""
         for request in self.waiting():
-            if isinstance(request, SavepointRequest) and is_alive(request.asker) is False:
+            if not isinstance(request, Unreadable) and is_alive(request.asker) is False:
                 self.withdraw(request.request)
         for name in self._names(_ANSWER):
             answer = self.answer_to(name)
@@ -126,11 +151,14 @@ class RequestFolder:
             if (is_alive(asker) is False) if asker is not None else self._is_stale(self._answer(name)):
                 self._answer(name).unlink(missing_ok=True)
 
-    def _read(self, name: str) -> SavepointRequest | Unreadable | None:
+    def _write(self, request: Request) -> None:
+        replace_durable(self._request(request.request), _content(request), unique=request.request)
+
+    def _read(self, name: str) -> Request | Unreadable | None:
         try:
             with self._request(name).open("rb") as file:
                 content = file.read(REQUEST_BYTES_MAX)
-            request = SavepointRequest.model_validate_json(content)
+            request = _decoded(content)
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
@@ -157,6 +185,16 @@ class RequestFolder:
 
     def _answer(self, name: str) -> Path:
         return self._folder / f"{name}.answer.json"
+
+
+def _decoded(content: bytes) -> Request:
+    match _Versioned.model_validate_json(content).format:
+        case 1:
+            return SavepointRequest.model_validate_json(content)
+        case 2:
+            return CancelRequest.model_validate_json(content)
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def _content(document: BaseModel) -> bytes:

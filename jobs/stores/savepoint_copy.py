@@ -178,7 +178,7 @@ def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecor
 
 
 def named_files(record: CheckpointRecord) -> dict[str, FileHandle]:
-    """Return every file that a row names, by path."""
+    """Return every file that a row names, by path: tables', states', ranges', staged ones and those in flight."""
     return {file.path: file for file in handles_of(record)}
 
 

@@ -195,9 +195,7 @@ class CommitMachine(RuleBasedStateMachine):
                 job="job", generation=life.plan.claim.generation, nonce=f"life-{life.number}", max_parallelism=1
             )
             versions = self.world.cuts.get(restored.checkpoint, {}) if restored is not None else {}
-            life.door = TwoPhaseCommit(
-                GRAPH, identity, parent=restored, versions=versions, at_version=life.at_version
-            )
+            life.door = TwoPhaseCommit(GRAPH, identity, parent=restored, versions=versions, at_version=life.at_version)
         return life.door
 
     def _draft(self, life: Life, kind: RowKind) -> Draft:

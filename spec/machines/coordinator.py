@@ -18,7 +18,7 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.machines.coordinator_model import CoordinatorModel
 from spec.machines.judging import expect, is_unwinding
 
@@ -48,7 +48,7 @@ class LiveFiles:
     """The shared files that a task builds on, and the newest checkpoint it took a snapshot for."""
 
     shared: tuple[str, ...] = ()
-    newest: CheckpointId = CheckpointId(0)
+    newest: CheckpointId = NO_CHECKPOINT
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
@@ -101,9 +101,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.files = 0
 
     def _coordinator(self, settings: CoordinatorSettings) -> CheckpointCoordinator:
-        return CheckpointCoordinator(
-            settings, TOPOLOGY, CompletedCheckpointStore(self.retained, SharedStateRegistry())
-        )
+        return CheckpointCoordinator(settings, TOPOLOGY, CompletedCheckpointStore(self.retained, SharedStateRegistry()))
 
     # -------------------------------------------------------------- somebody asks
 
@@ -121,7 +119,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         while self.fetching or self.questions:
             self._answer_one()
         if hear:
-            self.take_snapshots(adds=True, drops=False)
+            self.take_snapshots(adds=True, drops=False, times=1)
 
     @rule(properties=_PROPERTIES, reason=_DECLINES)
     def fail(self, properties: CheckpointProperties, reason: Reason) -> None:
@@ -226,12 +224,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self._take_snapshot(task, adds=adds, drops=drops)
 
     @precondition(lambda self: self.triggered)
-    @rule(adds=st.booleans(), drops=st.booleans())
-    def take_snapshots(self, adds: bool, drops: bool) -> None:  # noqa: FBT001
-        """Every task passes its next barrier, and all are heard."""
+    @rule(adds=st.booleans(), drops=st.booleans(), times=st.sampled_from([1, 2]))
+    def take_snapshots(self, adds: bool, drops: bool, times: int) -> None:  # noqa: FBT001
+        """Every task passes its next barrier, and all are heard, perhaps twice."""
         for task in TASKS:
             if self._take_snapshot(task, adds=adds, drops=drops):
-                self._tell(self.messages.pop())
+                message = self.messages.pop()
+                for _ in range(times):
+                    self._tell(message)
 
     def _take_snapshot(self, task: Task, *, adds: bool, drops: bool) -> bool:
         live = self.live[task]
@@ -377,5 +377,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif self.messages:
             self.acknowledge(0, 1, JOB)
         else:
-            return any([self._take_snapshot(task, adds=True, drops=False) for task in TASKS])
+            taken = [self._take_snapshot(task, adds=True, drops=False) for task in TASKS]
+            return any(taken)
         return True

@@ -12,7 +12,7 @@ from checkpointing.coordinator.properties import CheckpointProperties, SnapshotK
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.machines.judging import expect
 
 _COUNTED = {
@@ -63,7 +63,7 @@ class Failures:
 
     tolerable: int | None
     in_a_row: int = 0
-    newest_success: CheckpointId = CheckpointId(0)
+    newest_success: CheckpointId = NO_CHECKPOINT
     fatal: int = 0
 
     def failed(
@@ -137,7 +137,9 @@ class CoordinatorModel:
             goes |= self.checkpoints[checkpoint].private
         self._deleted_exactly(fact, effects, goes)
 
-    def _must_end(self, fact: told.CoordinatorFact) -> tuple[set[CheckpointId], Reason | None]:
+    def _must_end(  # noqa: PLR0911, PLR0912 - one line a fact
+        self, fact: told.CoordinatorFact
+    ) -> tuple[set[CheckpointId], Reason | None]:
         """Return which checkpoints this fact must end, and why."""
         waiting = {n for n, known in self.checkpoints.items() if known.fate is Fate.PENDING}
         match fact:
@@ -245,7 +247,9 @@ class CoordinatorModel:
             properties = self.requests[refused[0]] if refused else CheckpointProperties()
             self.failures.failed(properties, Reason.IO_EXCEPTION, None, by_task=False)
         failed = sum(isinstance(effect, told.FailJob) for effect in effects)
-        expect(failed == self.failures.fatal, "failures", f"{fact}: the job fails {failed} times, model {self.failures}")
+        expect(
+            failed == self.failures.fatal, "failures", f"{fact}: the job fails {failed} times, model {self.failures}"
+        )
 
     # -------------------------------------------------------------- what an effect says
 

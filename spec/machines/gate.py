@@ -79,9 +79,7 @@ class GateMachine(RuleBasedStateMachine):
         self._send_segments(number, after)
 
     @rule(before=_sizes, skip=st.sampled_from([0, 0, 1]), after=_sizes, polls=st.integers(0, 2), drawn=st.data())
-    def send_barriers(
-        self, before: list[int], skip: int, after: list[int], polls: int, drawn: st.DataObject
-    ) -> None:
+    def send_barriers(self, before: list[int], skip: int, after: list[int], polls: int, drawn: st.DataObject) -> None:
         """Send the next barrier on every channel, while the task takes an item now and then."""
         for number in range(len(self.channels)):
             self.send_barrier(number, before, skip, after, drawn)

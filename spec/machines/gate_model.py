@@ -27,6 +27,7 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 from spec.machines.judging import BrokenRuleError, expect
 
 TRACKED_MAX = 50
+NEVER = CheckpointId(-1)
 _ALIGNED = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING)
 
 
@@ -36,7 +37,7 @@ class Sent:
 
     items: list[ChannelItem] = field(default_factory=list)
     delivered: list[SourceSlice] = field(default_factory=list)
-    received: CheckpointId = CheckpointId(-1)
+    received: CheckpointId = NEVER
     """The newest barrier that counted."""
     ended: bool = False
     """The operator was told of the end."""

@@ -9,6 +9,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TextIO
 
 from spec.mutants.hunting import Hunt, hunt
 from spec.mutants.registry import MUTANTS
@@ -55,8 +56,9 @@ def _hunted(names: list[str], options: Namespace) -> Iterator[Hunt]:
         yield from hunts
 
 
-def _say(stream: object, text: str) -> None:
-    print(text, file=stream, flush=True)  # type: ignore[call-overload]
+def _say(stream: TextIO, text: str) -> None:
+    stream.write(text + "\n")
+    stream.flush()
 
 
 if __name__ == "__main__":

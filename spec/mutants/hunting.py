@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from time import monotonic
 
+from spec.mutants.judges import Judge
 from spec.mutants.known_seeds import KNOWN_SEEDS
 from spec.mutants.planting import Mutant, planted
 from spec.mutants.registry import MUTANTS
@@ -39,13 +41,19 @@ def hunt(name: str, seeds_max: int | None = None) -> Hunt:
     bug, begun = MUTANTS[name], monotonic()
     with planted(bug):
         found = next((seed for seed in _seeds(bug, seeds_max) if finds(bug, seed)), None)
-    healthy = found is None or not bug.judge.broken(found)
+    healthy = found is None or _core_passes(bug.judge, found)
     return Hunt(name, found, healthy, monotonic() - begun)
 
 
 def finds(bug: Mutant, seed: int) -> bool:
     """Return whether the seed shows a planted bug: the named invariant is among the broken ones."""
     return bug.breaks in bug.judge.broken(seed)
+
+
+@cache
+def _core_passes(judge: Judge, seed: int) -> bool:
+    """Return whether the untouched core breaks nothing with that seed; asked once, however many mutants it shows."""
+    return not judge.broken(seed)
 
 
 def _seeds(bug: Mutant, seeds_max: int | None) -> Iterator[int]:

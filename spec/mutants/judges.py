@@ -5,12 +5,12 @@ A judge gives no reasons and keeps nothing: `broken(seed)` are the ids of the in
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hypothesis import seed as seeded
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from checkpointing.gate import GatePolicy
 from spec import profiles
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
@@ -21,6 +21,8 @@ from spec.simulator import simulate
 EXAMPLES = 40
 STEPS = 40
 """A seed of a machine is so many runs of so many steps: a second or less, so that a known seed is quick."""
+SAVEPOINTS_MAX = 5
+"""How often users ask per tick where savepoints are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Judge:
     seeds_max: int
 
 
-def _simulated(seed: int) -> frozenset[str]:
-    return frozenset(violation.invariant for violation in simulate(seed).violations)
+def _simulated(seed: int, savepoints_max: int | None = None) -> frozenset[str]:
+    return frozenset(violation.invariant for violation in simulate(seed, savepoints_max=savepoints_max).violations)
 
 
 def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozenset[str]]:
@@ -51,6 +53,7 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
 
 
 SIMULATOR = Judge("simulator", _simulated, 400)
+SAVEPOINTS = Judge("simulator with savepoints", partial(_simulated, savepoints_max=SAVEPOINTS_MAX), 400)
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 25)
     for policy, machine in GATE_MACHINES.items()
@@ -59,6 +62,7 @@ COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 25)
 COMMIT = Judge("commit machine", _by_machine(CommitMachine), 25)
 
 
-def directed(name: str, holds: Callable[[], bool], invariant: str) -> Judge:
-    """Return a judge that drives a door through one scene and asks whether the invariant held."""
-    return Judge(name, lambda _: frozenset() if holds() else frozenset({invariant}), 1)
+def directed(scene: Callable[[], bool], invariant: str) -> Judge:
+    """Return a judge that drives a door through one scene, which tells whether the invariant held."""
+    name = f"scene {scene.__name__.replace('_', ' ')!r}"
+    return Judge(name, lambda _: frozenset() if scene() else frozenset({invariant}), 1)

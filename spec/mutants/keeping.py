@@ -9,15 +9,16 @@ from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCh
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.messages import CommitSucceeded, CommitUnknown, TaskAcknowledged
 from checkpointing.coordinator.pending import PendingCheckpoint
-from checkpointing.coordinator.shared_state import RestoreMode, SharedStateEntry, SharedStateRegistry
+from checkpointing.coordinator.shared_state import Handle, SharedStateEntry, SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.messages import MicroBatchFinished
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
+from spec.mutants import scenes
 from spec.mutants.judges import COORDINATOR, directed
 from spec.mutants.planting import Patch, mutant
 
@@ -82,11 +83,11 @@ def a_shared_file_goes_with_the_checkpoint_that_made_it(patch: Patch) -> None:
     def register(
         self: SharedStateRegistry,
         key: str,
-        handle: store.Handle,
+        handle: Handle,
         checkpoint: CheckpointId,
         *,
         prevent_discarding_created_checkpoint: bool = False,
-    ) -> store.Handle:
+    ) -> Handle:
         known = self._entries.get(key)
         if known is not None:
             return known.handle
@@ -132,14 +133,9 @@ def what_is_left_over_is_told_by_its_generation_alone(patch: Patch) -> None:
     patch.function(leftovers, "is_leftover", is_leftover)
 
 
-def _the_newer_keeps_its_files() -> bool:
-    name, newer = StagedName(VertexId("joined"), 3, "0" * 32), Generation(5)
-    return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
-
-
 @mutant(
     "discarded-is-unreferenced",
-    directed("an older coordinator clears up", _the_newer_keeps_its_files, "discarded-is-unreferenced"),
+    directed(scenes.a_newer_coordinator_keeps_its_files, "discarded-is-unreferenced"),
 )
 def an_older_coordinator_clears_away_what_a_newer_one_staged(patch: Patch) -> None:
     real = leftovers.is_leftover
@@ -164,16 +160,9 @@ def a_new_file_is_deleted_with_the_one_it_replaces(patch: Patch) -> None:
     patch.put(OperatorRun, "finish", finish)
 
 
-def _unclaimed_stays() -> bool:
-    registry = SharedStateRegistry()
-    registry.register_restored(CheckpointId(3), {"key": "theirs"}, RestoreMode.NO_CLAIM)
-    registry.register("own", "ours", CheckpointId(4))
-    return registry.unregister_unused(CheckpointId(9)).discarded == ("ours",)
-
-
 @mutant(
     "discarded-is-unreferenced",
-    directed("what is not ours", _unclaimed_stays, "discarded-is-unreferenced"),
+    directed(scenes.unclaimed_files_stay, "discarded-is-unreferenced"),
     ("FLINK-26985",),
 )
 def unclaimed_files_are_deleted_when_unused(patch: Patch) -> None:
@@ -223,12 +212,3 @@ def the_private_state_of_a_late_acknowledgement_is_left_behind(patch: Patch) -> 
         real(self, replace(fact, state=None))
 
     patch.put(Completion, "_acknowledge_late", acknowledge_late)
-
-
-@mutant("retention", COORDINATOR, ("FLINK-21351",))
-def a_savepoint_subsumes_the_last_checkpoint(patch: Patch) -> None:
-    def keep(self: Completion, completed: CompletedCheckpoint) -> StoreChange:
-        self._books.force_full = False
-        return self._books.store.add(completed)
-
-    patch.put(Completion, "_keep", keep)

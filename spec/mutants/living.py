@@ -1,38 +1,35 @@
 """Mutants of the coordinator's and the tick's life: triggers, ends, failures, notifications, the end of a tick."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from checkpointing.commit.two_phase import CommitEffect
 from checkpointing.coordinator import failure_policy
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
     FailJob,
-    HookAnswered,
     NotifyAborted,
-    NotifyComplete,
-    OperatorCoordinatorAnswered,
     RequestFailed,
     TaskAcknowledged,
     TriggerTask,
 )
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
-from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.request_decider import DeciderView
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId
 from checkpointing.graph import JobGraph
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId
 from checkpointing.job import restoring
-from checkpointing.job.door import JobDoor
 from checkpointing.job.ending import Ending, Next
 from checkpointing.job.readers import SourceReaders
 from checkpointing.job.wiring import OWN_REQUEST, Wiring
-from checkpointing.commit.two_phase import CommitEffect
 from checkpointing.messages import EndTick
 from checkpointing.messages import NotifyComplete as TellComplete
 from checkpointing.metadata.record import CheckpointRecord
-from spec.mutants.judges import COORDINATOR
+from spec.mutants import scenes
+from spec.mutants.judges import COORDINATOR, directed
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ every trigger ends, once
@@ -63,8 +60,7 @@ def of_two_aborts_only_the_newest_is_told(patch: Patch) -> None:
 
     def aborted(self: Wiring, effect: NotifyAborted) -> None:
         newest = max(self._last_aborted, effect.checkpoint)
-        if effect.checkpoint < self._last_aborted:
-            self._last_aborted = effect.checkpoint
+        self._last_aborted = min(self._last_aborted, effect.checkpoint)
         real(self, effect)
         self._last_aborted = newest
 
@@ -235,39 +231,35 @@ def a_success_does_not_reset_the_count(patch: Patch) -> None:
     patch.put(FailurePolicy, "_reset", reset)
 
 
-@mutant("failures", COORDINATOR, ("FLINK-12858",))
-def the_job_goes_on_after_the_declined_savepoint_of_a_stop(patch: Patch) -> None:
-    real = FailurePolicy.failed
-
-    def failed(
-        self: FailurePolicy,
-        properties: CheckpointProperties,
-        reason: CheckpointFailureReason,
-        checkpoint: CheckpointId | None,
-        *,
-        by_task: bool = False,
-        message: str = "",
-    ) -> FailJob | None:
-        if properties.is_synchronous:
-            return None
-        return real(self, properties, reason, checkpoint, by_task=by_task, message=message)
-
-    patch.put(FailurePolicy, "failed", failed)
-
-
 # ------------------------------------------------------------------ notifications
 
 
-@mutant("told-truly", COORDINATOR, ("FLINK-10354", "FLINK-25191"))
-def the_completion_of_a_savepoint_is_told(patch: Patch) -> None:
-    real = Completion._keep
+@mutant("told-truly", directed(scenes.every_task_is_told_of_a_completion, "told-truly"), ("FLINK-23471",))
+def only_the_first_task_is_told_of_a_completion(patch: Patch) -> None:
+    real = Completion._notify_complete
 
-    def keep(self: Completion, completed: restoring.CompletedCheckpoint) -> object:
-        if completed.properties.is_savepoint and not completed.properties.commits:
-            self._books.emit(NotifyComplete("source/0", completed.id, None))
-        return real(self, completed)
+    def notify_complete(self: Completion, pending: PendingCheckpoint, subsumed: CheckpointId | None) -> None:
+        before = len(self._books.effects)
+        real(self, pending, subsumed)
+        del self._books.effects[before + 1 :]
 
-    patch.put(Completion, "_keep", keep)
+    patch.put(Completion, "_notify_complete", notify_complete)
+
+
+@mutant("no-deadlock", directed(scenes.triggering_outlives_an_abort, "no-deadlock"), ("FLINK-13256",))
+def an_abort_ends_periodic_triggering(patch: Patch) -> None:
+    real = Completion.abort_where
+
+    def abort_where(
+        self: Completion,
+        applies: Callable[[PendingCheckpoint], bool],
+        reason: CheckpointFailureReason,
+        message: str = "",
+    ) -> None:
+        self._books.scheduler.stop()
+        real(self, applies, reason, message)
+
+    patch.put(Completion, "abort_where", abort_where)
 
 
 # ------------------------------------------------------------------ the end of a tick

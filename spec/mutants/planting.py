@@ -8,7 +8,7 @@ from types import ModuleType
 
 from spec.mutants.judges import SIMULATOR, Judge
 
-_JUDGING = frozenset({"spec.invariants", "spec.alignment", "spec.cut_contents", "spec.model"})
+_JUDGING = frozenset({"spec.invariants", "spec.alignment", "spec.cut_contents", "spec.model", "spec.savepoints"})
 """Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""
 
 
@@ -63,7 +63,9 @@ class Mutant:
     flink: tuple[str, ...]
 
 
-def mutant(breaks: str, judge: Judge = SIMULATOR, flink: tuple[str, ...] = ()) -> Callable[..., Mutant]:
+def mutant(
+    breaks: str, judge: Judge = SIMULATOR, flink: tuple[str, ...] = ()
+) -> Callable[[Callable[[Patch], None]], Mutant]:
     """Make a mutant of the function that plants it; the function's name says what goes wrong."""
 
     def made(plant: Callable[[Patch], None]) -> Mutant:

@@ -1,166 +1,109 @@
-"""Bugs planted in the core are found: each breaks the invariant that is there for it."""
+"""Bugs seeded in the core are found, each by the invariant that is there for it; and the core itself stays whole."""
 
-from dataclasses import replace
+import inspect
+import sys
+from collections import Counter
 
 import pytest
 
-from checkpointing.commit.recovery import publications
+from checkpointing.commit import recovery
 from checkpointing.commit.two_phase import TwoPhaseCommit
-from checkpointing.gate import GatePolicy
-from checkpointing.identifiers import CheckpointId
-from checkpointing.job import door as job_door
-from checkpointing.job import restoring, wiring
-from checkpointing.job.ids import CheckpointIds
-from checkpointing.job.operator_run import LiveFiles, OperatorRun
-from checkpointing.job.readers import SourceReaders
-from checkpointing.messages import PublishTable
-from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
-from spec.simulator import simulate as run
+from spec import tick
+from spec.invariants import INVARIANTS
+from spec.mutants import __main__ as command
+from spec.mutants import hunting, planting
+from spec.mutants.hunting import hunt
+from spec.mutants.judges import SIMULATOR
+from spec.mutants.known_seeds import KNOWN_SEEDS
+from spec.mutants.planting import Mutant, NothingToPatchError, Patch, planted
+from spec.mutants.registry import MUTANTS
+
+HISTORIC = (6404, 6640, 10354, 12858, 13256, 18252, 21351, 22494, 22596, 23471)
+HISTORIC += (24611, 25191, 25395, 26394, 26985, 27148, 32347)
 
 
-def forget_staged_at_abort(monkeypatch):
-    real = SubtaskCheckpointing._abort
-
-    def abort(self, checkpoint, latest):
-        self._staged = ()
-        return real(self, checkpoint, latest)
-
-    monkeypatch.setattr(SubtaskCheckpointing, "_abort", abort)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_bug_in_the_core_is_found(name):
+    """A seeded bug breaks the invariant that is there for it; the untouched core passes with the same seed."""
+    found = hunt(name)
+    assert found.passed, str(found)
 
 
-def keep_only_the_newest_state_file(monkeypatch):
-    real = LiveFiles.take
-
-    def take(self, output):
-        dead = real(self, output)
-        self.state = self.state[-1:]
-        return dead
-
-    monkeypatch.setattr(LiveFiles, "take", take)
+def test_every_invariant_has_three_mutants():
+    """An invariant that finds few bugs may as well find none; at least forty bugs in all."""
+    found_by = Counter(bug.breaks for bug in MUTANTS.values())
+    assert {} == {name: found_by[name] for name in INVARIANTS if found_by[name] < 3}
+    assert len(MUTANTS) >= 40
 
 
-def never_tag_staged_files(monkeypatch):
-    real = OperatorRun.staged
-    monkeypatch.setattr(
-        OperatorRun,
-        "staged",
-        lambda self, output: tuple(replace(file, after=CheckpointId(10_000)) for file in real(self, output)),
-    )
+def test_every_historic_bug_is_seeded():
+    """Each bug that Flink once had is here by its number."""
+    assert {f"FLINK-{number}" for number in HISTORIC} == {flink for bug in MUTANTS.values() for flink in bug.flink}
 
 
-def restore_at_the_start(monkeypatch):
-    real = job_door.Wiring.__init__
-
-    def build(self, setup):
-        real(self, setup)
-        splits = self.readers._splits
-        for name, split in splits.items():
-            splits[name] = replace(split, position=None)
-
-    monkeypatch.setattr(job_door.Wiring, "__init__", build)
+def test_no_mutant_is_lost():
+    """Names are sentences, and no two mutants of one name hide each other; every known seed is some mutant's."""
+    rooms = {module for name, module in sys.modules.items() if name.startswith("spec.mutants.")}
+    planted_in = sum(inspect.getsource(room).count("\n@mutant(") for room in rooms)
+    assert planted_in == len(MUTANTS)
+    assert set(KNOWN_SEEDS) <= set(MUTANTS)
 
 
-def forget_what_is_in_flight(monkeypatch):
-    monkeypatch.setattr(job_door, "in_flight", lambda record: ())
+def test_after_a_mutant_the_core_is_as_before():
+    """Whatever is replaced is put back, in every module that had it, also if something raises meanwhile."""
+    step, real = TwoPhaseCommit.step, recovery.publications
+    with planted(MUTANTS["the last table is left out of the publications"]):
+        assert tick.publications is recovery.publications
+        assert tick.publications is not real
+    with pytest.raises(KeyError), planted(MUTANTS["a failed publication is taken for a success"]):
+        raise KeyError(TwoPhaseCommit.step is step)
+    assert TwoPhaseCommit.step is step
+    assert (real, real) == (recovery.publications, tick.publications)
 
 
-def mix_up_old_and_new_state(monkeypatch):
-    real = restoring._in_range
+def test_those_who_judge_are_not_bent():
+    """An invariant goes on seeing the core's own function while a mutant has replaced it elsewhere."""
+    from spec import invariants
 
-    def in_range(was, own):
-        found = real(was, own)
-        return LiveFiles(tuple(reversed(found.state)), found.ranges)
-
-    monkeypatch.setattr(restoring, "_in_range", in_range)
-
-
-def discard_what_a_snapshot_carries(monkeypatch):
-    real = OperatorRun.take_snapshot
-
-    def take_snapshot(self, checkpoint):
-        unsnapshotted = set(self.unsnapshotted)
-        snapshots = real(self, checkpoint)
-        self.unsnapshotted |= unsnapshotted
-        return snapshots
-
-    monkeypatch.setattr(OperatorRun, "take_snapshot", take_snapshot)
+    real = recovery.publications
+    with planted(MUTANTS["the last table is left out of the publications"]):
+        assert invariants.publications is real
 
 
-def publish_before_the_row_is_in(monkeypatch):
-    real = TwoPhaseCommit._checked
-
-    def checked(self, fact):
-        effects = real(self, fact)
-        record = self._record
-        if record is None:
-            return effects
-        early = tuple(PublishTable(record.checkpoint, each) for each in publications(record))
-        return (*early, *effects)
-
-    monkeypatch.setattr(TwoPhaseCommit, "_checked", checked)
+def test_a_mutant_of_what_is_no_more_is_named():
+    """When the core has changed a mutant does not pass silently."""
+    with pytest.raises(NothingToPatchError, match="TwoPhaseCommit has no stap of its own"):
+        Patch().put(TwoPhaseCommit, "stap", None)
+    with pytest.raises(NothingToPatchError, match="recovery has no publication of its own"):
+        Patch().function(recovery, "publication", None)
 
 
-def use_ids_again(monkeypatch):
-    real = CheckpointIds.take
-
-    def take(self):
-        taken = real(self)
-        if self.next_id > self._claim.first_id + 1:
-            self.next_id = self._claim.first_id
-        return taken
-
-    monkeypatch.setattr(CheckpointIds, "take", take)
-
-
-def call_everything_idle(monkeypatch):
-    monkeypatch.setattr(SourceReaders, "all_idle", property(lambda self: True))
-    monkeypatch.setattr(SourceReaders, "polling", property(lambda self: False))
+def test_the_command_counts_survivors(capsys, monkeypatch):
+    """A mutant that does nothing survives: it is named, counted as failed, and the exit code is 1."""
+    harmless = Mutant("nothing goes wrong", "fifo", lambda patch: None, SIMULATOR, ())
+    monkeypatch.setattr(hunting, "MUTANTS", {**MUTANTS, harmless.name: harmless})
+    monkeypatch.setattr(command, "MUTANTS", {**MUTANTS, harmless.name: harmless})
+    assert 1 == command.main(["--only", harmless.name, "--seeds", "2", "--processes", "1"])
+    out = capsys.readouterr().out
+    assert "SURVIVED the simulator" in out
+    assert "0 passed, 1 failed" == out.splitlines()[-1]
 
 
-def never_ask_to_be_woken(monkeypatch):
-    monkeypatch.setattr(job_door.JobDoor, "_tell_wake", lambda self: None)
+def test_the_command_names_seed_and_invariant(capsys):
+    """A line per mutant; `--find` prints what known_seeds holds."""
+    assert 0 == command.main(["--only", "a row names no parent", "--processes", "1"])
+    out = capsys.readouterr().out
+    assert "found   a row names no parent: parent-line, seed" in out
+    assert "1 passed, 0 failed" == out.splitlines()[-1]
+    assert 0 == command.main(["--only", "a_row_names_no_parent", "--processes", "1", "--find"])
+    assert '    "a row names no parent": ' in capsys.readouterr().out
 
 
-def let_rows_pass_behind_a_barrier(monkeypatch):
-    real = wiring.gate_config
-    monkeypatch.setattr(wiring, "gate_config", lambda config: replace(real(config), policy=GatePolicy.AT_LEAST_ONCE))
-
-
-def count_the_micro_batch_before(monkeypatch):
-    real = OperatorRun.take_snapshot
-
-    def take_snapshot(self, checkpoint):
-        snapshots = real(self, checkpoint)
-        self.micro_batch = max(0, self.micro_batch - 1)
-        return snapshots
-
-    monkeypatch.setattr(OperatorRun, "take_snapshot", take_snapshot)
-
-
-BUGS = {
-    "rows pass behind a barrier": (let_rows_pass_behind_a_barrier, "alignment"),
-    "a micro-batch's number is used again": (count_the_micro_batch_before, "alignment"),
-    "an abort drops what was staged": (forget_staged_at_abort, "cut-is-exact"),
-    "only the newest state file is live": (keep_only_the_newest_state_file, "state-is-exact"),
-    "a staged file belongs to every later epoch": (never_tag_staged_files, "cut-is-exact"),
-    "a restore begins at the start": (restore_at_the_start, "cut-is-exact"),
-    "a restore forgets what is in flight": (forget_what_is_in_flight, "cut-is-exact"),
-    "a restore mixes up old and new state files": (mix_up_old_and_new_state, "state-is-exact"),
-    "a file that a snapshot carries is discarded": (discard_what_a_snapshot_carries, "no-file-is-missed"),
-    "tables are published before the row is in": (publish_before_the_row_is_in, "visible-after-commit"),
-    "a tick ends before everything is read": (call_everything_idle, "caught-up-is-committed"),
-    "an id is used again": (use_ids_again, "ids-rise"),
-    "nobody is woken": (never_ask_to_be_woken, "no-deadlock"),
-}
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_in_the_core_is_found(bug, monkeypatch):
-    """A seeded bug breaks the invariant that is there for it, within a few dozen seeds."""
-    plant, expected = BUGS[bug]
-    plant(monkeypatch)
-    # the first ones are known to meet the rarer bugs; should scenarios be drawn otherwise, the others will
-    for seed in (18, 55, *range(60)):
-        if expected in {violation.invariant for violation in run(seed).violations}:
-            return
-    pytest.fail(f"{expected} held in every seed")
+def test_a_bug_that_the_untouched_core_shows_too_does_not_count(monkeypatch):
+    """A seed that fails without the bug proves nothing."""
+    broken = planting.Judge("broken", lambda seed: frozenset({"fifo"}), 1)
+    bug = Mutant("nothing goes wrong", "fifo", lambda patch: None, broken, ())
+    monkeypatch.setattr(hunting, "MUTANTS", {bug.name: bug})
+    found = hunt(bug.name)
+    assert not found.passed
+    assert hunting.HEALTHY_FAILS in str(found)

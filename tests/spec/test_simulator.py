@@ -4,14 +4,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from random import Random
 
 import pytest
 
+from checkpointing.commit.recovery import publications
 from checkpointing.gate import GatePolicy
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.job import restoring
-from checkpointing.messages import TickOutcome
+from checkpointing.messages import EndTick, SavepointKind, TickOutcome
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import RowKind
 from spec import faults, simulate
 from spec.history import (
     CheckpointEnded,
@@ -22,6 +26,8 @@ from spec.history import (
     FilesDiscarded,
     OrderBroken,
     RowCommitted,
+    SavepointAnswered,
+    SavepointAsked,
     SegmentsRun,
     TableChanged,
     TickOver,
@@ -48,6 +54,25 @@ def test_every_seed_keeps_every_invariant(share):
     """Whatever crashes, races, comes late or gets lost: no invariant breaks, and the last tick catches up."""
     broken = {seed: outcome.violations for seed in range(share, SEEDS, SHARES) if (outcome := run(seed)).violations}
     assert {} == broken
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_keeps_every_invariant_when_savepoints_are_asked_for(share):
+    """Plain savepoints, stops and drains at any moment, among crashes: none breaks an invariant, or the next tick."""
+    seeds = range(share, SEEDS, SHARES)
+    broken = {seed: outcome.violations for seed in seeds if (outcome := run(seed, savepoints_max=5)).violations}
+    assert {} == broken
+
+
+def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
+    """Each kind of request comes up, is fulfilled and is refused."""
+    met = set()
+    for seed in range(20):
+        events = run(seed, savepoints_max=5).history.events
+        kinds = {(asked.generation, asked.request): asked.kind for asked in events if isinstance(asked, SavepointAsked)}
+        answers = (answer for answer in events if isinstance(answer, SavepointAnswered))
+        met |= {(kinds[answer.generation, answer.request], answer.checkpoint is not None) for answer in answers}
+    assert set(product(SavepointKind, (True, False))) == met
 
 
 @pytest.mark.parametrize("seed", FOUND_BUGS, ids=str)
@@ -104,16 +129,16 @@ def test_the_command_tells_the_story_of_a_failing_seed(capsys, monkeypatch):
 
 
 @cache
-def healthy():
+def healthy(seed, savepoints_max=None):
     """A run with several ticks, restores and a few cuts, which breaks nothing."""
-    outcome = run(49)
+    outcome = run(seed, savepoints_max=savepoints_max)
     assert () == outcome.violations
     return outcome.history
 
 
-def falsified(change):
+def falsified(change, seed, savepoints_max=None):
     """Return which invariants a changed copy of the healthy history breaks."""
-    history = healthy()
+    history = healthy(seed, savepoints_max)
     events = change(list(history.events))
     return {violation.invariant for violation in violations(replace(history, events=events))}
 
@@ -224,11 +249,62 @@ def end_with_rows_unread(events):
     return swap(events, place, replace(events[place], readable=more))
 
 
+def publish_a_savepoint(events):
+    place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT and row.record.tables)
+    record = events[place].record
+    return put(events, place + 1, TableChanged(record.checkpoint, publications(record)[0], 1, frozenset()))
+
+
+def delete_a_file_of_a_savepoint(events):
+    place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT and files_of(row.record))
+    return put(events, place + 1, FilesDiscarded((min(files_of(events[place].record)),), ()))
+
+
+def drop_a_savepoint(events):
+    place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT)
+    later = first(events, RowCommitted, lambda row: row.record.checkpoint > events[place].record.checkpoint)
+    kept = tuple(row for row in events[later].kept if row != events[place].record.checkpoint)
+    return swap(events, later, replace(events[later], kept=kept))
+
+
+def answer_twice(events):
+    place = first(events, SavepointAnswered)
+    return put(events, place + 1, replace(events[place], checkpoint=None))
+
+
+def never_answer(events):
+    refused = first(events, SavepointAnswered, lambda answer: answer.checkpoint is None)
+    return without(events, refused)
+
+
+def take_a_plain_savepoint_for_a_stop(events):
+    place = first(events, SavepointAnswered, lambda answer: answer.checkpoint is not None)
+    wanted = (events[place].generation, events[place].request)
+    asked = first(events, SavepointAsked, lambda asked: (asked.generation, asked.request) == wanted)
+    assert SavepointKind.PLAIN is events[asked].kind
+    return swap(events, asked, replace(events[asked], kind=SavepointKind.SUSPEND))
+
+
+def go_on_after_a_stop(events):
+    kinds = {(asked.generation, asked.request): asked.kind for asked in events if isinstance(asked, SavepointAsked)}
+    stops = [
+        answer.generation
+        for answer in events
+        if isinstance(answer, SavepointAnswered)
+        and answer.checkpoint is not None
+        and kinds[answer.generation, answer.request] is not SavepointKind.PLAIN
+    ]
+    place = first(events, TickOver, lambda over: over.generation == stops[0])
+    return swap(events, place, replace(events[place], end=EndTick(TickOutcome.FAILED)))
+
+
 def append(event):
     return lambda events: [*events, event]
 
 
 GEN = Generation(1)
+
+
 def skip_a_micro_batch(events):
     place = first(events, SegmentsRun, lambda event: any(entry.segments for entry in event.inputs))
     return without(events, place)
@@ -257,12 +333,29 @@ FALSIFIED = {
 }
 
 
+FALSIFIED_SAVEPOINTS = (
+    ("savepoint-is-silent", publish_a_savepoint),
+    ("pinned-stays", delete_a_file_of_a_savepoint),
+    ("pinned-stays", drop_a_savepoint),
+    ("requests-are-answered", answer_twice),
+    ("requests-are-answered", never_answer),
+    ("answers-are-true", take_a_plain_savepoint_for_a_stop),
+    ("answers-are-true", go_on_after_a_stop),
+)
+
+
 def test_each_invariant_is_falsified_here():
-    """The list below is complete: an invariant that nothing can break is none."""
-    assert set(INVARIANTS) == set(FALSIFIED)
+    """The lists are complete: an invariant that nothing can break is none."""
+    assert set(INVARIANTS) == set(FALSIFIED) | {name for name, _ in FALSIFIED_SAVEPOINTS}
 
 
 @pytest.mark.parametrize("name", FALSIFIED)
 def test_each_invariant_can_fail_alone(name):
     """A history falsified in one way breaks exactly the invariant that forbids it."""
-    assert {name} == falsified(FALSIFIED[name])
+    assert {name} == falsified(FALSIFIED[name], 49)
+
+
+@pytest.mark.parametrize(("name", "change"), FALSIFIED_SAVEPOINTS)
+def test_each_invariant_of_savepoints_can_fail_alone(name, change):
+    """So does a history with savepoints and stops in it."""
+    assert {name} == falsified(change, 55, savepoints_max=4)

@@ -78,6 +78,8 @@ class LocalEngine:
             time.sleep(0.01)
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
         segments = [segment for entry in effect.inputs for segment in entry.segments]
+        if not segments:  # the end of the input: sums and counts keep nothing back
+            return MicroBatchFinished(effect.vertex, effect.micro_batch, _nothing(planned), duration_ms=1)
         rows = pl.concat([_rows(segment, warehouse) for segment in segments])
         match planned.spec:
             case StatelessSpec():
@@ -93,6 +95,11 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing was opened."""
+
+
+def _nothing(planned: VertexPlan) -> tuple[SubtaskOutput, ...]:
+    subtasks = planned.spec.parallelism if isinstance(planned.spec, KeyedSpec) else 1
+    return tuple(SubtaskOutput() for _ in range(subtasks))
 
 
 _SCHEMAS = dict(build().table_schemas)

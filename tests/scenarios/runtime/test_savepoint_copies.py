@@ -59,6 +59,17 @@ def test_a_copy_needs_nothing_of_the_original(root, tmp_path):
     assert expected == read_cut(tmp_path / "moved")
 
 
+def test_a_savepoint_can_be_copied_long_after(tmp_path):
+    """When its parent's row is gone and newer cuts are published, its copy still shows the tables as they were."""
+    root = tmp_path / "warehouse"
+    run(root, 1)
+    row, expected = savepoint_at_rest(at(root)), read_cut(root)
+    run(root)
+    assert row.parent not in records(root)
+    copy_savepoint(at(root), row.checkpoint, tmp_path / "copy")
+    assert expected == read_cut(tmp_path / "copy")
+
+
 def test_any_row_is_copied_as_its_cut_was(root, tmp_path):
     """An older checkpoint's copy shows the tables as they were then."""
     older = min(records(root))

@@ -1,4 +1,4 @@
-"""The coordinator's machine: the real one keeps every rule, and each planted bug breaks the rule that is there for it."""
+"""The coordinator's machine: the real one keeps every rule, and each planted bug breaks the one for it."""
 
 import inspect
 import re

@@ -13,7 +13,7 @@ from jobs.cli.main import execute
     ("typed", "said"),
     [
         ("rnu", "no such command 'rnu': did you mean 'run'?"),
-        ("xyzzy", "there are run, savepoint, stop, explain, checkpoints list, checkpoints show, cut"),
+        ("xyzzy", "there are run, savepoint, stop, cancel, explain, checkpoints list, checkpoints show, cut"),
         ("stop flights", "say how to stop: 'tidemark stop flights --suspend' keeps in the state what waits, 'tidemark"),
         ("stop flights --drain --suspend", "say how to stop: 'tidemark stop flights --suspend'"),
         ("savepoint Flights", "such as flights"),

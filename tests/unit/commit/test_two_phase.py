@@ -11,6 +11,7 @@ from checkpointing.commit.two_phase import (
     Draft,
     Ended,
     IdsReserved,
+    Saved,
     TwoPhaseCommit,
     UnexpectedFactError,
 )
@@ -31,7 +32,7 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
 )
-from checkpointing.metadata.record import Claim, Holder, Statistics, VertexRecord
+from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics, VertexRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 GRAPH = JobGraph(
@@ -59,7 +60,7 @@ def ranged(name, batch):
     return (RangeFiles("out/sums", (keyed,)),)
 
 
-def draft(checkpoint, staged=(), ranges=(), subsumed=()):
+def draft(checkpoint, staged=(), ranges=(), subsumed=(), **kind):
     """Return an acknowledged checkpoint that carries these files."""
     snapshot = SubtaskSnapshot(
         staged=tuple(StagedFile("out/log", handle(n), after) for n, after in staged), ranges=ranges
@@ -68,7 +69,7 @@ def draft(checkpoint, staged=(), ranges=(), subsumed=()):
         VertexRecord(vertex="s", micro_batch=0, subtasks=(SubtaskSnapshot(position="1"),), splits=("a",)),
         VertexRecord(vertex="v", micro_batch=1, subtasks=(snapshot,)),
     )
-    return Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=1), subsumed)
+    return Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=1), subsumed, **kind)
 
 
 @pytest.fixture
@@ -242,3 +243,50 @@ def test_every_transition_of_the_table_leads_to_a_known_state():
     """The table names states only, and the end has no way out."""
     assert all(targets for targets in TRANSITIONS.values())
     assert not any(state is CommitState.ENDED for state, _ in TRANSITIONS)
+
+
+PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
+
+
+def test_a_plain_savepoint_is_its_row_and_nothing_more(door):
+    """It checks and publishes no table and records no cut: what it holds staged is the next checkpoint's too (9)."""
+    (append,) = door.offer(draft(1, staged=[("a", 0)], **PLAIN), 10)
+    assert (RowKind.SAVEPOINT, True, 0) == (append.row.kind, append.row.pinned, append.row.parent)
+    assert ("a",) == tuple(file.path for file in append.row.tables[0].adds)
+    assert (Saved(append.row),) == door.step(RowAppended(append.row.nonce, 6), 20)
+    assert (CommitState.IDLE, None) == (door.state, door.parent)
+    row = committed(door, draft(2, staged=[("a", 0), ("b", 1)]), 7, tables=1)
+    assert (0, ("a", "b")) == (row.parent, tuple(file.path for file in row.tables[0].adds))
+
+
+def test_a_plain_savepoint_waits_for_the_cut_before_it(door):
+    """Its tables are told against its parent's cut, so that must be there; the row after it names the same parent."""
+    door.offer(draft(1, staged=[("a", 0)]), 10)
+    door.step(TablesChecked(1, ()), 20)
+    assert () == door.offer(draft(2, staged=[("a", 0), ("b", 1)], **PLAIN), 21)
+    door.step(RowAppended("n/1", 6), 30)
+    door.step(TablePublished(1, "out/log", 1), 40)
+    done, append = door.step(CutRecorded(1), 50)
+    assert (Committed, 1, 6) == (type(done), append.row.parent, append.at_version)
+    assert ("b",) == tuple(file.path for file in append.row.tables[0].adds)
+
+
+def test_a_plain_savepoint_that_a_newer_checkpoint_overtook_is_declined(door):
+    """No parent is left against which its tables could be told: better none than one that repeats rows."""
+    committed(door, draft(2, staged=[("a", 0)]), 6, tables=1)
+    (declined,) = door.offer(draft(1, **PLAIN), 60)
+    assert (1, CheckpointFailureReason.CHECKPOINT_SUBSUMED) == (declined.checkpoint, declined.reason)
+    assert CommitState.IDLE is door.state
+
+
+def test_the_savepoint_of_a_stop_is_committed_like_a_checkpoint(door):
+    """It is checked, published and recorded, and the next row builds on it; its row is pinned (F4)."""
+    row = committed(door, draft(1, staged=[("a", 0)], pinned=True), 6, tables=1)
+    assert (RowKind.CHECKPOINT, True, row) == (row.kind, row.pinned, door.parent)
+
+
+def test_whether_a_savepoint_is_in_may_be_unknown(door):
+    """A row of unknown fate ends the tick, whatever it is."""
+    door.offer(draft(1, **PLAIN), 10)
+    (ended,) = door.step(RowUnknown("n/1", "no answer"), 20)
+    assert (1, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (ended.checkpoint, ended.reason)

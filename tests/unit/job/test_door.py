@@ -22,8 +22,6 @@ from checkpointing.messages import (
     RowRefused,
     RowUnknown,
     RunMicroBatch,
-    SavepointKind,
-    SavepointRequested,
     SliceOffered,
     StopKind,
     StopRequested,
@@ -31,7 +29,6 @@ from checkpointing.messages import (
     SuitesJudged,
     TickOutcome,
 )
-from checkpointing.metadata.record import RowKind
 from checkpointing.snapshots import SubtaskSnapshot
 
 NOW = StopRequested(StopKind.NOW)
@@ -372,35 +369,3 @@ def test_files_dead_before_a_snapshot_are_discarded(job):
         story.take(RunMicroBatch)
         story.tell(MicroBatchFinished("joined", number, (base(number),)))
     assert [DiscardFiles(("state-1",))] == story.all_told(DiscardFiles)
-
-
-@pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
-def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pending):
-    """A second epoch that is full while the first is pending gets its barrier at once if the configuration lets it."""
-    story = job.story(unequal(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
-    story.offers("left", 3)
-    assert 2 == story.door.next_id
-    story.offers("left", 3)
-    story.passes(5_000)
-    assert pending + 1 == story.door.next_id
-
-
-def test_a_row_counts_from_its_parents_barrier(job):
-    """Rows of a plain savepoint's epoch are counted in it and again in the checkpoint behind it, which shows them."""
-    story = job.story(unequal(), THREE, linger_ms=0)
-    story.is_idle("right")
-    story.offers("left", 2)
-    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
-    story.passes(5_000)
-    story.finishes("bronze")
-    story.passes(5_000)
-    story.finishes("joined")
-    saved = story.appends()
-    assert (RowKind.SAVEPOINT, 2) == (saved.kind, saved.statistics.rows)
-    story.offers("left", 3)
-    story.passes(5_000)
-    story.finishes("bronze")
-    story.passes(5_000)
-    story.finishes("joined")
-    row = story.commits()
-    assert (RowKind.CHECKPOINT, 5) == (row.kind, row.statistics.rows)

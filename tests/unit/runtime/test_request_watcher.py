@@ -89,6 +89,24 @@ def test_what_the_tick_did_not_answer_is_told_that_it_ended(warehouse):
     assert (AnswerStatus.ENDED, "the tick ended before there was a savepoint") == (answer.status, answer.message)
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+    ],
+)
+def test_the_end_of_an_attempt_is_no_refusal(warehouse, reason):
+    """A door that only ends says nothing against the savepoint: the asker hears of the end once the tick is over."""
+    facts = Facts()
+    with watching(warehouse, facts) as watcher:
+        request = ask(warehouse)
+        facts.wait_for(1)
+        watcher.answer(SavepointFailed(request, reason, ""))
+        assert RequestFolder(warehouse).is_waiting(request)
+    assert AnswerStatus.ENDED is answer_to(warehouse, request).status
+
+
 def test_a_request_that_an_attempt_left_is_asked_of_the_next(warehouse):
     """A job that restarts takes the savepoint that its failed attempt did not."""
     facts = Facts()

@@ -5,10 +5,12 @@ from uuid import uuid4
 
 import pytest
 
-from checkpointing.commit.leftovers import is_leftover
+from checkpointing.commit.leftovers import Referenced, is_leftover, is_unreferenced, referenced
+from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_name, table_name
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
 from jobs.stores.leftovers import delete_leftovers, find_leftovers
 from jobs.stores.warehouse import Warehouse
 
@@ -57,6 +59,20 @@ def test_without_any_row_all_that_older_generations_staged_is_left_over() -> Non
     assert not is_leftover(name, Generation(2), current=Generation(2), newest=None)
 
 
+@pytest.mark.parametrize(("kind", "pinned"), [(RowKind.SAVEPOINT, False), (RowKind.CHECKPOINT, True)])
+def test_what_a_savepoint_names_is_kept_wherever_it_lies(kind: RowKind, pinned: bool) -> None:
+    """A savepoint behind the newest checkpoint names later micro-batches: its files stay, others of them go."""
+    name = StagedName(JOIN, 8, str(uuid4()))
+    path = f"silver/flights/_data/2/{name}"
+    staged = StagedFile(SILVER, FileHandle(path, 1, 1, 1), CheckpointId(5))
+    vertex = VertexRecord(vertex=JOIN, micro_batch=8, subtasks=(SubtaskSnapshot(staged=(staged,)),))
+    changes = {"kind": kind, "pinned": pinned, "vertices": (vertex,), "checkpoint": CheckpointId(4)}
+    by = referenced((_row(2, 7), _row(2, 7).model_copy(update=changes)))
+    assert (_row(2, 7), frozenset({path})) == (by.newest, by.pinned)
+    assert not is_unreferenced(path, name, Generation(2), current=Generation(4), by=by)
+    assert is_unreferenced(path + ".other", name, Generation(2), current=Generation(4), by=by)
+
+
 def test_only_leftovers_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
     """Foreign names, the log, visible files and other generations are never touched."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
@@ -69,14 +85,16 @@ def test_only_leftovers_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
     expected = tuple(f"silver/flights/{names[name]}" for name in gone)
-    assert sorted(expected) == sorted(find_leftovers(warehouse, [SILVER], current=Generation(4), newest=_row(2, 7)))
-    delete_leftovers(warehouse, [SILVER], current=Generation(4), newest=_row(2, 7))
+    assert sorted(expected) == sorted(
+        find_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
+    )
+    delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert {names[name] for name in kept} == left
-    assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), newest=_row(2, 7))
+    assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
 
 
 def test_a_table_that_is_not_there_yet_has_no_leftovers(tmp_path: Path) -> None:
     """The first tick of a job finds nothing and says so."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
-    assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), newest=None)
+    assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), by=Referenced())

@@ -62,7 +62,8 @@ def test_a_withdrawn_request_is_not_answered(folder, tmp_path):
         ("", "EOF"),
         ("{", "EOF"),
         ("[]", "Input should be an object"),
-        ('{"format": 2}', "format: Input should be 1"),
+        ('{"format": 3}', "format: Input should be 1 or 2"),
+        ('{"format": 2, "request": "nonsense", "kind": "drain"}', "kind: Input should be 'cancel'"),
         ("\x00" * 100_000, "expected value"),
     ],
 )

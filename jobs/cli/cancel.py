@@ -1,0 +1,94 @@
+"""`tidemark cancel`: the running tick ends now, and its checkpoints stay or are deleted, as the configuration says."""
+
+from rich.console import Console
+from rich.text import Text
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import JobName
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.explain import prepared
+from jobs.cli.quantities import plural
+from jobs.cli.savepoints import asked_since, withdrawn
+from jobs.launch import Launch
+from jobs.runtime.asking import Ended, end_now
+from jobs.runtime.cancelling import Deleted, delete_checkpoints
+from jobs.runtime.failures import JobHeldError
+from jobs.settings import Layer
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.warehouse import Warehouse
+
+
+def cancel(pipeline: str, given: Layer, out: Console, progress: Console) -> None:
+    """End the running tick of a job, if there is one, and delete its checkpoints unless they are retained.
+
+    Raises CommandError for wrong settings and for a job that another tick has claimed meanwhile.
+    """
+    started = prepared(pipeline, given)
+    job = started.plan.job
+    warehouse = Warehouse(started.settings.warehouse.absolute(), ProtocolPaths(job))
+    with progress.status(f"cancelling {job}") as status:
+        try:
+            ended = end_now(warehouse, lambda waiting: status.update(asked_since(waiting)))
+        except KeyboardInterrupt:
+            raise withdrawn("cancellation") from None
+    out.print(_ended(job, ended), soft_wrap=True)
+    if started.settings.retain_on_cancellation:
+        lines = _retained(pipeline, warehouse)
+    else:
+        lines = _deleted(pipeline, warehouse, _delete(started, warehouse, progress))
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
+def _delete(started: Launch, warehouse: Warehouse, progress: Console) -> Deleted:
+    with progress.status(f"deleting the checkpoints of {started.plan.job}"):
+        try:
+            return delete_checkpoints(warehouse, started.plan)
+        except JobHeldError as held:
+            raise CommandError(
+                f"the checkpoints stay: {held.holder} has claimed {started.plan.job} since (generation "
+                f"{held.generation}); cancel again",
+                ExitCode.HELD,
+            ) from held
+
+
+def _ended(job: JobName, ended: Ended) -> Text:
+    if ended.by is None:
+        return Text.assemble((str(job), "bold"), f" is cancelled: no tick of it runs ({ended.why})")
+    how = "died before it ended in order" if ended.died else "ended"
+    return Text.assemble(
+        (str(job), "bold"), f" is cancelled: {ended.by} {how}; what it had not committed will be read again"
+    )
+
+
+def _retained(pipeline: str, warehouse: Warehouse) -> tuple[str, ...]:
+    _, rows = CheckpointStore(warehouse).observe()
+    records = [row for row in rows if isinstance(row, CheckpointRecord)]
+    newest = newest_checkpoint(rows)
+    if newest is None:
+        return ("it has completed no checkpoint that could stay", f"begin anew with: tidemark run {pipeline}")
+    savepoints = sum(record.is_savepoint for record in records)
+    counted = [plural(len(records) - savepoints, "checkpoint")] if len(records) > savepoints else []
+    counted += [plural(savepoints, "savepoint")] if savepoints else []
+    return (
+        f"retained: {' and '.join(counted)}; the next tick begins after {newest.checkpoint}",
+        f"go on with: tidemark run {pipeline}",
+    )
+
+
+def _deleted(pipeline: str, warehouse: Warehouse, deleted: Deleted) -> tuple[str, ...]:
+    gone = ", ".join(str(checkpoint) for checkpoint in deleted.checkpoints)
+    what = f"{plural(len(deleted.checkpoints), 'checkpoint')} ({gone})" if gone else "no checkpoint"
+    files = f", and {plural(deleted.files, 'file')} that no savepoint names" if deleted.files else ""
+    lines = [f"deleted, since retain_on_cancellation is false: {what}{files}; the tables stay as they are"]
+    if not deleted.kept:
+        return (*lines, f"start over in an empty warehouse: tidemark run {pipeline} --warehouse EMPTY_FOLDER")
+    kept = ", ".join(str(record.checkpoint) for record in deleted.kept)
+    origin = f"{warehouse.root}@{deleted.kept[-1].checkpoint}"
+    return (
+        *lines,
+        f"kept: {plural(len(deleted.kept), 'savepoint')} ({kept})",
+        f"go on with: tidemark run {pipeline} --from {origin} --warehouse EMPTY_FOLDER",
+    )

@@ -1,0 +1,75 @@
+"""Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
+
+The nightly profile takes more than a million steps: 2,000 runs of up to 200 steps of each of the eleven machines.
+"""
+
+import sys
+from argparse import ArgumentParser
+from time import perf_counter
+from typing import Any
+
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from spec import profiles
+from spec.machines.commit import CommitMachine
+from spec.machines.coordinator import CoordinatorMachine
+from spec.machines.gate import GATE_MACHINES
+from spec.machines.job import JOB_MACHINES
+
+MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
+    *GATE_MACHINES.values(),
+    CoordinatorMachine,
+    CommitMachine,
+    *JOB_MACHINES.values(),
+)
+
+
+class Tally:
+    """How many steps were taken."""
+
+    def __init__(self) -> None:
+        """Begin at none."""
+        self.steps = 0
+
+
+def counted(machine: type[RuleBasedStateMachine], tally: Tally) -> type[RuleBasedStateMachine]:
+    """Return the machine with its steps counted: invariants are checked after each."""
+
+    def check_invariants(self: RuleBasedStateMachine, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
+        tally.steps += 1
+        machine.check_invariants(self, *arguments, **options)
+
+    return type(machine.__name__, (machine,), {"check_invariants": check_invariants})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the machines that the command line names; return 0 if none broke a rule."""
+    names = [machine.__name__ for machine in MACHINES]
+    parser = ArgumentParser(prog="python -m spec.machines", description=__doc__)
+    parser.add_argument("--profile", choices=profiles.NAMES, default="ci")
+    parser.add_argument("--only", choices=names, default=None)
+    options = parser.parse_args(arguments)
+    profiles.register()
+    chosen = [machine for machine in MACHINES if options.only in (None, machine.__name__)]
+    failed = 0
+    for place, machine in enumerate(chosen, start=1):
+        tally, began = Tally(), perf_counter()
+        try:
+            run_state_machine_as_test(counted(machine, tally), settings=settings.get_profile(options.profile))
+        except Exception as error:  # noqa: BLE001 - a finding ends its own machine only
+            failed += 1
+            notes = "\n".join(getattr(error, "__notes__", ()))
+            sys.stdout.write(f"{machine.__name__}: {type(error).__name__}: {error}\n{notes}\n")
+        seconds = perf_counter() - began
+        sys.stdout.write(
+            f"{place} of {len(chosen)} {machine.__name__}: {tally.steps} steps, "
+            f"{int(tally.steps / seconds)} a second, {seconds:.1f} s\n"
+        )
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(chosen) - failed} passed, {failed} failed\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

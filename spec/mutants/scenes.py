@@ -1,0 +1,82 @@
+"""Short directed checks for bugs that no drawn run looks at: each drives a door through one scene.
+
+A scene returns whether the invariant held.
+"""
+
+from checkpointing.commit import leftovers
+from checkpointing.commit.two_phase import CommitIdentity, Draft, TwoPhaseCommit
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.plan import PlannedVertex, Topology
+from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.shared_state import RestoreMode, SharedStateRegistry
+from checkpointing.coordinator.task import Task
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Vertex, VertexKind
+from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.messages import AppendRow, CutRecorded, RowAppended, TablesChecked
+from checkpointing.metadata.paths import StagedName
+from checkpointing.metadata.record import RowKind, Statistics
+
+_FIRST = CheckpointId(1)
+_TASKS: tuple[Task, ...] = ("vertex/0", "vertex/1")
+_INTERVAL_MS = 100
+
+
+def unclaimed_files_stay() -> bool:
+    """A file of what was restored without a claim is unused: it is forgotten, not deleted; our own goes."""
+    registry = SharedStateRegistry()
+    registry.register_restored(CheckpointId(3), {"key": "theirs"}, RestoreMode.NO_CLAIM)
+    registry.register("own", "ours", CheckpointId(4))
+    return registry.unregister_unused(CheckpointId(9)).discarded == ("ours",)
+
+
+def a_newer_coordinator_keeps_its_files() -> bool:
+    """An older coordinator, which has not heard of the newer one, clears up."""
+    name, newer = StagedName(VertexId("joined"), 3, "0" * 32), Generation(5)
+    return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
+
+
+def triggering_outlives_an_abort() -> bool:
+    """All that is pending is aborted, as after the failure of a region: the next interval triggers again."""
+    coordinator = _coordinator()
+    coordinator.step(told.SchedulerStarted(0))
+    coordinator.step(told.CoordinatorTimeAdvanced(_INTERVAL_MS))
+    coordinator.step(told.CheckpointIdFetched(_FIRST))
+    coordinator.step(told.AbortRequested(CheckpointFailureReason.JOB_FAILOVER_REGION))
+    later = coordinator.step(told.CoordinatorTimeAdvanced(3 * _INTERVAL_MS))
+    return told.FetchCheckpointId() in later
+
+
+def every_task_is_told_of_a_completion() -> bool:
+    """A checkpoint of two tasks completes: both are told."""
+    coordinator = _coordinator()
+    coordinator.step(told.CheckpointRequested("request", CHECKPOINT))
+    coordinator.step(told.CheckpointIdFetched(_FIRST))
+    coordinator.step(told.LocationCreated(_FIRST))
+    for task in _TASKS:
+        coordinator.step(told.TaskAcknowledged("job", task, _FIRST))
+    effects = coordinator.step(told.CommitSucceeded(_FIRST))
+    return tuple(effect.task for effect in effects if isinstance(effect, told.NotifyComplete)) == _TASKS
+
+
+def a_savepoint_behind_a_newer_row_is_declined() -> bool:
+    """Checkpoint 2 is committed before savepoint 1 is acknowledged: there is no cut that 1 could be told against."""
+    graph = JobGraph((Vertex(VertexId("source"), VertexKind.SOURCE, 1),), ())
+    identity = CommitIdentity(job="job", generation=Generation(1), nonce="n", max_parallelism=1)
+    commit = TwoPhaseCommit(graph, identity, parent=None, versions={}, at_version=1)
+    newer, nothing = CheckpointId(2), Statistics(triggered_ms=0, committed_ms=0, rows=0)
+    commit.offer(Draft(newer, (), nothing), 0)
+    facts = (TablesChecked(newer, ()), RowAppended(f"n/{newer}", 2), CutRecorded(newer))
+    for fact in facts:
+        commit.step(fact, 0)
+    effects = commit.offer(Draft(_FIRST, (), nothing, kind=RowKind.SAVEPOINT, pinned=True), 0)
+    return not any(isinstance(effect, AppendRow) for effect in effects)
+
+
+def _coordinator() -> CheckpointCoordinator:
+    settings = CoordinatorSettings(job="job", interval_ms=_INTERVAL_MS)
+    store = CompletedCheckpointStore(1, SharedStateRegistry())
+    return CheckpointCoordinator(settings, Topology((PlannedVertex("vertex", _TASKS),), ()), store)

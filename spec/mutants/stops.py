@@ -1,0 +1,193 @@
+"""Mutants of what users ask for: requests and their answers, what savepoints pin, where a stop and a drain end."""
+
+from collections.abc import Iterable
+
+from checkpointing.commit import leftovers
+from checkpointing.commit.leftovers import Referenced
+from checkpointing.commit.recovery import completion
+from checkpointing.commit.two_phase import CommitEffect, Draft, Saved, TwoPhaseCommit
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import ChannelId
+from checkpointing.job import restoring
+from checkpointing.job.door import JobDoor
+from checkpointing.job.drafts import Drafts
+from checkpointing.job.operator_run import InputEnd, OperatorRun
+from checkpointing.job.savepoints import Savepoints
+from checkpointing.job.wiring import Wiring
+from checkpointing.messages import (
+    Effect,
+    Fact,
+    MicroBatchFinished,
+    RecordCut,
+    RowAppended,
+    SavepointFailed,
+    SavepointKind,
+)
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
+from spec.mutants.judges import SAVEPOINTS
+from spec.mutants.planting import Patch, mutant
+
+_Effects = tuple[CommitEffect, ...]
+
+# ------------------------------------------------------------------ silent
+
+
+@mutant("savepoint-is-silent", SAVEPOINTS)
+def a_cut_is_recorded_for_a_plain_savepoint(patch: Patch) -> None:
+    real = TwoPhaseCommit._appended
+
+    def appended(self: TwoPhaseCommit, fact: RowAppended) -> _Effects:
+        record, effects = self._record, real(self, fact)
+        if record is None or record.kind is RowKind.CHECKPOINT:
+            return effects
+        versions = tuple((table.name, self._versions.get(table.name, 0)) for table in self._graph.tables())
+        return (*effects, RecordCut(record.checkpoint, versions))
+
+    patch.put(TwoPhaseCommit, "_appended", appended)
+
+
+@mutant("savepoint-is-silent", SAVEPOINTS)
+def listeners_are_told_that_a_plain_savepoint_is_complete(patch: Patch) -> None:
+    real = Wiring.from_commit
+
+    def from_commit(self: Wiring, effects: _Effects) -> None:
+        real(self, effects)
+        self.effects += [completion(effect.record) for effect in effects if isinstance(effect, Saved)]
+
+    patch.put(Wiring, "from_commit", from_commit)
+
+
+@mutant("savepoint-is-silent", SAVEPOINTS)
+def a_checkpoint_builds_on_the_savepoint_before_it(patch: Patch) -> None:
+    real = TwoPhaseCommit._appended
+
+    def appended(self: TwoPhaseCommit, fact: RowAppended) -> _Effects:
+        record, effects = self._record, real(self, fact)
+        if record is not None and record.kind is RowKind.SAVEPOINT:
+            self._parent = record
+        return effects
+
+    patch.put(TwoPhaseCommit, "_appended", appended)
+
+
+# ------------------------------------------------------------------ pinned
+
+
+@mutant("pinned-stays", SAVEPOINTS)
+def what_only_a_savepoint_uses_is_discarded(patch: Patch) -> None:
+    patch.put(Savepoints, "unpinned", lambda self, paths: tuple(paths))
+
+
+@mutant("pinned-stays", SAVEPOINTS)
+def a_savepoint_behind_the_newest_checkpoint_pins_nothing(patch: Patch) -> None:
+    real = leftovers.referenced
+
+    def referenced(rows: Iterable[Row]) -> Referenced:
+        return Referenced(real(rows).newest)
+
+    patch.function(leftovers, "referenced", referenced)
+
+
+@mutant("pinned-stays", SAVEPOINTS)
+def the_savepoint_of_a_stop_is_subsumed(patch: Patch) -> None:
+    real = restoring.completed_store
+
+    def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
+        rows = (row for row in retained if row.kind is RowKind.CHECKPOINT)
+        return real(tuple(row.model_copy(update={"pinned": False}) for row in rows), keep)
+
+    patch.function(restoring, "completed_store", completed_store)
+
+
+# ------------------------------------------------------------------ answers
+
+
+@mutant("requests-are-answered", SAVEPOINTS)
+def who_waits_when_the_tick_ends_hears_nothing(patch: Patch) -> None:
+    patch.put(Savepoints, "give_up", lambda self, reason, message: iter(()))
+
+
+@mutant("requests-are-answered", SAVEPOINTS)
+def who_asks_too_late_hears_nothing(patch: Patch) -> None:
+    real = JobDoor.step
+
+    def step(self: JobDoor, fact: Fact) -> tuple[Effect, ...]:
+        return () if self._job.ending.over else real(self, fact)
+
+    patch.put(JobDoor, "step", step)
+
+
+@mutant("requests-are-answered", SAVEPOINTS)
+def a_failed_request_is_answered_again_at_the_end(patch: Patch) -> None:
+    def failed(
+        self: Savepoints, name: str, reason: CheckpointFailureReason, message: str
+    ) -> tuple[SavepointFailed, SavepointKind]:
+        request = name.split(":", 1)[1]
+        return SavepointFailed(request, reason, message), self._asked[request]
+
+    patch.put(Savepoints, "failed", failed)
+
+
+@mutant("answers-are-true", SAVEPOINTS)
+def a_plain_savepoint_becomes_a_checkpoint(patch: Patch) -> None:
+    _compose_otherwise(patch, kind=RowKind.CHECKPOINT)
+
+
+@mutant("answers-are-true", SAVEPOINTS)
+def the_savepoint_of_a_stop_is_not_pinned(patch: Patch) -> None:
+    _compose_otherwise(patch, kind=None)
+
+
+def _compose_otherwise(patch: Patch, kind: RowKind | None) -> None:
+    real = Drafts.compose
+
+    def compose(self: Drafts, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
+        due = real(self, effect, statistics)
+        pinned = due.pinned and kind is not None
+        return Draft(due.checkpoint, due.vertices, due.statistics, due.subsumed, kind or due.kind, pinned)
+
+    patch.put(Drafts, "compose", compose)
+
+
+@mutant("answers-are-true", SAVEPOINTS)
+def the_tick_goes_on_after_the_savepoint_of_a_stop(patch: Patch) -> None:
+    real = Wiring._request_succeeded
+
+    def request_succeeded(self: Wiring, effect: told.RequestSucceeded) -> None:
+        real(self, effect)
+        if self.ending.suspended:
+            self.ending.suspending = self.ending.suspended = False
+
+    patch.put(Wiring, "_request_succeeded", request_succeeded)
+
+
+# ------------------------------------------------------------------ drains
+
+
+@mutant("state-is-exact", SAVEPOINTS)
+def a_drain_ends_no_key(patch: Patch) -> None:
+    patch.put(OperatorRun, "data_ended", lambda self, channel: None)
+
+
+@mutant("cut-is-exact", SAVEPOINTS)
+def the_first_input_that_ends_ends_the_vertex(patch: Patch) -> None:
+    def data_ended(self: OperatorRun, channel: ChannelId) -> None:
+        if self.input_end is InputEnd.OPEN:
+            self.input_end = InputEnd.REACHED
+
+    patch.put(OperatorRun, "data_ended", data_ended)
+
+
+@mutant("state-is-exact", SAVEPOINTS)
+def the_end_of_the_data_overtakes_the_last_rows(patch: Patch) -> None:
+    real = JobDoor._finished
+
+    def finished(self: JobDoor, fact: MicroBatchFinished) -> None:
+        run = self._job.runs[fact.vertex]
+        if run.input_end is InputEnd.REACHED:
+            self._hand_end_on(run)
+        real(self, fact)
+
+    patch.put(JobDoor, "_finished", finished)

@@ -1,0 +1,159 @@
+"""What must be true of savepoints and stops in every run: the predicates behind the invariants of that name."""
+
+from collections.abc import Iterator
+
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.messages import SavepointKind, TickOutcome
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.history import (
+    CheckpointEnded,
+    CutWritten,
+    FilesDiscarded,
+    History,
+    RowCommitted,
+    SavepointAnswered,
+    SavepointAsked,
+    TableChanged,
+    TickOver,
+)
+from spec.pipeline import graph
+
+Request = tuple[Generation, str]
+
+
+def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
+    """Return the rows of drains, in order: the pinned checkpoint of a generation that was asked to drain."""
+    waiting: dict[Request, SavepointKind] = {}
+    found = []
+    for event in history.events:
+        match event:
+            case SavepointAsked(generation, request, kind):
+                waiting[generation, request] = kind
+            case SavepointAnswered(generation, request, _):
+                waiting.pop((generation, request), None)
+            case RowCommitted(record, _) if record.pinned and record.kind is RowKind.CHECKPOINT:
+                kinds = [kind for (generation, _), kind in waiting.items() if generation == record.generation]
+                if SavepointKind.DRAIN in kinds:
+                    found.append(record)
+            case _:
+                pass
+    return tuple(found)
+
+
+def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
+    """Yield every plain savepoint with the cut that restoring it makes: its parent's, and its net files."""
+    cuts: dict[CheckpointId, CutWritten] = {}
+    for event in history.events:
+        if isinstance(event, CutWritten):
+            cuts.setdefault(event.checkpoint, event)
+        elif isinstance(event, RowCommitted) and event.record.kind is RowKind.SAVEPOINT:
+            record = event.record
+            parent = dict(cuts[record.parent].active) if record.parent in cuts else {}
+            active = {table.name: parent.get(table.name, frozenset()) for table in graph(1).tables()}
+            for table in record.tables:
+                adds = frozenset(file.path for file in table.adds)
+                whole = frozenset(file.path for file in table.files)
+                active[table.table] = whole or active[table.table] | adds
+            yield record, CutWritten(record.checkpoint, (), tuple(active.items()))
+
+
+def not_silent(history: History) -> Iterator[str]:
+    """Yield what a plain savepoint changed or told: it publishes nothing, has no cut, and completes for nobody."""
+    saved = {
+        event.record.checkpoint
+        for event in history.events
+        if isinstance(event, RowCommitted) and event.record.kind is RowKind.SAVEPOINT
+    }
+    for event in history.events:
+        match event:
+            case TableChanged(checkpoint, publication) if checkpoint in saved:
+                yield f"{publication.table} shows savepoint {checkpoint}"
+            case CutWritten(checkpoint) if checkpoint in saved:
+                yield f"a cut was recorded for savepoint {checkpoint}"
+            case CheckpointEnded(_, checkpoint, None) if checkpoint in saved:
+                yield f"savepoint {checkpoint} was told complete"
+            case RowCommitted(record, _) if record.parent in saved:
+                yield f"row {record.checkpoint} builds on savepoint {record.parent}"
+            case _:
+                pass
+
+
+def unpinned(history: History) -> Iterator[str]:
+    """Yield every savepoint that did not stay, and every file of one that was deleted."""
+    pinned: dict[str, CheckpointId] = {}
+    rows: list[CheckpointId] = []
+    for event in history.events:
+        match event:
+            case RowCommitted(record, kept):
+                if record.is_savepoint:
+                    rows.append(record.checkpoint)
+                    pinned |= dict.fromkeys(files_of(record), record.checkpoint)
+                lost = [checkpoint for checkpoint in rows if checkpoint not in kept]
+                yield from (f"savepoint {checkpoint} is gone after row {record.checkpoint}" for checkpoint in lost)
+            case FilesDiscarded(paths, _):
+                yield from (f"{path} of savepoint {pinned[path]} was deleted" for path in paths if path in pinned)
+            case _:
+                pass
+
+
+def badly_answered(history: History) -> Iterator[str]:
+    """Yield every request that was answered twice, or unasked, or not at all by a tick that ended by itself."""
+    asked: dict[Generation, list[str]] = {}
+    answered: set[Request] = set()
+    over: set[Generation] = set()
+    for event in history.events:
+        match event:
+            case SavepointAsked(generation, request, _):
+                asked.setdefault(generation, []).append(request)
+            case SavepointAnswered(generation, request, _):
+                if (generation, request) in answered:
+                    yield f"{request} was answered twice by generation {generation}"
+                if request not in asked.get(generation, ()):
+                    yield f"{request} was answered by generation {generation}, which nobody had asked"
+                answered.add((generation, request))
+            case TickOver(generation, _):
+                over.add(generation)
+            case _:
+                pass
+    for generation in sorted(over):
+        for request in asked.get(generation, ()):
+            if (generation, request) not in answered:
+                yield f"{request} was never answered by generation {generation}"
+
+
+def falsely_answered(history: History) -> Iterator[str]:
+    """Yield every answer that was not true: the row was not in, was of another kind, or a stop did not stop there."""
+    kinds: dict[Request, SavepointKind] = {}
+    rows: dict[CheckpointId, CheckpointRecord] = {}
+    recorded: set[CheckpointId] = set()
+    stopped: dict[Generation, CheckpointId] = {}
+    for event in history.events:
+        match event:
+            case SavepointAsked(generation, request, kind):
+                kinds[generation, request] = kind
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = record
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case SavepointAnswered(generation, request, checkpoint) if checkpoint is not None:
+                plain = kinds.get((generation, request)) is SavepointKind.PLAIN
+                yield from _untrue(checkpoint, rows.get(checkpoint), plain=plain)
+                if not plain:
+                    stopped[generation] = checkpoint
+                    if checkpoint not in recorded:
+                        yield f"the savepoint {checkpoint} of a stop was told, its cut is not recorded"
+            case TickOver(generation, end, _, newest) if generation in stopped:
+                there = newest.checkpoint if newest else NO_CHECKPOINT
+                if (end.outcome, there) != (TickOutcome.STOPPED, stopped[generation]):
+                    yield f"after the savepoint {stopped[generation]} of a stop: {end.outcome.value} at {there}"
+            case _:
+                pass
+
+
+def _untrue(checkpoint: CheckpointId, record: CheckpointRecord | None, *, plain: bool) -> Iterator[str]:
+    wanted = RowKind.SAVEPOINT if plain else RowKind.CHECKPOINT
+    if record is None:
+        yield f"savepoint {checkpoint} was told, its row is not in"
+    elif record.kind is not wanted or not record.pinned:
+        yield f"savepoint {checkpoint} is a {record.kind.value}{' that is pinned' * record.pinned}, not as asked"

@@ -1,0 +1,323 @@
+"""A job is cancelled: its tick ends now, its checkpoints stay or go, and nothing comes into a table twice (G3)."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
+from jobs.cli import run as run_command
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
+from jobs.runtime.asking import end_now, stop
+from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.cancelling import delete_checkpoints
+from jobs.runtime.driver import Inbox
+from jobs.runtime.failures import JobHeldError, TablesAheadError
+from jobs.runtime.importing import import_row
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.stores.cuts import CutStore
+from jobs.stores.holders import this_process
+from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer
+from jobs.stores.savepoint_copy import named_files
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build, read_cut
+from tests.scenarios.runtime.test_asking import Running, patiently, requests
+from tests.scenarios.runtime.test_savepoints_at_rest import hold, nobody_waits
+
+PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
+DELETE = ("--set", "retain_on_cancellation=false")
+STEPS = (
+    "before:Claim",
+    "after:Claim",
+    "before:Release",
+    "before:LogCommit:checkpoints",
+    "after:LogCommit:checkpoints",
+    "after:Release",
+    "before:DropCuts",
+    "before:LogCommit:cuts",
+    "after:LogCommit:cuts",
+    "after:DropCuts",
+    "before:DropFiles",
+    "after:DropFiles",
+)
+
+
+def state_files(root):
+    """Return the staged files that lie in the job's own folders."""
+    return {str(path.relative_to(root)) for path in (root / "_tidemark").rglob("_data/*/*.parquet")}
+
+
+def contents(root):
+    """Return the rows of both tables as their logs show them now."""
+    return {str(table): sorted(pl.read_delta(str(root / table)).rows()) for table in (BRONZE, GOLD)}
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+
+    def type_in(*words):
+        code = execute([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return type_in
+
+
+def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undisturbed, typed):
+    """It ends without a savepoint, the answer says how to go on, and the next tick ends with exact tables."""
+    gate = tmp_path / "gate"
+    run(tmp_path, 1)
+    tick = Running(tmp_path, engine=LocalEngine(gate=gate)).start()
+    opened = threading.Timer(0.5, gate.touch)
+    opened.start()
+    code, out, err = typed("cancel", PIPELINE, "--warehouse", tmp_path)
+    tick.join()
+    assert (ExitCode.DONE, "") == (code, err)
+    assert TickOutcome.STOPPED is tick.report.outcome
+    assert f"numbers is cancelled: {this_process()} ended; what it had not committed will be read again" in out
+    assert f"the next tick begins after {max(records(tmp_path))}" in out
+    assert f"go on with: tidemark run {PIPELINE}" in out
+    assert [] == requests(tmp_path)
+    run(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed, monkeypatch):
+    """Rows, cuts and state go, as the environment says; the tables keep what they show; no tick begins on them."""
+    monkeypatch.setenv("TIDEMARK_RETAIN_ON_CANCELLATION", "false")
+    run(tmp_path, 2)
+    before = contents(tmp_path)
+    tick = Running(tmp_path, engine=LocalEngine(gate=tmp_path / "never")).start()
+    threading.Timer(1.0, (tmp_path / "never").touch).start()
+    code, out, err = typed("cancel", PIPELINE, "--warehouse", tmp_path)
+    tick.join()
+    assert (ExitCode.DONE, "") == (code, err)
+    assert "deleted, since retain_on_cancellation is false: 2 checkpoints (" in out
+    assert "start over in an empty warehouse" in out
+    assert ({}, frozenset(), set()) == (records(tmp_path), CutStore(at(tmp_path)).recorded(), state_files(tmp_path))
+    after = contents(tmp_path)
+    assert set(before[str(BRONZE)]) <= set(after[str(BRONZE)])
+    code, _, err = typed("run", PIPELINE, "--warehouse", tmp_path)
+    assert ExitCode.FAILED is code
+    assert f"table bronze/numbers in {tmp_path} shows checkpoint " in err
+    for way in (f"--from {tmp_path}@N --warehouse EMPTY_FOLDER", "in another --warehouse", "delete the job's tables"):
+        assert way in err
+    assert after == contents(tmp_path)
+
+
+def test_once_its_tables_are_deleted_too_the_job_starts_over(tmp_path, undisturbed):
+    """The third way out: the ids go on behind the deleted ones, and the result is that of a first run."""
+    run(tmp_path, 2)
+    delete_checkpoints(at(tmp_path), build())
+    for table in (BRONZE, GOLD):
+        subprocess.run(["rm", "-r", str(tmp_path / table)], check=True)
+    report = run(tmp_path)
+    assert "" == report.message
+    assert undisturbed == read_cut(tmp_path)
+    assert min(records(tmp_path)) > 2
+
+
+def test_a_savepoint_outlives_the_deletion_and_is_restored_from_where_it_lies(tmp_path, undisturbed, typed):
+    """Its row, its files and its parent's cut stay; `--from WAREHOUSE@N` into an empty one ends exactly."""
+    root, fork = tmp_path / "warehouse", tmp_path / "fork"
+    run(root, 1)
+    savepoint = savepoint_at_rest(at(root))
+    run(root, 1)
+    code, out, _ = typed("cancel", PIPELINE, *DELETE, "--warehouse", root)
+    assert ExitCode.DONE is code
+    assert f"kept: 1 savepoint ({savepoint.checkpoint})" in out
+    assert f"--from {root}@{savepoint.checkpoint} --warehouse EMPTY_FOLDER" in out
+    assert {savepoint.checkpoint: savepoint} == records(root)
+    assert {savepoint.parent} == CutStore(at(root)).recorded()
+    assert state_files(root) == {path for path in named_files(savepoint) if path.startswith("_tidemark/")}
+    code, out, err = typed("run", PIPELINE, "--from", f"{root}@{savepoint.checkpoint}", "--warehouse", fork)
+    assert ExitCode.DONE is code, err
+    assert undisturbed == read_cut(fork)
+
+
+def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletion(tmp_path, undisturbed):
+    """What its tables show is the savepoint that a stop left, so nothing would come into them twice."""
+    tick = Running(tmp_path).start()
+    taken = stop(at(tmp_path), SavepointKind.SUSPEND, patiently)
+    tick.join()
+    deleted = delete_checkpoints(at(tmp_path), build())
+    assert [taken.checkpoint] == [record.checkpoint for record in deleted.kept] == list(records(tmp_path))
+    run(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_tables_that_went_on_after_a_kept_savepoint_are_not_filled_twice(tmp_path, undisturbed):
+    """Its savepoint is older than what the tables show: refused there by name, restored into an empty warehouse."""
+    root, fork = tmp_path / "warehouse", tmp_path / "fork"
+    run(root, 1)
+    tick = Running(root, engine=LocalEngine(gate=tmp_path / "gate")).start()
+    threading.Timer(0.5, (tmp_path / "gate").touch).start()
+    taken = stop(at(root), SavepointKind.SUSPEND, patiently)
+    tick.join()
+    run(root, plan=build({"a": 400, "b": 400}))
+    assert max(records(root)) > taken.checkpoint
+    delete_checkpoints(at(root), build())
+    before = contents(root)
+    said = rf"bronze/numbers in .* shows checkpoint \d+.*from {taken.checkpoint}, the newest that is left"
+    with pytest.raises(TablesAheadError, match=said):
+        run(root)
+    assert before == contents(root)
+    import_row(wanted(f"{root}@{taken.checkpoint}", fork))
+    run(fork)
+    assert undisturbed == read_cut(fork)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("occurrence", [1, 2])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeypatch, step, occurrence):
+    """Whichever step a deletion dies at, the next one ends with the savepoint, its files, its cut, and whole tables."""
+    root, fork = tmp_path / "warehouse", tmp_path / "fork"
+    run(root, 1)
+    savepoint = savepoint_at_rest(at(root))
+    with suppress(Dead):
+        run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal("after:AppendRow", 1))
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    pending = max(records(root))
+    with suppress(Dead):
+        delete_checkpoints(at(root), build(), boundary=Mortal(step, occurrence))
+    delete_checkpoints(at(root), build())
+    assert [savepoint.checkpoint] == list(records(root))
+    assert {savepoint.parent} == CutStore(at(root)).recorded()
+    assert state_files(root) == {path for path in named_files(savepoint) if path.startswith("_tidemark/")}
+    with pytest.raises(TablesAheadError, match=f"shows checkpoint {pending} "):
+        run(root)
+    import_row(wanted(f"{root}@{savepoint.checkpoint}", fork))
+    run(fork)
+    assert undisturbed == read_cut(fork)
+
+
+def test_what_is_committed_is_published_before_it_is_deleted(tmp_path):
+    """A tick that died after its commit point: the tables show its last checkpoint, then no row is left."""
+    with suppress(Dead):
+        run_tick(
+            build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal("after:AppendRow", 2)
+        )
+    pending = max(records(tmp_path))
+    before = pl.read_delta(str(tmp_path / BRONZE)).height
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+        deleted = delete_checkpoints(at(tmp_path), build())
+    assert pending == deleted.checkpoints[-1]
+    assert pl.read_delta(str(tmp_path / BRONZE)).height > before
+    with pytest.raises(TablesAheadError, match=f"shows checkpoint {pending} "):
+        run(tmp_path)
+
+
+def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
+    """The asker does not wait for ever: it says who died, and the job is at rest."""
+    root = tmp_path / "warehouse"
+    run(root, 1)
+    words = [sys.executable, "tests/scenarios/runtime/sequence_job.py", root, "--gate", tmp_path / "never"]
+    top = Path(__file__).resolve().parents[3]
+    env = os.environ | {"PYTHONPATH": str(top)}
+    process = subprocess.Popen([str(word) for word in words], cwd=top, env=env, stdout=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while f'"pid":{process.pid}' not in lease(root):
+        assert time.monotonic() < limit, lease(root)
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGSTOP)
+
+    def kill(waiting):
+        patiently(waiting)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    ended = end_now(at(root), kill)
+    assert (process.pid, True) == (ended.by.pid, ended.died)
+    assert [] == requests(root)
+    run(root)
+    assert undisturbed == read_cut(root)
+
+
+def lease(root):
+    """Return the lease as it lies there, without spaces."""
+    return (root / "_tidemark/numbers/lease").read_text().replace(" ", "")
+
+
+def test_at_rest_nothing_is_asked(tmp_path, typed):
+    """Retained, the answer says what is there; deleted, it says so at once; and once more, that nothing was left."""
+    run(tmp_path, 2)
+    assert None is end_now(at(tmp_path), nobody_waits).by
+    code, out, _ = typed("cancel", PIPELINE, "--warehouse", tmp_path)
+    assert ExitCode.DONE is code
+    assert "numbers is cancelled: no tick of it runs (the last tick ended in order)" in out
+    assert "retained: 2 checkpoints; the next tick begins after 2" in out
+    _, out, _ = typed("cancel", PIPELINE, *DELETE, "--warehouse", tmp_path)
+    assert "deleted, since retain_on_cancellation is false: 2 checkpoints (1, 2), and " in out
+    _, out, _ = typed("cancel", PIPELINE, *DELETE, "--warehouse", tmp_path)
+    assert "deleted, since retain_on_cancellation is false: no checkpoint; the tables stay as they are" in out
+    _, out, _ = typed("cancel", PIPELINE, "--warehouse", tmp_path)
+    assert "it has completed no checkpoint that could stay" not in out
+    assert "nothing is retained" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("cancel", PIPELINE), ExitCode.FAILED, "numbers has never run in"),
+        (("cancel", "nonsuch"), ExitCode.USAGE, "nonsuch"),
+        (("cancel", PIPELINE, "--set", "retain_on_cancellation=perhaps"), ExitCode.USAGE, "retain_on_cancellation"),
+        (("cancel", PIPELINE, "--delete"), ExitCode.USAGE, "'tidemark cancel --help' shows what can be given"),
+    ],
+)
+def test_a_wrong_cancellation_says_what_to_type(tmp_path, typed, words, code, said):
+    """Nothing is created."""
+    got, _, err = typed(*words, "--warehouse", tmp_path / "none")
+    assert code is got, err
+    assert said in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_job_that_another_holds_loses_nothing(tmp_path):
+    """Whoever claims between the end of the tick and the deletion keeps the job and its checkpoints."""
+    run(tmp_path, 2)
+    before = records(tmp_path)
+    hold(tmp_path)
+    with pytest.raises(JobHeldError):
+        delete_checkpoints(at(tmp_path), build())
+    assert before == records(tmp_path)
+
+
+def test_an_older_tick_that_cannot_read_the_request_is_named(tmp_path, typed, monkeypatch):
+    """It answers that the request is unreadable; the user reads how to end it instead."""
+
+    def unreadable(folder, request):
+        del folder
+        return SavepointAnswer(request=request, status=AnswerStatus.UNREADABLE, answered_at_ms=1)
+
+    run(tmp_path, 1)
+    hold(tmp_path)
+    monkeypatch.setattr(RequestFolder, "answer_to", unreadable)
+    code, _, err = typed("cancel", PIPELINE, "--warehouse", tmp_path)
+    assert ExitCode.FAILED is code
+    assert "runs an older Tidemark, which cannot be asked for it" in err
+
+
+def test_a_first_start_over_tables_of_nobody_is_no_concern(tmp_path, undisturbed):
+    """Tables that are there without our transactions are taken as ever."""
+    inbox = Inbox()
+    inbox.put(StopRequested(StopKind.NOW))
+    settings = RuntimeSettings(warehouse=tmp_path, limits=TickLimits())
+    run_tick(build(), settings, engine=LocalEngine(), inbox=inbox)
+    assert ({}, True) == (records(tmp_path), (tmp_path / BRONZE / "_delta_log").exists())
+    run(tmp_path)
+    assert undisturbed == read_cut(tmp_path)

@@ -1,0 +1,89 @@
+"""The whole job's machine: the real door keeps every invariant, and each planted bug breaks the one for it."""
+
+import pytest
+
+from checkpointing.commit.two_phase import TwoPhaseCommit
+from checkpointing.gate import GatePolicy
+from checkpointing.identifiers import CheckpointId
+from checkpointing.job import door as job_door
+from checkpointing.job.operator_run import LiveFiles, OperatorRun
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+from spec.machines.job import JOB_MACHINES
+from spec.machines.judging import BrokenRuleError
+
+
+@pytest.mark.parametrize("policy", JOB_MACHINES)
+def test_the_job_keeps_every_invariant(policy, run_machine):
+    """Any order of answers, timers, troubles, crashes and ghosts; the last tick catches up."""
+    run_machine(JOB_MACHINES[policy])
+
+
+def forget_staged_at_abort(monkeypatch):
+    real = SubtaskCheckpointing._abort
+
+    def abort(self, checkpoint, latest):
+        self._staged = ()
+        return real(self, checkpoint, latest)
+
+    monkeypatch.setattr(SubtaskCheckpointing, "_abort", abort)
+
+
+def keep_only_the_newest_state_file(monkeypatch):
+    real = LiveFiles.take
+
+    def take(self, output):
+        dead = real(self, output)
+        self.state = self.state[-1:]
+        return dead
+
+    monkeypatch.setattr(LiveFiles, "take", take)
+
+
+def forget_what_is_in_flight(monkeypatch):
+    monkeypatch.setattr(job_door, "in_flight", lambda record: ())
+
+
+def take_the_snapshot_before_the_barrier(monkeypatch):
+    real = OperatorRun.take_snapshot
+
+    def take_snapshot(self, checkpoint):
+        self.live = [LiveFiles(own.state[:-1], own.ranges) for own in self.live]
+        return real(self, checkpoint)
+
+    monkeypatch.setattr(OperatorRun, "take_snapshot", take_snapshot)
+
+
+def never_wake_the_coordinator(monkeypatch):
+    monkeypatch.setattr(TwoPhaseCommit, "_recorded", lambda self: ())
+
+
+def tag_nothing_with_its_epoch(monkeypatch):
+    from dataclasses import replace
+
+    real = OperatorRun.staged
+    monkeypatch.setattr(
+        OperatorRun,
+        "staged",
+        lambda self, output: tuple(replace(file, after=CheckpointId(0)) for file in real(self, output)),
+    )
+
+
+BLOCKING, UNALIGNED = GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED
+BUGS = {
+    "an abort drops what was staged": (forget_staged_at_abort, BLOCKING, {"cut-is-exact"}),
+    "only the newest state file is live": (keep_only_the_newest_state_file, BLOCKING, {"state-is-exact", "fifo"}),
+    "a restore forgets what is in flight": (forget_what_is_in_flight, UNALIGNED, {"cut-is-exact", "alignment"}),
+    "a snapshot lacks the last file": (take_the_snapshot_before_the_barrier, BLOCKING, {"state-is-exact", "fifo"}),
+    "a commit never ends": (never_wake_the_coordinator, BLOCKING, {"no-deadlock", "doors-hold"}),
+    "files of an aborted epoch get lost": (tag_nothing_with_its_epoch, BLOCKING, {"cut-is-exact"}),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_job_is_found(bug, monkeypatch, hunt):
+    """A planted bug breaks the invariant that is there for it, within the ci profile."""
+    plant, policy, expected = BUGS[bug]
+    plant(monkeypatch)
+    with pytest.raises(BrokenRuleError) as broken:
+        hunt(JOB_MACHINES[policy])
+    assert broken.value.invariant in expected

@@ -1,0 +1,45 @@
+"""The command over all machines, the profiles, and who may import the test library."""
+
+import subprocess
+import sys
+
+from hypothesis import settings
+
+from spec import profiles
+from spec.machines import __main__ as command
+
+
+def test_the_reference_and_the_invariants_need_no_test_library():
+    """What judges real runs loads no Hypothesis."""
+    program = "import sys, spec.model, spec.invariants, spec.traces; sys.exit('hypothesis' in sys.modules)"
+    assert 0 == subprocess.run([sys.executable, "-c", program], check=False).returncode
+
+
+def test_there_are_three_profiles():
+    """Each searches harder than the one before, and all keep what they found."""
+    found = [settings.get_profile(name) for name in profiles.NAMES]
+    effort = [each.max_examples * each.stateful_step_count for each in found]
+    assert sorted(effort) == effort
+    assert all(each.database is not None for each in found)
+    assert effort[-1] * len(command.MACHINES) >= 1_000_000
+
+
+def test_the_command_counts_steps(capsys):
+    """`python -m spec.machines` says how many steps each machine took, and ends with what passed."""
+    assert 0 == command.main(["--profile", "dev", "--only", "CommitMachine"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("1 of 1 CommitMachine: ")
+    assert int(said[0].split()[4]) > 500
+    assert "1 passed, 0 failed" == said[-1]
+
+
+def test_the_command_tells_what_was_broken(capsys, monkeypatch):
+    """A finding is told with the rule and the shortest story, and the exit code is 1."""
+    from spec.machines.commit_world import CommitWorld
+
+    monkeypatch.setattr(CommitWorld, "record_cut", lambda self, checkpoint, versions: None)
+    assert 1 == command.main(["--profile", "dev", "--only", "CommitMachine"])
+    said = capsys.readouterr().out
+    assert "CommitMachine: BrokenRuleError: " in said
+    assert "state = CommitMachine()" in said
+    assert said.endswith("0 passed, 1 failed\n")

@@ -1,0 +1,45 @@
+"""The order of channels and the fence of generations are judged from messages alone, so on real traces too."""
+
+from dataclasses import replace
+
+from checkpointing.channel_items import SourceSlice
+from spec.channel_order import disordered
+from spec.history import DoorStarted, SegmentsRun
+from spec.invariants import violations
+from spec.simulator import simulate
+
+SEED = 49
+
+
+def test_a_healthy_run_is_in_order():
+    """Whatever is restored, rescaled, overtaken or put aside: no channel changes its order."""
+    assert [] == [what for seed in range(40) for what in disordered(simulate(seed).history)]
+
+
+def test_two_segments_in_the_wrong_order_are_found():
+    """A micro-batch that meets its segments newest first breaks `fifo`, and nothing else: no file tells of it."""
+    history, place = next(
+        (history, place)
+        for history in (simulate(seed).history for seed in range(40))
+        for place, event in enumerate(history.events)
+        if isinstance(event, SegmentsRun) and meets_one_split_twice(event)
+    )
+    event = history.events[place]
+    (entry,) = event.inputs
+    turned = replace(event, inputs=(replace(entry, segments=tuple(reversed(entry.segments))),))
+    events = [*history.events[:place], turned, *history.events[place + 1 :]]
+    assert {"fifo"} == {violation.invariant for violation in violations(replace(history, events=events))}
+
+
+def test_a_second_door_of_one_generation_is_found():
+    """Two coordinators of one generation could not be told apart by the files that they stage."""
+    history = simulate(SEED).history
+    again = next(event for event in history.events if isinstance(event, DoorStarted))
+    found = violations(replace(history, events=[*history.events, again]))
+    assert {"one-generation"} == {violation.invariant for violation in found}
+
+
+def meets_one_split_twice(event):
+    """Return whether a micro-batch ran over two slices of one split."""
+    splits = [part.split for entry in event.inputs for part in entry.segments if isinstance(part, SourceSlice)]
+    return len(set(splits)) < len(splits)

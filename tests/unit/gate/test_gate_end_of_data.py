@@ -1,0 +1,67 @@
+"""The end of the data of a drain on its way through a gate: in order like a segment, and no barrier is its affair."""
+
+import pytest
+
+from checkpointing.channel_items import Alignment, EndOfData
+from checkpointing.gate import BlockChannel, Deliver, DeliverEndOfData, GatePolicy, InFlightComplete, TriggerCheckpoint
+
+END = EndOfData()
+
+
+def told(effects):
+    """Return what the operator hears, in short: segment numbers, and the channels whose data ended."""
+    heard = {Deliver: lambda e: int(e.segment.start), DeliverEndOfData: lambda e: ("end", e.channel.subtask)}
+    heard[TriggerCheckpoint] = lambda e: ("trigger", e.barrier.checkpoint)
+    return [heard[type(effect)](effect) for effect in effects if type(effect) in heard]
+
+
+@pytest.mark.parametrize("policy", GatePolicy)
+def test_it_comes_behind_the_last_row_and_blocks_nothing(story, barrier, policy):
+    """In every policy it is handed out in its channel's order; the barrier behind it still triggers."""
+    gate = story(policy)
+    kind = Alignment.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else Alignment.FORCED_ALIGNED
+    gate.put(0, 1, END, barrier(1, kind))
+    gate.put(1, 2, 3, END, barrier(1, kind))
+    effects = gate.drain()
+    assert [1, 2, ("end", 0), 3, ("end", 1), ("trigger", 1)] == told(effects)
+    assert frozenset(gate.channels) == gate.gate.open_channels()
+
+
+@pytest.mark.parametrize("policy", [GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING])
+def test_an_earlier_barrier_holds_it_back_like_a_row(story, barrier, policy):
+    """What ended on one channel stays ended while the barrier of an older checkpoint comes on the other."""
+    gate = story(policy)
+    gate.put(0, barrier(1), END, barrier(2))
+    gate.put(1, 5, barrier(1), 6, END, barrier(2))
+    effects = gate.drain()
+    assert [5, ("trigger", 1), ("end", 0), 6, ("end", 1), ("trigger", 2)] == told(effects)
+    assert 4 == sum(isinstance(effect, BlockChannel) for effect in effects)
+
+
+def test_an_obsolete_barrier_between_two_ends_changes_nothing(story, barrier):
+    """A checkpoint that was given up before a drain may still be on its way on the slower channel."""
+    gate = story()
+    gate.put(0, END, barrier(2))
+    gate.put(1, barrier(1), 6, END, barrier(2))
+    assert [("end", 0), 6, ("end", 1), ("trigger", 2)] == told(gate.drain())
+
+
+def test_it_is_no_state_in_flight(story, barrier):
+    """An unaligned barrier may overtake it: what is in flight are rows, and the end is still handed out."""
+    gate = story(GatePolicy.UNALIGNED)
+    gate.put(0, 1, END, barrier(1, Alignment.UNALIGNED))
+    gate.put(1, barrier(1, Alignment.UNALIGNED))
+    effects = gate.drain()
+    (in_flight,) = [effect for effect in effects if isinstance(effect, InFlightComplete)]
+    assert [(gate.channels[0], ["1"])] == [(s.channel, [i.start for i in s.segments]) for s in in_flight.channels]
+    assert [("trigger", 1), 1, ("end", 0)] == told(effects)
+
+
+def test_a_gate_that_is_made_anew_has_forgotten_it(story):
+    """Nothing of it is in a cut, so a restored vertex waits for rows again; a copied gate is the same gate."""
+    gate = story()
+    gate.put(0, END)
+    copy = story()
+    copy.gate.restore(gate.gate.snapshot())
+    assert [("end", 0)] == told(copy.drain())
+    assert [] == told(story().drain())
