@@ -11,7 +11,7 @@ from checkpointing.messages import TickOutcome
 from jobs.launch import Launch, launch
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import TickRefusedError
+from jobs.runtime.failures import TablesAheadError, TickRefusedError
 from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
@@ -48,7 +48,8 @@ def tick_events(reference: str, context: dg.AssetExecutionContext, runner: TickR
     try:
         report = runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
     except TickRefusedError as refused:
-        raise dg.Failure(f"{refused} (in the launchpad: take_over: true)") from refused
+        hint = "" if isinstance(refused, TablesAheadError) else " (in the launchpad: take_over: true)"
+        raise dg.Failure(f"{refused}{hint}") from refused
     match report.outcome:
         case TickOutcome.FAILED:
             reporter.report_held()

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.identifiers import JobName
+from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.errors import CommandError, ExitCode
@@ -33,8 +33,9 @@ def cancel(pipeline: str, given: Layer, out: Console, progress: Console) -> None
             ended = end_now(warehouse, lambda waiting: status.update(asked_since(waiting)))
         except KeyboardInterrupt:
             raise withdrawn("cancellation") from None
-    out.print(_ended(job, ended), soft_wrap=True)
-    if started.settings.retain_on_cancellation:
+    retained = started.settings.retain_on_cancellation
+    out.print(_ended(job, ended, retained=retained), soft_wrap=True)
+    if retained:
         lines = _retained(pipeline, warehouse)
     else:
         lines = _deleted(pipeline, warehouse, _delete(started, warehouse, progress))
@@ -54,41 +55,46 @@ def _delete(started: Launch, warehouse: Warehouse, progress: Console) -> Deleted
             ) from held
 
 
-def _ended(job: JobName, ended: Ended) -> Text:
+def _ended(job: JobName, ended: Ended, *, retained: bool) -> Text:
     if ended.by is None:
         return Text.assemble((str(job), "bold"), f" is cancelled: no tick of it runs ({ended.why})")
     how = "died before it ended in order" if ended.died else "ended"
-    return Text.assemble(
-        (str(job), "bold"), f" is cancelled: {ended.by} {how}; what it had not committed will be read again"
-    )
+    again = "; what it had not committed will be read again" if retained else ""
+    return Text.assemble((str(job), "bold"), f" is cancelled: {ended.by} {how}{again}")
 
 
 def _retained(pipeline: str, warehouse: Warehouse) -> tuple[str, ...]:
     _, rows = CheckpointStore(warehouse).observe()
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
-    newest = newest_checkpoint(rows)
-    if newest is None:
-        return ("it has completed no checkpoint that could stay", f"begin anew with: tidemark run {pipeline}")
+    if not records:
+        return (f"nothing is retained: it has no checkpoint in {warehouse.root}",)
     savepoints = sum(record.is_savepoint for record in records)
     counted = [plural(len(records) - savepoints, "checkpoint")] if len(records) > savepoints else []
     counted += [plural(savepoints, "savepoint")] if savepoints else []
-    return (
-        f"retained: {' and '.join(counted)}; the next tick begins after {newest.checkpoint}",
-        f"go on with: tidemark run {pipeline}",
-    )
+    what = f"retained: {' and '.join(counted)}"
+    newest = newest_checkpoint(rows)
+    if newest is None:
+        return (what, _restoring(pipeline, warehouse, max(record.checkpoint for record in records)))
+    return (f"{what}; the next tick begins after {newest.checkpoint}", f"go on with: tidemark run {pipeline}")
 
 
 def _deleted(pipeline: str, warehouse: Warehouse, deleted: Deleted) -> tuple[str, ...]:
     gone = ", ".join(str(checkpoint) for checkpoint in deleted.checkpoints)
     what = f"{plural(len(deleted.checkpoints), 'checkpoint')} ({gone})" if gone else "no checkpoint"
     files = f", and {plural(deleted.files, 'file')} that no savepoint names" if deleted.files else ""
-    lines = [f"deleted, since retain_on_cancellation is false: {what}{files}; the tables stay as they are"]
+    said = f"deleted, since retain_on_cancellation is false: {what}{files}; the tables stay as they are"
     if not deleted.kept:
-        return (*lines, f"start over in an empty warehouse: tidemark run {pipeline} --warehouse EMPTY_FOLDER")
-    kept = ", ".join(str(record.checkpoint) for record in deleted.kept)
-    origin = f"{warehouse.root}@{deleted.kept[-1].checkpoint}"
-    return (
-        *lines,
-        f"kept: {plural(len(deleted.kept), 'savepoint')} ({kept})",
-        f"go on with: tidemark run {pipeline} --from {origin} --warehouse EMPTY_FOLDER",
-    )
+        return (said, f"start over in an empty warehouse: tidemark run {pipeline} --warehouse EMPTY_FOLDER")
+    ids = ", ".join(str(record.checkpoint) for record in deleted.kept)
+    kept = f"kept: {plural(len(deleted.kept), 'savepoint')} ({ids})"
+    if deleted.resumes is not None:
+        return (
+            said,
+            f"{kept}; the next tick begins after {deleted.resumes.checkpoint}",
+            f"go on with: tidemark run {pipeline}",
+        )
+    return (said, kept, _restoring(pipeline, warehouse, deleted.kept[-1].checkpoint))
+
+
+def _restoring(pipeline: str, warehouse: Warehouse, savepoint: CheckpointId) -> str:
+    return f"go on with: tidemark run {pipeline} --from {warehouse.root}@{savepoint} --warehouse EMPTY_FOLDER"

@@ -118,5 +118,5 @@ def _quiet_logs() -> None:
     """Let only warnings through, on stderr: the display tells the rest."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

@@ -15,9 +15,10 @@ from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.planner import JobPlan
 from jobs.runtime.at_rest import held
 from jobs.runtime.boundaries import Boundary, around, cross_freely
-from jobs.runtime.failures import ClaimUnsettledError
+from jobs.runtime.failures import ClaimUnsettledError, TablesAheadError
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.recovering import roll_forward
+from jobs.runtime.tables_ahead import must_not_be_ahead
 from jobs.stores.leftovers import delete_leftovers
 from jobs.stores.warehouse import Warehouse
 
@@ -27,11 +28,15 @@ DROP_FILES: Final = "DropFiles"
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The checkpoints that went, how many files of state with them, and the savepoints that stay, oldest first."""
+    """The checkpoints that went, how many files of state with them, and the savepoints that stay, oldest first.
+
+    `resumes` is the savepoint that the next tick in this warehouse begins from, if its tables show just that one.
+    """
 
     checkpoints: tuple[CheckpointId, ...]
     files: int
     kept: tuple[CheckpointRecord, ...]
+    resumes: CheckpointRecord | None
 
 
 def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundary = cross_freely) -> Deleted:
@@ -50,7 +55,8 @@ def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundar
             stores.drop_cuts()
         with around(boundary, DROP_FILES):
             files = _drop_files(warehouse, kept, claimed.claim.generation)
-    return Deleted(gone, files, tuple(sorted(kept, key=lambda record: record.checkpoint)))
+        resumes = claimed.plan.restore if _may_begin(stores, plan, claimed.plan.restore) else None
+    return Deleted(gone, files, tuple(sorted(kept, key=lambda record: record.checkpoint)), resumes)
 
 
 def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[CheckpointId, ...]:
@@ -81,6 +87,14 @@ def _own_folders(warehouse: Warehouse) -> Iterator[TableName]:
         folder = warehouse.path(root)
         if folder.is_dir():
             yield from (TableName(f"{root}/{each.name}") for each in sorted(folder.iterdir()) if each.is_dir())
+
+
+def _may_begin(stores: JobStores, plan: JobPlan, newest: CheckpointRecord | None) -> bool:
+    try:
+        must_not_be_ahead(stores, plan.graph, newest)
+    except TablesAheadError:
+        return False
+    return True
 
 
 def _records(rows: tuple[Row, ...]) -> Iterator[CheckpointRecord]:

@@ -55,11 +55,11 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
 SIMULATOR = Judge("simulator", _simulated, 400)
 SAVEPOINTS = Judge("simulator with savepoints", partial(_simulated, savepoints_max=SAVEPOINTS_MAX), 400)
 GATES = {
-    policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 25)
+    policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)
     for policy, machine in GATE_MACHINES.items()
 }
-COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 25)
-COMMIT = Judge("commit machine", _by_machine(CommitMachine), 25)
+COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 60)
+COMMIT = Judge("commit machine", _by_machine(CommitMachine), 60)
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:

@@ -154,6 +154,7 @@ def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletio
     tick.join()
     deleted = delete_checkpoints(at(tmp_path), build())
     assert [taken.checkpoint] == [record.checkpoint for record in deleted.kept] == list(records(tmp_path))
+    assert taken.checkpoint == deleted.resumes.checkpoint
     run(tmp_path)
     assert undisturbed == read_cut(tmp_path)
 
@@ -168,7 +169,7 @@ def test_tables_that_went_on_after_a_kept_savepoint_are_not_filled_twice(tmp_pat
     tick.join()
     run(root, plan=build({"a": 400, "b": 400}))
     assert max(records(root)) > taken.checkpoint
-    delete_checkpoints(at(root), build())
+    assert None is delete_checkpoints(at(root), build()).resumes
     before = contents(root)
     said = rf"bronze/numbers in .* shows checkpoint \d+.*from {taken.checkpoint}, the newest that is left"
     with pytest.raises(TablesAheadError, match=said):
@@ -232,6 +233,7 @@ def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
     limit = time.monotonic() + 60
     while f'"pid":{process.pid}' not in lease(root):
         assert time.monotonic() < limit, lease(root)
+        assert process.poll() is None
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGSTOP)
 
@@ -250,7 +252,10 @@ def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
 
 def lease(root):
     """Return the lease as it lies there, without spaces."""
-    return (root / "_tidemark/numbers/lease").read_text().replace(" ", "")
+    try:
+        return (root / "_tidemark/numbers/lease").read_text().replace(" ", "")
+    except FileNotFoundError:
+        return ""
 
 
 def test_at_rest_nothing_is_asked(tmp_path, typed):
@@ -266,8 +271,7 @@ def test_at_rest_nothing_is_asked(tmp_path, typed):
     _, out, _ = typed("cancel", PIPELINE, *DELETE, "--warehouse", tmp_path)
     assert "deleted, since retain_on_cancellation is false: no checkpoint; the tables stay as they are" in out
     _, out, _ = typed("cancel", PIPELINE, "--warehouse", tmp_path)
-    assert "it has completed no checkpoint that could stay" not in out
-    assert "nothing is retained" in out
+    assert f"nothing is retained: it has no checkpoint in {tmp_path}" in out
 
 
 @pytest.mark.parametrize(

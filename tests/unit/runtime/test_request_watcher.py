@@ -8,9 +8,16 @@ import pytest
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import SavepointFailed, SavepointKind, SavepointRequested, SavepointTaken
+from checkpointing.messages import (
+    SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
+    SavepointTaken,
+    StopKind,
+    StopRequested,
+)
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.runtime.request_watcher import RequestWatcher
+from jobs.runtime.request_watcher import POLL_MS, RequestWatcher
 from jobs.stores.holders import this_process
 from jobs.stores.requests import AnswerStatus, RequestFolder
 from jobs.stores.warehouse import Warehouse
@@ -87,6 +94,19 @@ def test_what_the_tick_did_not_answer_is_told_that_it_ended(warehouse):
         facts.wait_for(1)
     answer = answer_to(warehouse, request)
     assert (AnswerStatus.ENDED, "the tick ended before there was a savepoint") == (answer.status, answer.message)
+
+
+def test_a_cancellation_becomes_a_stop_and_is_answered_when_the_tick_is_over(warehouse):
+    """Once; the answer is the end itself."""
+    facts = Facts()
+    with watching(warehouse, facts):
+        request = RequestFolder(warehouse).ask_to_cancel(this_process()).request
+        assert StopRequested(StopKind.NOW) == facts.wait_for(1)
+        time.sleep(2 * POLL_MS / 1000)
+        assert RequestFolder(warehouse).is_waiting(request)
+    ended = answer_to(warehouse, request)
+    assert (AnswerStatus.ENDED, "the tick ended") == (ended.status, ended.message)
+    assert 1 == len(facts.got)
 
 
 @pytest.mark.parametrize(

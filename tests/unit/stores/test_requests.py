@@ -47,6 +47,16 @@ def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
     assert [f"{asked.request}.answer.json"] == names(tmp_path)
 
 
+def test_a_request_to_cancel_lies_beside_the_savepoints(folder):
+    """It is of a format of its own; a savepoint's request as it has always been written is still read."""
+    cancel = folder.ask_to_cancel(this_process())
+    asked = folder.ask(SavepointKind.SUSPEND, this_process())
+    assert (1, 2) == (asked.format, cancel.format)
+    assert {cancel, asked} == set(folder.waiting())
+    assert folder.answer(answer(cancel.request))
+    assert (asked,) == folder.waiting()
+
+
 def test_a_withdrawn_request_is_not_answered(folder, tmp_path):
     """Once the asker has taken it back nobody sees it, and an answer that comes late leaves no file."""
     asked = folder.ask(SavepointKind.PLAIN, this_process())
