@@ -81,6 +81,13 @@ class Draft:
     pinned: bool = False
 
 
+OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
+    (_S.IDLE, Claim): (_S.RESERVING,),
+    (_S.IDLE, Draft): (_S.CHECKING, _S.FINALISING),
+}
+"""What begins from `IDLE`, when it is offered or as soon as its turn comes; a plain savepoint needs no check."""
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """Checkpoint n is committed, published and its cut recorded."""
