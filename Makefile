@@ -29,11 +29,11 @@ run: machine $(ENV) $(JARS) $(DATA) ## set up what is missing, then one tick of 
 	@$(BIN)/tidemark run flights
 
 test: machine $(ENV) $(JARS) lint types ## lint, types, the pure tests, then those on real Spark and Delta
-	@$(BIN)/pytest -q -n auto -m "not spark and not kill and not browser"
-	@$(BIN)/pytest -q -m "(spark or kill) and not browser" --kill-share $(KILL_SHARE)
+	@$(BIN)/pytest -q -n auto -m "not spark and not kill and not dear and not browser"
+	@$(BIN)/pytest -q -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
 
-test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary
-	@$(BIN)/pytest -q -m "kill and not browser" --kill-share all
+test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary; the dear tests too
+	@$(BIN)/pytest -q -m "(kill or dear) and not browser" --kill-share all
 
 dev: machine $(ENV) $(JARS) $(DATA) ## the Dagster UI on this project
 	@mkdir -p .dagster && DAGSTER_HOME=$(CURDIR) $(BIN)/dg dev

@@ -15,6 +15,7 @@ from spec.explore_job import DrivenJob
 from spec.machines import commit
 
 
+@pytest.mark.dear
 def test_the_small_world_holds_to_its_end():
     """Every order of answers, a timer and a crash: each path ends caught up, two checkpoints are in flight at times."""
     found = explore.explore(WORLDS["small"])

@@ -13,7 +13,7 @@ from tests.scenarios.modes.cuts import ahead, final, newest, records, rows_in_fl
 from tests.scenarios.modes.first_days import EPOCH_FLIGHTS
 from tests.scenarios.modes.modes import MODES, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]
 
 COMPLETED = 6
 SILVER = "silver/flights"

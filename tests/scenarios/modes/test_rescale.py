@@ -11,7 +11,7 @@ from jobs.settings import flags_layer
 from tests.scenarios.modes.cuts import final, records, rows_in_flight, wrong_with
 from tests.scenarios.modes.modes import MODES, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]
 
 TWO = TickLimits(until_caught_up=False, checkpoints=2)
 KEYED = ("silver_flights", "delays_by_route", "delays_by_wind")

@@ -26,7 +26,7 @@ from tests.scenarios.modes.first_days import CONFIG, ENRICHMENT, KEYS, golds, mu
 from tests.scenarios.modes.modes import changed
 from tests.scenarios.modes.slow_weather import Fate, SlowWeather
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]
 
 ASKED_AFTER = 2
 UNALIGNED = changed(unaligned=True)

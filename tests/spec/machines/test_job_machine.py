@@ -80,6 +80,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.dear
 def test_a_bug_in_the_job_is_found(bug, monkeypatch, hunt):
     """A planted bug breaks the invariant that is there for it, within the ci profile."""
     plant, policy, expected = BUGS[bug]
