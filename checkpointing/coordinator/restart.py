@@ -32,7 +32,7 @@ class FixedDelay:
 class FailureRate:
     """Restart after `delay_ms` unless more than `failures_max` failures fell within `interval_ms`.
 
-    Flink up to 1.18 gave up at the failure that made it exactly so many, and has corrected that since.
+    Older versions of Flink gave up at the failure that made it exactly so many.
     """
 
     failures_max: int
