@@ -1,7 +1,8 @@
 """How hard Hypothesis searches: the profiles dev (seconds), ci and nightly, registered in this one place.
 
-Counter-examples that were found are kept in `.hypothesis` and tried first. `model` and `invariants` know nothing
-of this module: they judge without a test library.
+`dev` and `ci` try the same examples in every run, so a red run is the work of a change and is red again when it is
+repeated; `nightly` goes on from where chance takes it, and what it finds is kept in `.hypothesis` and tried first.
+`model` and `invariants` know nothing of this module: they judge without a test library.
 """
 
 from pathlib import Path
@@ -15,16 +16,27 @@ NAMES: Final = ("dev", "ci", "nightly")
 
 
 def register() -> None:
-    """Register the profiles; a slow, shared machine is no failure."""
+    """Register the profiles; a slow, shared machine is no failure, nor is an example that came out too large."""
     common = settings(
-        database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
         deadline=None,
         print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.filter_too_much,
+            HealthCheck.data_too_large,
+            HealthCheck.large_base_example,
+        ],
     )
-    settings.register_profile("dev", common, max_examples=50, stateful_step_count=30)
-    settings.register_profile("ci", common, max_examples=200, stateful_step_count=50)
-    settings.register_profile("nightly", common, max_examples=2_000, stateful_step_count=200)
+    repeated = settings(common, derandomize=True, database=None)
+    settings.register_profile("dev", repeated, max_examples=50, stateful_step_count=30)
+    settings.register_profile("ci", repeated, max_examples=200, stateful_step_count=50)
+    settings.register_profile(
+        "nightly",
+        common,
+        database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
+        max_examples=2_000,
+        stateful_step_count=200,
+    )
 
 
 def hunting() -> settings:
