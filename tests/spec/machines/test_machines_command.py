@@ -16,7 +16,7 @@ def test_the_reference_and_the_invariants_need_no_test_library():
 
 
 def test_there_are_three_profiles():
-    """Each searches harder than the one before; only the nightly one leaves what it tries to chance, and keeps what it found."""
+    """Each searches harder than the one before; only the nightly one leaves to chance what it tries."""
     found = [settings.get_profile(name) for name in profiles.NAMES]
     effort = [each.max_examples * each.stateful_step_count for each in found]
     assert sorted(effort) == effort
