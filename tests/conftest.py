@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 THIRDS = 3
 SECONDS_PER_DAY = 86_400
 
+# Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC")
 profiles.register()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
