@@ -13,6 +13,7 @@ from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointingMode
 from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import EdgeId, Generation, VertexId
+from checkpointing.messages import InputSegments
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from spec.history import DoorStarted, History, RowCommitted, SegmentSent, SegmentsRun
 
@@ -26,8 +27,20 @@ class _Traffic:
 
     graph: JobGraph
     restored: CheckpointRecord | None
-    sent: list[SegmentSent] = field(default_factory=list)
-    run: list[SegmentsRun] = field(default_factory=list)
+    sent: dict[VertexId, list[SegmentSent]] = field(default_factory=dict)
+    """By the vertex that sent it."""
+    run: dict[EdgeId, list[tuple[int, InputSegments]]] = field(default_factory=dict)
+    """By the edge it came over: the number of the micro-batch that ran, and over what."""
+
+    def sends(self, event: SegmentSent) -> None:
+        """Note what a vertex handed on."""
+        self.sent.setdefault(event.vertex, []).append(event)
+
+    def runs(self, event: SegmentsRun) -> None:
+        """Note what a vertex ran over."""
+        for entry in event.inputs:
+            edge = EdgeId(entry.upstream, event.vertex, entry.input)
+            self.run.setdefault(edge, []).append((event.micro_batch, entry))
 
     def before(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
         """Yield what the upstream vertex had sent when it passed the barrier of that row."""
@@ -36,25 +49,23 @@ class _Traffic:
                 yield from self._slices(edge.upstream, split, reached)
             return
         counter = _vertex(record, edge.upstream).micro_batch
-        for sent in self.sent:
-            if sent.vertex == edge.upstream and sent.micro_batch <= counter:
+        for sent in self.sent.get(edge.upstream, ()):
+            if sent.micro_batch <= counter:
                 yield from _units(sent.segment)
 
     def ran(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
         """Yield what the downstream vertex had run over when it took its snapshot."""
         counter = _vertex(record, edge.downstream).micro_batch
-        for run in self.run:
-            if run.vertex == edge.downstream and run.micro_batch <= counter:
-                for entry in run.inputs:
-                    if (entry.input, entry.upstream) == (edge.input, edge.upstream):
-                        for segment in entry.segments:
-                            yield from _units(segment)
+        for micro_batch, entry in self.run.get(edge, ()):
+            if micro_batch <= counter:
+                for segment in entry.segments:
+                    yield from _units(segment)
 
     def _slices(self, source: VertexId, split: str, reached: str | None) -> Iterator[SourceSlice]:
         if reached is None or reached == self._started_at(source, split):
             return
-        for sent in self.sent:
-            if isinstance(sent.segment, SourceSlice) and (sent.vertex, sent.segment.split) == (source, split):
+        for sent in self.sent.get(source, ()):
+            if isinstance(sent.segment, SourceSlice) and sent.segment.split == split:
                 yield sent.segment
                 if sent.segment.end == reached:
                     return
@@ -74,9 +85,9 @@ def misaligned(history: History) -> Iterator[str]:
             case DoorStarted():
                 generations[event.generation] = _Traffic(event.graph, event.restored)
             case SegmentSent():
-                generations[event.generation].sent.append(event)
+                generations[event.generation].sends(event)
             case SegmentsRun():
-                generations[event.generation].run.append(event)
+                generations[event.generation].runs(event)
             case RowCommitted(record, _) if record.generation in generations:
                 yield from _of_row(record, generations[record.generation], history.mode)
             case _:

@@ -15,28 +15,30 @@ from typing import Final
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import SplitId
-from checkpointing.messages import TickOutcome
+from checkpointing.messages import Effect, TickOutcome
 from spec.cut_contents import expected, first_cuts, held, shown
 from spec.explore_branching import branch, digest
 from spec.explore_job import TELLING, DrivenJob, SmallJob, join_graph
+from spec.explore_steps import Chances, moves_on, steps, take
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.model import differences
 from spec.pipeline import MAX_PARALLELISM, ORDERS_TABLE, PAYMENTS_TABLE
+from spec.savepoints import drained_rows, plain_savepoints
 
 BAR_WIDTH: Final = 40
 SHOW_EVERY: Final = 200
+_CRASHES: Final = frozenset({"crash", "haunt"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallWorld:
-    """What may happen in a world: how many rows there are, how many timers fire before a crash, how many crashes."""
+    """What may happen in a world: how many rows there are, and how often what befalls them."""
 
     orders: int
     payments: int
     slice_rows: int
-    timers: int
-    crashes: int
+    chances: Chances
     unaligned: bool = False
 
     def job(self) -> SmallJob:
@@ -55,10 +57,13 @@ class SmallWorld:
 
 
 WORLDS: Final = {
-    "small": SmallWorld(orders=1, payments=3, slice_rows=3, timers=1, crashes=1),
-    "unaligned": SmallWorld(orders=1, payments=3, slice_rows=3, timers=1, crashes=1, unaligned=True),
-    "medium": SmallWorld(orders=1, payments=3, slice_rows=3, timers=2, crashes=1),
-    "large": SmallWorld(orders=2, payments=4, slice_rows=2, timers=2, crashes=2),
+    "small": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(timers=1, crashes=1)),
+    "unaligned": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(timers=1, crashes=1), unaligned=True),
+    "savepoint": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(savepoints=1, disposals=1)),
+    "zombie": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(crashes=1, zombies=True)),
+    "failing": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(failures=1, overtakings=1)),
+    "medium": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(timers=2, crashes=1)),
+    "large": SmallWorld(orders=2, payments=4, slice_rows=2, chances=Chances(timers=2, crashes=2)),
 }
 
 
@@ -67,8 +72,7 @@ class State:
     """A state of the world, and how it was reached."""
 
     driven: DrivenJob
-    timers: int
-    crashes: int
+    left: Chances
     path: tuple[str, ...] = ()
 
 
@@ -84,7 +88,7 @@ class Exploration:
     """The most checkpoints that were pending at the same time."""
     seconds: float = 0.0
     complete: bool = False
-    crashes: set[tuple[int, int, int]] = field(default_factory=set)
+    crashes: set[tuple[int, int, int, Chances]] = field(default_factory=set)
     violations: list[tuple[Violation, tuple[str, ...]]] = field(default_factory=list)
 
 
@@ -94,7 +98,7 @@ def explore(world: SmallWorld, *, states_max: int | None = None, show: bool = Fa
     driven = DrivenJob(world.job())
     driven.start()
     found.violations.extend((broken, ("start",)) for broken in _judge(driven.world.history, 0))
-    queue = deque([State(driven, world.timers, world.crashes)])
+    queue = deque([State(driven, world.chances)])
     seen = {_digest(queue[0])}
     while queue and not found.violations and (states_max is None or found.states < states_max):
         state = queue.popleft()
@@ -117,52 +121,49 @@ def explore(world: SmallWorld, *, states_max: int | None = None, show: bool = Fa
 
 def _digest(state: State) -> int:
     driven = state.driven
-    parts = (driven.door, driven.world, driven.generation, ("left", state.timers, state.crashes), driven.end)
-    return hash((digest(parts), digest(driven.outstanding)))
+    parts = (driven.door, driven.world, driven.generation, state.left, driven.end, driven.answers)
+    return hash((digest(parts), digest(driven.outstanding), digest(driven.ghosts)))
 
 
 # ------------------------------------------------------------------ what may come next
 
 
 def _after(state: State, found: Exploration) -> Iterator[State]:
-    """Yield every state that one more fact leads to; a state without any must be an end."""
-    if state.driven.end is not None:
-        found.ended += 1
-        if state.driven.end.outcome is not TickOutcome.CAUGHT_UP:
-            found.violations.append((Violation("doors-hold", f"the tick ended {state.driven.end}"), state.path))
-        return
-    steps = list(_steps(state))
-    if all(name.startswith("crash") for name, _, _ in steps):
+    """Yield every state that one more fact leads to; a state without any must be an end. It is used up by it."""
+    end, coming = state.driven.end, list(steps(state.driven, state.left))
+    if end is not None:
+        found.ended += end.outcome is TickOutcome.CAUGHT_UP
+        if not state.left.allow(end.outcome):
+            found.violations.append((Violation("doors-hold", f"the tick ended {end}"), state.path))
+    elif not any(moves_on(name) for name, _ in coming):
         found.violations.append((Violation("no-deadlock", "nothing may come next"), state.path))
-    world = digest([state.driven.world]) if state.crashes else 0
-    for name, timers, crashes in steps:
-        if name.startswith("crash") and _has_crashed(state, name, world, found):
-            continue
-        after = State(branch(state.driven), timers, crashes, (*state.path, name))
+    world = digest([state.driven.world]) if state.left.crashes else 0
+    new = [(name, left) for name, left in coming if not _has_crashed(state, name, (world, left), found)]
+    for name, left in new:
+        driven = state.driven if (name, left) == new[-1] else branch(state.driven)  # a copy is most of the work
+        after = State(driven, left, (*state.path, name))
         events = len(after.driven.world.history.events)
         try:
-            _take(after.driven, name)
+            take(after.driven, name)
         except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
             after.driven.world.history.add(DoorBroke(after.driven.generation, f"{type(error).__name__}: {error}"))
         found.violations.extend((broken, after.path) for broken in _judge(after.driven.world.history, events))
         yield after
 
 
-def _steps(state: State) -> Iterator[tuple[str, int, int]]:
-    for place in range(len(state.driven.outstanding)):
-        yield f"answer {place}", state.timers, state.crashes
-    if state.timers and state.driven.wake_at_ms() is not None:
-        yield "fire", state.timers - 1, state.crashes
-    if state.crashes:
-        for come_true in range(2 ** len(state.driven.last_wishes())):
-            yield f"crash {come_true}", 0, state.crashes - 1
-
-
-def _has_crashed(state: State, name: str, world: int, found: Exploration) -> bool:
+def _has_crashed(state: State, name: str, then: tuple[int, Chances], found: Exploration) -> bool:
     """Return whether a tick has crashed before in just this world with just these wishes: what follows is the same."""
-    come_true = int(name.split()[1])
-    wishes = [wish for place, wish in enumerate(state.driven.last_wishes()) if come_true >> place & 1]
-    mark = (world, digest(wishes), state.crashes)
+    how, come_true = name.split(maxsplit=1)[0], name.rsplit(maxsplit=1)[-1]
+    if how not in _CRASHES:
+        return False
+    wishes: tuple[list[Effect], list[Effect]] = ([], list(state.driven.ghosts))
+    for place, wish in enumerate(state.driven.last_wishes()):
+        if int(come_true) >> place & 1:
+            wishes[0].append(wish)
+        elif how == "haunt":
+            wishes[1].append(wish)
+    world, left = then
+    mark = (world, digest(wishes[0]), digest(wishes[1]), left)
     if mark not in found.crashes:
         found.crashes.add(mark)
         return False
@@ -171,23 +172,12 @@ def _has_crashed(state: State, name: str, world: int, found: Exploration) -> boo
     return True
 
 
-def _take(driven: DrivenJob, name: str) -> None:
-    match name.split():
-        case ["answer", place]:
-            driven.answer(int(place))
-        case ["crash", come_true]:
-            driven.crash(int(come_true))
-            driven.start()
-        case _:
-            driven.fire()
-
-
 def replay(world: SmallWorld, path: tuple[str, ...]) -> DrivenJob:
     """Return the job at the end of a path."""
     driven = DrivenJob(world.job())
     driven.start()
     for name in path:
-        _take(driven, name)
+        take(driven, name)
     return driven
 
 
@@ -204,8 +194,9 @@ def _judge(history: History, since: int) -> Iterator[Violation]:
 
 def _contents(history: History) -> Iterator[Violation]:
     """Compare the newest cut and its state with the replay of the sources; this graph has no tables before the join."""
-    for record, cut in first_cuts(history):
-        due = expected(history, record)
+    drains = drained_rows(history)
+    for record, cut in (*first_cuts(history), *plain_savepoints(history)):
+        due = expected(history, record, drains)
         padded = replace(cut, active=(*cut.active, (ORDERS_TABLE, frozenset()), (PAYMENTS_TABLE, frozenset())))
         tables = replace(shown(history, padded, due), orders=due.orders, payments=due.payments)
         yield from (Violation("cut-is-exact", what) for what in differences(due, tables))

@@ -4,17 +4,17 @@ Who drives it chooses which outstanding effect is carried out next, when a timer
 what of its last wishes comes true. Files are named after what wrote them, so that equal work has equal names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId, VertexId
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId
 from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
@@ -25,21 +25,18 @@ from checkpointing.messages import (
     EndTick,
     Fact,
     JudgeSuites,
-    MicroBatchFinished,
-    NotifyAborted,
-    NotifyComplete,
     PollSource,
     PublishTable,
     RecordCut,
     RunMicroBatch,
-    SliceOffered,
+    SavepointFailed,
+    SavepointTaken,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import CheckpointRecord, Holder
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
 from spec.carrying_out import Hands
 from spec.faults import NONE, Faults
 from spec.history import (
-    CheckpointEnded,
     CheckpointTriggered,
     CutWritten,
     DoorBroke,
@@ -49,8 +46,7 @@ from spec.history import (
     History,
     OrderBroken,
     RowCommitted,
-    SegmentSent,
-    SegmentsRun,
+    SavepointAnswered,
     TableChanged,
     TickOver,
 )
@@ -66,10 +62,21 @@ from spec.pipeline import (
     TOTALS_STATE,
     TOTALS_TABLE,
 )
+from spec.telling import events_of_effect, events_of_fact
 from spec.world import World, Written
 
 NEVER_MS = 1_000_000_000
-TELLING = (RowCommitted, CutWritten, TableChanged, FileMissed, FilesDiscarded, OrderBroken, TickOver, DoorBroke)
+TELLING = (
+    RowCommitted,
+    CutWritten,
+    TableChanged,
+    FileMissed,
+    FilesDiscarded,
+    OrderBroken,
+    SavepointAnswered,
+    TickOver,
+    DoorBroke,
+)
 """What makes it worth while to judge a history again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
 _ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut)
@@ -136,6 +143,10 @@ class DrivenJob:
         self.generation = Generation(0)
         self.door: JobDoor | None = None
         self.outstanding: list[Effect] = []
+        self.ghosts: list[Effect] = []
+        """What dead ticks wanted of the stores, and may still come true."""
+        self.answers: tuple[SavepointTaken | SavepointFailed, ...] = ()
+        """What was answered to those who asked for savepoints."""
         self.end: EndTick | None = None
         self._next_id = CheckpointId(1)
 
@@ -148,17 +159,10 @@ class DrivenJob:
     def start(self) -> None:
         """Claim, recover, and start the door: all of it at once."""
         world = self.world
-        holder = HolderObserved(alive=False, lease=None)
-        seen = Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
-        plan = decide_recovery(seen, take_over=True)
-        if not isinstance(plan, RecoveryPlan):
-            raise TypeError(f"nobody holds the job, and yet: {plan}")
-        claim = plan.claim.claim(Holder(host="here", pid=1, started=""), 0, f"nonce-{plan.claim.generation}")
-        world.append(claim, world.version)
+        retained = tuple(world.checkpoints())
+        claim, plan = self._claim()
         self.generation, self._next_id, self.end = claim.generation, claim.first_id, None
-        if plan.roll_forward is not None:
-            self._roll_forward(plan.roll_forward)
-        world.discard_leftovers(self.generation)
+        self._recover(claim, plan)
         setup = JobSetup(
             graph=self.job.graph,
             config=self.job.config,
@@ -166,7 +170,7 @@ class DrivenJob:
             claim=claim,
             at_version=world.version,
             restored=plan.restore,
-            retained=tuple(row for row in seen.rows if isinstance(row, CheckpointRecord)),
+            retained=retained,
             versions=world.cuts[plan.restore.checkpoint] if plan.restore else {},
             limits=self.job.limits,
             idle_poll_ms=NEVER_MS,
@@ -177,6 +181,26 @@ class DrivenJob:
         world.history.add(DoorStarted(self.generation, self.job.graph, plan.restore))
         self._take(self.door.start(world.now_ms))
 
+    def _claim(self) -> tuple[Claim, RecoveryPlan]:
+        """Append a claim on what is there."""
+        world, holder = self.world, HolderObserved(alive=False, lease=None)
+        seen = Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
+        plan = decide_recovery(seen, take_over=True)
+        if not isinstance(plan, RecoveryPlan):
+            raise TypeError(f"nobody holds the job, and yet: {plan}")
+        claim = plan.claim.claim(Holder(host="here", pid=1, started=""), 0, f"nonce-{plan.claim.generation}")
+        world.append(claim, world.version)
+        return claim, plan
+
+    def _recover(self, claim: Claim, plan: RecoveryPlan) -> None:
+        if plan.roll_forward is not None:
+            self._roll_forward(plan.roll_forward)
+        self.world.discard_leftovers(claim.generation)
+
+    def overtake(self) -> None:
+        """Another coordinator takes the job over, recovers and dies; the tick that runs does not know."""
+        self._recover(*self._claim())
+
     def _roll_forward(self, record: CheckpointRecord) -> None:
         parent = self.world.cuts.get(record.parent, {})
         touched = {table.table: table.parent_version for table in record.tables}
@@ -186,16 +210,46 @@ class DrivenJob:
             versions[publication.table] = self.world.publish(record.checkpoint, publication).version
         self.world.record_cut(record.checkpoint, tuple(versions.items()))
 
-    def crash(self, come_true: int = 0) -> None:
-        """Drop the tick; what it wanted of the stores comes true where `come_true` has a bit, unheard."""
+    def crash(self, come_true: int = 0, *, haunts: bool = False) -> None:
+        """Drop the tick; what it wanted of the stores comes true where `come_true` has a bit, unheard.
+
+        `haunts`: the rest may come true later.
+        """
         for place, effect in enumerate(self.last_wishes()):
             if come_true >> place & 1:
                 self.hands.carry_out(effect, self.generation, NONE)
+            elif haunts:
+                self.ghosts.append(effect)
         self.door, self.outstanding = None, []
+
+    def abandoned(self) -> "DrivenJob":
+        """Drop the tick; return it as a zombie, which goes on in the same warehouse and reads what is there now."""
+        zombie = copy(self)
+        zombie.hands = copy(self.hands)
+        zombie.hands.readable = dict(self.hands.readable)
+        self.crash()
+        return zombie
+
+    def come_late(self, place: int) -> None:
+        """Carry out what a dead tick wanted; nobody hears the answer."""
+        self.hands.carry_out(self.ghosts.pop(place), self.generation, NONE)
 
     def last_wishes(self) -> list[Effect]:
         """Return what is outstanding and changes the stores."""
         return [effect for effect in self.outstanding if isinstance(effect, _STORE)]
+
+    # -------------------------------------------------------------- between two ticks
+
+    def disposable(self) -> list[CheckpointId]:
+        """Return the savepoints that the next tick does not begin from."""
+        newest = newest_checkpoint(self.world.rows())
+        return [row.checkpoint for row in self.world.checkpoints() if row.is_savepoint and row is not newest]
+
+    def dispose(self, checkpoint: CheckpointId) -> None:
+        """Claim the job, and drop that savepoint with the release."""
+        claim, _ = self._claim()
+        release = Release(generation=claim.generation, next_id=claim.first_id, at_ms=0, nonce=f"{claim.nonce}/release")
+        self.world.dispose(checkpoint, release)
 
     # -------------------------------------------------------------- what may happen next
 
@@ -208,16 +262,11 @@ class DrivenJob:
 
     def wake_at_ms(self) -> int | None:
         """Return when the next timer of the job is due, if there is one."""
-        if self.door is None:
-            return None
-        rooms = self.door._job  # noqa: SLF001 - a door at rest is looked into, not changed
-        timers = [run.gate_wake_ms for run in rooms.runs.values()]
-        timers.append(rooms.coordinator.wake_at_ms)
-        return min((at for at in timers if at is not None), default=None)
+        return self.door.checkpoint_timer_ms if self.door is not None else None
 
     def pending(self) -> int:
         """Return how many checkpoints are pending."""
-        return len(self.door._job.coordinator.pending) if self.door is not None else 0  # noqa: SLF001 - as above
+        return len(self.door.pending) if self.door is not None else 0
 
     def fire(self) -> None:
         """Let the time come at which the next timer is due."""
@@ -230,7 +279,7 @@ class DrivenJob:
         """Step the door with a fact."""
         if self.door is None:
             raise TypeError(f"no tick is running that could be told {fact}")
-        self._note(fact)
+        self.world.history.events.extend(events_of_fact(self.generation, fact))
         self._take(self.door.step(fact))
 
     def _take(self, effects: tuple[Effect, ...]) -> None:
@@ -240,14 +289,12 @@ class DrivenJob:
             history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
         self._next_id = next_id
         for effect in effects:
-            self._note(effect)
+            history.events.extend(events_of_effect(self.generation, effect))
             match effect:
-                case NotifyComplete():
-                    history.add(CheckpointEnded(self.generation, effect.checkpoint, None))
-                case NotifyAborted():
-                    history.add(CheckpointEnded(self.generation, effect.checkpoint, effect.reason))
                 case DiscardFiles():
                     self.world.discard(effect.paths)
+                case SavepointTaken() | SavepointFailed():
+                    self.answers = (*self.answers, effect)
                 case EndTick():
                     self._over(effect)
                 case _ if isinstance(effect, _ANSWERED):
@@ -260,21 +307,3 @@ class DrivenJob:
         readable = tuple(self.hands.readable.items())
         newest = newest_checkpoint(self.world.rows())
         self.world.history.add(TickOver(self.generation, effect, readable, newest))
-
-    def _note(self, message: Fact | Effect) -> None:
-        for vertex, micro_batch, segment in _sent(message):
-            self.world.history.add(SegmentSent(self.generation, vertex, micro_batch, segment))
-        if isinstance(message, RunMicroBatch):
-            ran = SegmentsRun(self.generation, message.vertex, message.micro_batch, message.inputs)
-            self.world.history.add(ran)
-
-
-def _sent(message: Fact | Effect) -> Iterator[tuple[VertexId, int, SourceSlice | StagedSegment]]:
-    match message:
-        case SliceOffered(SourceSlice() as sent):
-            yield sent.source, 0, sent
-        case MicroBatchFinished():
-            for output in message.outputs:
-                yield message.vertex, message.micro_batch, StagedSegment(output.emitted)
-        case _:
-            pass

@@ -15,6 +15,7 @@ from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
 from checkpointing.messages import EndTick, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from spec.model import Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,13 @@ class SavepointAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointDisposed:
+    """Whoever owns a savepoint disposed of it, while no tick ran."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class DoorStarted:
     """A generation's door was built over this graph, from that row (None: from the start)."""
 
@@ -177,6 +185,7 @@ Event = (
     | CheckpointEnded
     | SavepointAsked
     | SavepointAnswered
+    | SavepointDisposed
     | DoorStarted
     | SegmentSent
     | SegmentsRun
@@ -206,6 +215,8 @@ class History:
     pinned: tuple[CheckpointId, ...] = ()
     """The savepoints that were there then."""
     events: list[Event] = field(default_factory=list)
+    due: dict[int, tuple[CheckpointRecord, Contents]] = field(default_factory=dict, init=False)
+    """What the reference said of a row, by the row's identity: more than one invariant asks, and more than once."""
 
     def add(self, event: Event) -> None:
         """Note what happened."""

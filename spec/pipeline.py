@@ -9,6 +9,7 @@ tables' contents can be compared row by row, and the order of a split's rows can
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -42,6 +43,7 @@ _ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2}
 _STRIDE: Final = 4
 
 
+@cache
 def graph(parallelism: int) -> JobGraph:
     """Return the graph with its keyed vertices at that parallelism."""
     return JobGraph(

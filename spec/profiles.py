@@ -33,6 +33,7 @@ def register() -> None:
     settings.register_profile(
         "nightly",
         common,
+        derandomize=False,  # said, since a second registration would begin from the profile that is loaded
         database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
         max_examples=2_000,
         stateful_step_count=200,

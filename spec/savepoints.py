@@ -14,10 +14,12 @@ from spec.history import (
     RowCommitted,
     SavepointAnswered,
     SavepointAsked,
+    SavepointDisposed,
     TableChanged,
     TickOver,
 )
 from spec.pipeline import graph
+from spec.rollback import goes_back
 
 Request = tuple[Generation, str]
 
@@ -73,26 +75,28 @@ def not_silent(history: History) -> Iterator[str]:
                 yield f"a cut was recorded for savepoint {checkpoint}"
             case CheckpointEnded(_, checkpoint, None) if checkpoint in saved:
                 yield f"savepoint {checkpoint} was told complete"
-            case RowCommitted(record, _) if record.parent in saved:
+            case RowCommitted(record, _) if record.parent in saved and not goes_back(record):
                 yield f"row {record.checkpoint} builds on savepoint {record.parent}"
             case _:
                 pass
 
 
 def unpinned(history: History) -> Iterator[str]:
-    """Yield every savepoint that did not stay, and every file of one that was deleted."""
-    pinned: dict[str, CheckpointId] = {}
-    rows: list[CheckpointId] = []
+    """Yield every savepoint that did not stay, and every file of one that was deleted, but for what was disposed of."""
+    pinned: dict[CheckpointId, frozenset[str]] = {}
     for event in history.events:
         match event:
             case RowCommitted(record, kept):
                 if record.is_savepoint:
-                    rows.append(record.checkpoint)
-                    pinned |= dict.fromkeys(files_of(record), record.checkpoint)
-                lost = [checkpoint for checkpoint in rows if checkpoint not in kept]
+                    pinned[record.checkpoint] = files_of(record)
+                lost = [checkpoint for checkpoint in pinned if checkpoint not in kept]
                 yield from (f"savepoint {checkpoint} is gone after row {record.checkpoint}" for checkpoint in lost)
             case FilesDiscarded(paths, _):
-                yield from (f"{path} of savepoint {pinned[path]} was deleted" for path in paths if path in pinned)
+                for path in paths:
+                    for checkpoint in [savepoint for savepoint, files in pinned.items() if path in files]:
+                        yield f"{path} of savepoint {checkpoint} was deleted"
+            case SavepointDisposed(checkpoint):
+                pinned.pop(checkpoint, None)
             case _:
                 pass
 

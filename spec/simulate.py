@@ -4,6 +4,7 @@ Shows progress, prints the transcript of the first seeds that fail, and ends wit
 is the whole story of its run: `--seeds 1234:1235 --transcript` tells it again.
 """
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,8 @@ TRANSCRIPTS_MAX = 3
 LINES_MAX = 120
 WIDTH_MAX = 240
 BAR_WIDTH = 40
+SEEDS_A_PROCESS = 50
+"""With fewer seeds another process costs more than it saves."""
 Result = tuple[int, tuple[Violation, ...]]
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
@@ -41,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     first, last = options.seeds
     failed: list[int] = []
-    with _pool(options.processes) as run_all:
+    with _pool(options.processes or _processes(last - first)) as run_all:
         run = partial(run_seed, savepoints_max=options.savepoints)
         for done, (seed, broken) in enumerate(run_all(run, range(first, last)), start=1):
             if broken:
@@ -59,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _options(arguments: list[str] | None) -> Namespace:
     parser = ArgumentParser(prog="python -m spec.simulate", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=(0, 200), help="FIRST:LAST, LAST not included")
-    parser.add_argument("--processes", type=int, default=1, help="how many seeds run at a time")
+    parser.add_argument("--processes", type=int, help="how many seeds run at a time; by default as the cores allow")
     parser.add_argument("--savepoints", type=int, help="how often a tick may be asked for a savepoint or a stop")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     return parser.parse_args(arguments)
@@ -68,6 +71,10 @@ def _options(arguments: list[str] | None) -> Namespace:
 def _seeds(text: str) -> tuple[int, int]:
     first, _, last = text.partition(":")
     return (int(first), int(last)) if last else (int(first), int(first) + 1)
+
+
+def _processes(seeds: int) -> int:
+    return max(1, min(os.cpu_count() or 1, seeds // SEEDS_A_PROCESS))
 
 
 @contextmanager

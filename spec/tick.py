@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from random import Random
 from typing import assert_never
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.commit.fencing import HolderObserved, Refused, newest_checkpoint, newest_claim
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph
@@ -27,7 +26,6 @@ from checkpointing.messages import (
     EndTick,
     Fact,
     JudgeSuites,
-    MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
     PollSource,
@@ -38,7 +36,6 @@ from checkpointing.messages import (
     SavepointFailed,
     SavepointRequested,
     SavepointTaken,
-    SliceOffered,
     StopRequested,
     TimeAdvanced,
     WakeAt,
@@ -47,17 +44,14 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Relea
 from spec.carrying_out import Hands
 from spec.faults import Faults, Scenario
 from spec.history import (
-    CheckpointEnded,
     CheckpointTriggered,
     DoorBroke,
     DoorStarted,
-    SavepointAnswered,
     SavepointAsked,
-    SegmentSent,
-    SegmentsRun,
     TickOver,
     TickStuck,
 )
+from spec.telling import events_of_effect, events_of_fact
 from spec.world import World
 
 NOBODY = Generation(0)
@@ -231,13 +225,12 @@ class Tick:
     def _tell(self, door: JobDoor, fact: Fact) -> None:
         if self.end is not None:
             return
-        if not isinstance(fact, TimeAdvanced):
+        if self.narrate is not None and not isinstance(fact, TimeAdvanced):
             self._say(f"<- {fact}")
-        self._note_segments(fact)
-        if isinstance(fact, SavepointRequested):
-            self.world.history.add(SavepointAsked(self.generation, fact.request, fact.kind))
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
+        elif not isinstance(fact, TimeAdvanced):
+            self.world.history.events.extend(events_of_fact(self.generation, fact))
         self._take(door, door.step(fact))
 
     def _take(self, door: JobDoor, effects: tuple[Effect, ...]) -> None:
@@ -245,21 +238,16 @@ class Tick:
             self.world.history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
         self._next_id = door.next_id
         for effect in effects:
-            self._say(f"-> {effect}")
-            self._note_segments(effect)
+            if self.narrate is not None:  # most runs are told to nobody, and the telling is dear
+                self._say(f"-> {effect}")
+            self.world.history.events.extend(events_of_effect(self.generation, effect))
             match effect:
                 case WakeAt():
                     self._wake_ms = effect.at_ms
                 case EndTick():
                     self._ended(effect)
-                case NotifyComplete():
-                    self.world.history.add(CheckpointEnded(self.generation, effect.checkpoint, None))
-                case NotifyAborted():
-                    self.world.history.add(CheckpointEnded(self.generation, effect.checkpoint, effect.reason))
-                case SavepointTaken():
-                    self.world.history.add(SavepointAnswered(self.generation, effect.request, effect.checkpoint))
-                case SavepointFailed():
-                    self.world.history.add(SavepointAnswered(self.generation, effect.request, None))
+                case NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed():
+                    """Somebody was told, which is noted."""
                 case (
                     PollSource()
                     | RunMicroBatch()
@@ -275,21 +263,6 @@ class Tick:
                     heappush(self.outstanding, (due_ms, self._queued, effect))
                 case _:
                     assert_never(effect)
-
-    def _note_segments(self, message: Fact | Effect) -> None:
-        """What went over which edge: the alignment of the next row is judged by it."""
-        history, generation = self.world.history, self.generation
-        match message:
-            case SliceOffered(SourceSlice() as sent):
-                history.add(SegmentSent(generation, sent.source, 0, sent))
-            case MicroBatchFinished():
-                for output in message.outputs:
-                    segment = StagedSegment(output.emitted)
-                    history.add(SegmentSent(generation, message.vertex, message.micro_batch, segment))
-            case RunMicroBatch():
-                history.add(SegmentsRun(generation, message.vertex, message.micro_batch, message.inputs))
-            case _:
-                pass
 
     def _latency_ms(self, effect: Effect) -> int:
         longest = self.scenario.latency_ms

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.job.door import JobDoor
@@ -23,32 +22,21 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
-    MicroBatchFinished,
-    NotifyAborted,
     NotifyComplete,
     PublishTable,
     RecordCut,
     RowAppended,
-    RunMicroBatch,
-    SavepointFailed,
-    SavepointRequested,
-    SavepointTaken,
-    SliceOffered,
     TablePublished,
 )
 from checkpointing.trace import TickBroken, TickStarted, TraceEntry, UnreadableTraceError, read
 from spec.history import (
-    CheckpointEnded,
     CheckpointTriggered,
     DoorStarted,
     History,
-    SavepointAnswered,
-    SavepointAsked,
-    SegmentSent,
-    SegmentsRun,
     TickOver,
 )
 from spec.invariants import violations
+from spec.telling import events_of_effect, events_of_fact
 from spec.world import World
 
 PROBLEMS_MAX = 10
@@ -160,6 +148,7 @@ class Replay:
 
     def _begun(self, effect: Effect) -> None:
         """An effect went out: remember what its answer will be about, or note what is final already."""
+        self._history.events.extend(events_of_effect(self._generation, effect))
         match effect:
             case AppendRow():
                 self._asked.rows[effect.row.nonce] = effect
@@ -167,19 +156,10 @@ class Replay:
                 self._asked.publications[effect.checkpoint, effect.publication.table] = effect
             case RecordCut():
                 self._asked.cuts[effect.checkpoint] = effect
-            case RunMicroBatch():
-                self._history.add(SegmentsRun(self._generation, effect.vertex, effect.micro_batch, effect.inputs))
             case DiscardFiles():
                 self._world.discard(effect.paths)
             case NotifyComplete():
                 self._verdict.checkpoints += 1
-                self._history.add(CheckpointEnded(self._generation, effect.checkpoint, None))
-            case NotifyAborted():
-                self._history.add(CheckpointEnded(self._generation, effect.checkpoint, effect.reason))
-            case SavepointTaken():
-                self._history.add(SavepointAnswered(self._generation, effect.request, effect.checkpoint))
-            case SavepointFailed():
-                self._history.add(SavepointAnswered(self._generation, effect.request, None))
             case EndTick():
                 self._verdict.ended = True
                 self._history.add(TickOver(self._generation, effect, (), newest_checkpoint(self._world.rows())))
@@ -188,6 +168,7 @@ class Replay:
 
     def _happened(self, fact: Fact) -> None:
         """A store or a source answered: the same happens to the world that the invariants look at."""
+        self._history.events.extend(events_of_fact(self._generation, fact))
         match fact:
             case RowAppended():
                 asked = self._asked.rows[fact.nonce]
@@ -198,14 +179,6 @@ class Replay:
                 named = tuple(table for table, _ in self._asked.cuts[fact.checkpoint].versions)
                 versions = tuple((table, self._world.table(table).version) for table in named)
                 self._world.record_cut(fact.checkpoint, versions)
-            case SavepointRequested():
-                self._history.add(SavepointAsked(self._generation, fact.request, fact.kind))
-            case SliceOffered(SourceSlice() as sent):
-                self._history.add(SegmentSent(self._generation, sent.source, 0, sent))
-            case MicroBatchFinished():
-                for output in fact.outputs:
-                    segment = StagedSegment(output.emitted)
-                    self._history.add(SegmentSent(self._generation, fact.vertex, fact.micro_batch, segment))
             case _:
                 pass
 

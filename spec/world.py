@@ -25,6 +25,7 @@ from spec.history import (
     JobClaimed,
     RowCommitted,
     Rows,
+    SavepointDisposed,
     TableChanged,
 )
 from spec.pipeline import ROW_BYTES
@@ -164,6 +165,14 @@ class World:
         if there is not None:
             return RowAppended(row.nonce, there)
         return RowRefused(row.nonce, f"generation {self.generation}")
+
+    def dispose(self, checkpoint: CheckpointId, row: Row) -> None:
+        """Drop a savepoint's row in the commit of another, and delete the state files that no row names any more."""
+        gone = next(record for record in self.checkpoints() if record.checkpoint == checkpoint)
+        self._commit(row, (checkpoint,))
+        self.history.add(SavepointDisposed(checkpoint))
+        named = frozenset[str]().union(*(self.paths_of(record) for record in self.checkpoints()))
+        self.discard(path for path in sorted(self.paths_of(gone) - named) if self.files[path].state)
 
     def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...]) -> None:
         self.version += 1

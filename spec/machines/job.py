@@ -1,4 +1,4 @@
-"""The machine of the whole job: the real door over the simulator's stores, Hypothesis choosing what comes next.
+"""The machine of the whole job: the real door, Hypothesis choosing what comes next.
 
 Where the simulator draws times and lets them decide, here any outstanding effect may be the next, any timer may
 fire at any moment, and a shrunk failure is a short list of choices. What happened is judged by the invariants
@@ -11,11 +11,11 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.gate import GatePolicy
 from checkpointing.identifiers import SplitId
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import Effect, StopKind, StopRequested, TickOutcome
+from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from spec.explore_job import TELLING, DrivenJob, SmallJob
 from spec.faults import NONE, Faults
 from spec.invariants import violations
@@ -24,11 +24,16 @@ from spec.pipeline import MAX_PARALLELISM, graph
 
 SPLITS = (SplitId("a"), SplitId("b"), SplitId("c"))
 ROWS_MAX = 12
+REQUESTS_MAX = 6
 STEPS_MAX = 3_000
 LONGEST_MS = 600_000
 _pick = st.integers(0, 30)
 _split = st.sampled_from(SPLITS)
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
+_OF_POLICY = {
+    GatePolicy.ALTERNATING: {"alignment_timeout_ms": 50},
+    GatePolicy.ALIGNED_BUFFERING: {"max_alignment_bytes": 60},
+}
 _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.0, **_ALL)])
 
 
@@ -53,7 +58,6 @@ class JobMachine(RuleBasedStateMachine):
         """Draw what is configured, and start the first tick."""
         overtakes = self.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
         at_least_once = self.policy is GatePolicy.AT_LEAST_ONCE
-        timeout = {"alignment_timeout_ms": 50} if self.policy is GatePolicy.ALTERNATING else {}
         config = CheckpointConfig.model_validate(
             {
                 "interval_ms": 100,
@@ -65,14 +69,19 @@ class JobMachine(RuleBasedStateMachine):
                 "max_parallelism": MAX_PARALLELISM,
                 "unaligned": overtakes,
                 "mode": CheckpointingMode.AT_LEAST_ONCE if at_least_once else CheckpointingMode.EXACTLY_ONCE,
-                **timeout,
+                **_OF_POLICY.get(self.policy, {}),
             }
         )
         rows = dict.fromkeys(SPLITS, 4)
-        self.driven = DrivenJob(SmallJob(graph=graph(1), config=config, rows=rows), in_order=not at_least_once)
+        self.driven = self._new_job(SmallJob(graph=graph(1), config=config, rows=rows), in_order=not at_least_once)
         self.ghosts: list[Effect] = []
+        self.requests: list[str] = []
         self.judged = 0
         self.driven.start()
+
+    def _new_job(self, job: SmallJob, *, in_order: bool) -> DrivenJob:
+        """Return the warehouse with its ticks; the conformance machine puts real stores in its place."""
+        return DrivenJob(job, in_order=in_order)
 
     # -------------------------------------------------------------- the tick goes on
 
@@ -115,6 +124,14 @@ class JobMachine(RuleBasedStateMachine):
         """Somebody asks the tick to end, seldom."""
         if really:
             self.driven.tell(StopRequested(kind))
+        self._judge()
+
+    @precondition(lambda self: self.driven.door is not None and len(self.requests) < REQUESTS_MAX)
+    @rule(kind=st.sampled_from([SavepointKind.PLAIN, SavepointKind.PLAIN, SavepointKind.SUSPEND, SavepointKind.DRAIN]))
+    def ask(self, kind: SavepointKind) -> None:
+        """Somebody asks for a savepoint, also of a tick that is over."""
+        self.requests.append(f"request {len(self.requests) + 1}")
+        self.driven.tell(SavepointRequested(self.requests[-1], kind))
         self._judge()
 
     # -------------------------------------------------------------- ticks end, and others begin
@@ -162,12 +179,28 @@ class JobMachine(RuleBasedStateMachine):
         for broken in violations(history):
             raise BrokenRuleError(broken.invariant, broken.what)
 
+    def _be_patient(self) -> None:
+        """Hold back without a limit: where little may be buffered, one slow input may abort every checkpoint."""
+        if self.driven.job.config.max_alignment_bytes is not None:
+            config = self.driven.job.config.model_copy(update={"max_alignment_bytes": UNLIMITED})
+            self.driven.job = replace(self.driven.job, config=config)
+
     def teardown(self) -> None:
         """The last tick meets no trouble: it catches up, and what comes late then changes nothing."""
         if is_unwinding():
             return
         self.driven.crash()
+        self._be_patient()
         self._start(1)
+        self._run_out()
+        end = self.driven.end
+        expect(end is not None and end.outcome is TickOutcome.CAUGHT_UP, "doors-hold", f"the last tick ended {end}")
+        while self.ghosts:
+            self.come_late(0)
+        self._judge()
+
+    def _run_out(self) -> None:
+        """Let the tick run to its end, without trouble."""
         for _ in range(STEPS_MAX):
             if self.driven.end is not None:
                 break
@@ -177,31 +210,3 @@ class JobMachine(RuleBasedStateMachine):
                 expect(self.driven.wake_at_ms() is not None, "no-deadlock", "nothing is outstanding, no timer is set")
                 self.driven.fire()
         self._judge()
-        end = self.driven.end
-        expect(end is not None and end.outcome is TickOutcome.CAUGHT_UP, "doors-hold", f"the last tick ended {end}")
-        while self.ghosts:
-            self.come_late(0)
-        self._judge()
-
-
-class CountingJobMachine(JobMachine):
-    """At least once."""
-
-    policy = GatePolicy.AT_LEAST_ONCE
-
-
-class UnalignedJobMachine(JobMachine):
-    """Unaligned from the first barrier on."""
-
-    policy = GatePolicy.UNALIGNED
-
-
-class AlternatingJobMachine(JobMachine):
-    """Aligned until it takes too long."""
-
-    policy = GatePolicy.ALTERNATING
-
-
-JOB_MACHINES: dict[GatePolicy, type[JobMachine]] = {
-    machine.policy: machine for machine in (JobMachine, CountingJobMachine, UnalignedJobMachine, AlternatingJobMachine)
-}

@@ -8,11 +8,15 @@ from checkpointing.commit import recovery
 from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.gate.channels import Channels
 from checkpointing.job.readers import SourceReaders
+from checkpointing.messages import SavepointKind
 from spec import explore
 from spec.explore import WORLDS
 from spec.explore_branching import branch, digest
 from spec.explore_job import DrivenJob
+from spec.explore_steps import FAULTS
 from spec.machines import commit
+from spec.mutants.planting import planted
+from spec.mutants.registry import MUTANTS
 
 
 @pytest.mark.dear
@@ -24,6 +28,58 @@ def test_the_small_world_holds_to_its_end():
     assert found.in_flight == 2
     assert found.states > 3_000
     assert found.ended > 50
+
+
+def test_a_zombie_changes_nothing():
+    """At every moment of a tick: it dies, and what it wanted of the stores comes true at once, later or never."""
+    found = explore.explore(WORLDS["zombie"])
+    assert [] == found.violations
+    assert found.complete
+    assert found.states > 300
+    assert found.ended > 20
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize(("world", "states", "ends"), [("savepoint", 2_000, 40), ("failing", 3_000, 100)])
+def test_savepoints_and_failing_effects_hold_to_the_end(world, states, ends):
+    """A savepoint of any kind at any moment, and its disposal; one effect fails in any way, one tick is overtaken."""
+    found = explore.explore(WORLDS[world])
+    assert [] == found.violations
+    assert found.complete
+    assert found.states > states
+    assert found.ended > ends
+
+
+@pytest.mark.parametrize(
+    ("world", "path", "answer"),
+    [
+        ("savepoint", ("ask plain 1",), "SavepointTaken"),
+        ("savepoint", ("ask drain 1",), "SavepointTaken"),
+        ("failing", ("overtake",), None),
+        ("failing", ("fail 0 poll_fails",), None),
+        ("zombie", ("haunt 0",), None),
+    ],
+)
+def test_each_step_has_a_name_that_does_it(world, path, answer):
+    """A path in words is carried out, and the job comes to its end from there."""
+    driven = explore.replay(WORLDS[world], path)
+    while driven.outstanding and driven.end is None:
+        driven.answer(0)
+    assert driven.end is not None
+    assert ([] if answer is None else [answer]) == [type(each).__name__ for each in driven.answers]
+
+
+def test_a_step_that_there_is_not_is_named():
+    """A path that was written down wrong does not pass for one that leads nowhere."""
+    with pytest.raises(ValueError, match="there is no step 'dance 3'"):
+        explore.replay(WORLDS["small"], ("dance 3",))
+
+
+def test_every_effect_that_may_fail_in_the_simulator_may_fail_here():
+    """What the simulator's faults do to one effect is a step here; suites judge nothing in these worlds."""
+    of_an_effect = {"micro_batch_fails", "poll_fails", "table_problem", "publish_fails", "reply_lost", "write_lost"}
+    assert of_an_effect == {fault for faults in FAULTS.values() for fault in faults}
+    assert {"plain", "suspend", "drain"} == {kind.value for kind in SavepointKind}
 
 
 def test_a_branch_is_a_deep_copy():
@@ -97,6 +153,23 @@ def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
     found = explore.explore(WORLDS["small"])
     assert expected & {broken.invariant for broken, _ in found.violations}
     assert found.violations[0][1]
+
+
+@pytest.mark.parametrize(
+    ("world", "bug"),
+    [
+        ("savepoint", "a plain savepoint is published"),
+        ("zombie", "a claim takes the generation of the one before"),
+        ("zombie", "ids begin again after a crash"),
+        ("failing", "a row of unknown fate is taken for one that is in"),
+        ("failing", "a refused row is taken for one that is in"),
+    ],
+)
+def test_a_mutant_is_met_in_a_world_of_its_kind(world, bug):
+    """A seeded bug breaks the invariant that is there for it, on some path within the world."""
+    with planted(MUTANTS[bug]):
+        found = explore.explore(WORLDS[world])
+    assert MUTANTS[bug].breaks in {broken.invariant for broken, _ in found.violations}
 
 
 def test_the_command_ends_with_the_counts(capsys):

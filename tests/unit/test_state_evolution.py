@@ -123,3 +123,32 @@ def test_widening_loses_no_value(was, now):
 def test_what_could_lose_a_value_is_no_widening(was, now):
     """Narrowing, another kind, a date that would depend on a time zone, the key of a map."""
     assert not is_wider(was, now)
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("long", "bigint"),
+        ("string", "string"),
+        (array("short"), "array<smallint>"),
+        (struct(a="integer", b=array("byte")), "struct<a: int, b: array<tinyint>>"),
+        ({"type": "map", "keyType": "string", "valueType": struct(v="long")}, "map<string, struct<v: bigint>>"),
+        ({"type": "udt", "class": "Point"}, "udt"),
+    ],
+)
+def test_a_message_writes_a_type_as_sql_does(kind, written):
+    """A user reads `bigint`, also within arrays, structs and maps, and never the engine's own notation."""
+    (found,) = changes(schema(k="string"), schema(k="string", v=kind))
+    assert f"column v ({written}) is new, null in old rows" == str(found)
+
+
+def test_a_kind_that_nobody_knows_is_never_wider():
+    """A type that the engine may have tomorrow is compared by equality only."""
+    assert not is_wider({"type": "udt", "class": "Point"}, {"type": "udt", "class": "Point3"})
+
+
+def test_a_map_widens_in_its_values_only():
+    """Its keys decide what is one entry."""
+    was = {"type": "map", "keyType": "integer", "valueType": "integer"}
+    assert is_wider(was, {**was, "valueType": "long"})
+    assert not is_wider(was, {**was, "keyType": "long"})

@@ -8,7 +8,7 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job import door as job_door
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
-from spec.machines.job import JOB_MACHINES
+from spec.machines.job_in_memory import JOB_MACHINES
 from spec.machines.judging import BrokenRuleError
 
 

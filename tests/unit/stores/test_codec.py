@@ -91,13 +91,15 @@ _tables = st.builds(
     mode=st.sampled_from(TableMode),
     adds=st.lists(_files, **_tuples).map(tuple),
     files=st.lists(_files, **_tuples).map(tuple),
+    removes=st.lists(_files, **_tuples).map(tuple),
     parent_version=_ids,
 )
 _checkpoints = st.builds(
     CheckpointRecord,
     job=st.just("flights"),
-    kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT]),
+    kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.ROLLBACK, RowKind.RESET]),
     pinned=st.booleans(),
+    abandoned=st.booleans(),
     checkpoint=_ids.map(CheckpointId),
     parent=_ids.map(CheckpointId),
     generation=_ids.map(Generation),
@@ -142,15 +144,15 @@ def _changed(**changes: Any) -> str:
 def test_a_newer_format_names_who_wrote_it_and_what_to_install() -> None:
     """A row that is too new is refused with the way out, not with a validation error."""
     with pytest.raises(
-        UnknownFormatError, match=r"written by tidemark 9\.1 in format 3.*install tidemark 9\.1 or newer"
+        UnknownFormatError, match=r"written by tidemark 9\.1 in format 99.*install tidemark 9\.1 or newer"
     ):
-        decode(_changed(format=3, writer="tidemark 9.1", row={"anything": 1}))
+        decode(_changed(format=99, writer="tidemark 9.1", row={"anything": 1}))
 
 
 def test_an_unknown_kind_is_a_newer_version_too() -> None:
     """A kind of row that this version has never heard of is one that a newer one wrote."""
-    with pytest.raises(UnknownFormatError, match="kind 'rollback'"):
-        decode(_changed(kind="rollback"))
+    with pytest.raises(UnknownFormatError, match="kind 'foretold'"):
+        decode(_changed(kind="foretold"))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,23 @@ def test_a_row_of_format_1_of_any_kind_is_read(kind: str) -> None:
     """Claims and releases change their number only; a savepoint of format 1 is pinned by its kind."""
     savepoint = {"kind": kind} if kind == "savepoint" else {}
     expected = {"a": 1, "format": 2, **savepoint, **({"pinned": True} if savepoint else {})}
-    assert expected == migrate(kind, {"a": 1, "format": 1, **savepoint}, at=1)
+    assert expected == migrate(kind, {"a": 1, "format": 1, **savepoint}, at=1, to=2)
+
+
+def test_a_checkpoint_of_format_2_is_on_its_line_and_takes_nothing_out() -> None:
+    """A row that the second release wrote: all of it is read, and no rollback is read into it."""
+    text = (Path(__file__).parent / "rows" / "checkpoint_format_2.json").read_text()
+    row = decode(text)
+    assert isinstance(row, CheckpointRecord)
+    assert (True, False, True, FORMAT) == (row.pinned, row.abandoned, row.commits, row.format)
+    assert {()} == {table.removes for table in row.tables}
+    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+
+
+@pytest.mark.parametrize("kind", ["claim", "release"])
+def test_a_row_of_the_fence_of_format_2_changes_its_number_only(kind: str) -> None:
+    """Rollbacks are none of its business."""
+    assert {"a": 1, "format": 3} == migrate(kind, {"a": 1, "format": 2}, at=2, to=3)
 
 
 def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:

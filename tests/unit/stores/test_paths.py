@@ -30,6 +30,17 @@ def test_every_object_lies_where_the_design_says() -> None:
     assert "flights/silver/flights" == FLIGHTS.transaction_id(SILVER)
 
 
+def test_no_two_objects_of_a_job_have_one_name() -> None:
+    """Whatever the class can name lies in the job's own folder, each thing at a place of its own."""
+    properties = [name for name, value in vars(ProtocolPaths).items() if isinstance(value, property)]
+    places = [getattr(FLIGHTS, name) for name in properties if name != "folder"]
+    assert len(places) == len(set(places))
+    assert all(place.startswith("_tidemark/flights/") for place in places)
+    assert "_tidemark/flights/channels/bronze" == FLIGHTS.channel(VertexId("bronze"))
+    with pytest.raises(InvalidNameError):
+        FLIGHTS.channel(VertexId("../bronze"))
+
+
 def test_a_state_table_stages_below_its_own_folder() -> None:
     """State files lie beside the state table's log, as those of any table do."""
     state = FLIGHTS.state_table(VertexId("join"))

@@ -1,0 +1,53 @@
+"""What a door's facts and effects tell the history: the same for simulations, explorations and traces of real runs.
+
+What the stores do is told by the stores; here is what passes between a door and whoever drives it.
+"""
+
+from collections.abc import Iterator
+
+from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.identifiers import Generation
+from checkpointing.messages import (
+    Effect,
+    Fact,
+    MicroBatchFinished,
+    NotifyAborted,
+    NotifyComplete,
+    RunMicroBatch,
+    SavepointFailed,
+    SavepointRequested,
+    SavepointTaken,
+    SliceOffered,
+)
+from spec.history import CheckpointEnded, Event, SavepointAnswered, SavepointAsked, SegmentSent, SegmentsRun
+
+
+def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
+    """Yield what a fact means: which segments were sent by it, who asked for what."""
+    match fact:
+        case SliceOffered(SourceSlice() as sent):
+            yield SegmentSent(generation, sent.source, 0, sent)
+        case MicroBatchFinished():
+            for output in fact.outputs:
+                yield SegmentSent(generation, fact.vertex, fact.micro_batch, StagedSegment(output.emitted))
+        case SavepointRequested():
+            yield SavepointAsked(generation, fact.request, fact.kind)
+        case _:
+            pass
+
+
+def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
+    """Yield what an effect means: what a micro-batch begins with, and what somebody is told of a checkpoint."""
+    match effect:
+        case RunMicroBatch():
+            yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)
+        case NotifyComplete():
+            yield CheckpointEnded(generation, effect.checkpoint, None)
+        case NotifyAborted():
+            yield CheckpointEnded(generation, effect.checkpoint, effect.reason)
+        case SavepointTaken():
+            yield SavepointAnswered(generation, effect.request, effect.checkpoint)
+        case SavepointFailed():
+            yield SavepointAnswered(generation, effect.request, None)
+        case _:
+            pass

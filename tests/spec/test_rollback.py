@@ -1,0 +1,109 @@
+"""The predicates of rollbacks: a healthy history passes, with a rollback put behind it too; each fault is found."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from checkpointing.metadata.record import RowKind
+from spec.history import CutWritten, DoorStarted, RowCommitted
+from spec.rollback import not_gone_back, off_the_line
+from spec.simulator import simulate
+
+
+@cache
+def healthy():
+    """Return a simulated history of one warehouse in which some cuts of the end are still there."""
+    for seed in range(200):
+        history = simulate(seed).history
+        commits = [event for event in history.events if isinstance(event, RowCommitted) and event.record.commits]
+        if not commits:
+            continue
+        kept = set(commits[-1].kept)
+        older = [event.record for event in commits[:-1] if event.record.checkpoint in kept]
+        if older and not any(record.is_savepoint for record in older):
+            return history, older[-1], commits[-1]
+    raise AssertionError("no seed keeps two checkpoints")
+
+
+def rolled_back(**changes):
+    """Return a history that ends in a rollback to an older cut, and the rollback's row."""
+    history, target, last = healthy()
+    row = target.model_copy(
+        update={
+            "kind": RowKind.ROLLBACK,
+            "parent": target.checkpoint,
+            "checkpoint": last.record.checkpoint + 1000,
+            **changes,
+        }
+    )
+    kept = (*(each for each in last.kept if each <= target.checkpoint), row.checkpoint)
+    cut = next(e for e in history.events if isinstance(e, CutWritten) and e.checkpoint == target.checkpoint)
+    events = [RowCommitted(row, kept), replace(cut, checkpoint=row.checkpoint)]
+    return replace(history, events=[*history.events, *events]), row
+
+
+def test_a_history_without_rollbacks_is_one_line():
+    """Whatever is killed and restored: each row builds on the one before, each tick begins from the newest."""
+    for seed in range(15):
+        history = simulate(seed).history
+        assert [] == [*off_the_line(history), *not_gone_back(history)], seed
+
+
+def test_a_rollback_is_in_order():
+    """Its row goes back, the rows behind leave, its cut is its parent's."""
+    history, _ = rolled_back()
+    assert [] == [*off_the_line(history), *not_gone_back(history)]
+
+
+def test_a_tick_from_the_old_line_is_found():
+    """Behind a rollback a tick must begin from its row, and its first row build on that."""
+    history, row = rolled_back()
+    started = next(event for event in history.events if isinstance(event, DoorStarted))
+    old = next(e.record for e in reversed(history.events) if isinstance(e, RowCommitted) and e.record != row)
+    on_the_old = old.model_copy(update={"checkpoint": row.checkpoint + 1, "parent": old.checkpoint})
+    events = [replace(started, restored=old), RowCommitted(on_the_old, (row.checkpoint, on_the_old.checkpoint))]
+    found = list(off_the_line(replace(history, events=[*history.events, *events])))
+    assert [f"began from {old.checkpoint}", f"builds on {old.checkpoint}"] == [
+        " ".join(text.split(",")[0].split()[2:]) for text in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"checkpoint": 1}, "came after row"),
+        ({"parent": 99_999}, "goes back to 99999, which is not there"),
+    ],
+)
+def test_a_row_that_is_no_rollback_of_this_line_is_found(fault, said):
+    """An id that was used before; a parent that is not there."""
+    history, _ = rolled_back(**fault)
+    assert any(said in text for text in off_the_line(history))
+
+
+def test_a_row_of_the_old_line_that_stays_is_found():
+    """Nobody pinned it, so it leaves with the rollback's commit."""
+    history, row = rolled_back()
+    last = history.events[-2]
+    left = max(
+        event.record.checkpoint
+        for event in history.events[:-2]
+        if isinstance(event, RowCommitted) and event.record.commits
+    )
+    events = [*history.events[:-2], replace(last, kept=(*last.kept, left)), history.events[-1]]
+    found = list(off_the_line(replace(history, events=events)))
+    assert [f"row {left} is still there after rollback {row.checkpoint} to {row.parent}"] == found
+
+
+def test_positions_and_files_of_another_cut_are_found():
+    """A rollback that left a vertex as it was, or a table."""
+    history, row = rolled_back()
+    wrong = replace(history.events[-2], record=row.model_copy(update={"vertices": row.vertices[1:]}))
+    found = list(not_gone_back(replace(history, events=[*history.events[:-2], wrong, history.events[-1]])))
+    assert [f"rollback {row.checkpoint} holds other positions or state than {row.parent}"] == found
+    cut = history.events[-1]
+    table, _ = cut.active[0]
+    other = replace(cut, active=((table, frozenset({"another"})), *cut.active[1:]))
+    found = list(not_gone_back(replace(history, events=[*history.events[:-1], other])))
+    assert [f"{table} shows other files at rollback {row.checkpoint} than at checkpoint {row.parent}"] == found

@@ -1,0 +1,53 @@
+"""What a gate does with what it was never promised: it refuses, names it, and is as it was."""
+
+import pytest
+
+from checkpointing.channel_items import Alignment, EndOfChannel
+from checkpointing.gate import GateClosed, GatePolicy, GateProtocolError, ItemArrived, ItemHanded, Polled
+from checkpointing.identifiers import ChannelId, EdgeId, VertexId
+
+STRANGE = ChannelId(EdgeId(VertexId("elsewhere"), VertexId("task")), 0)
+
+
+@pytest.mark.parametrize("policy", GatePolicy)
+@pytest.mark.parametrize("fact", [ItemArrived, ItemHanded])
+def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier, policy, fact):
+    """The error names the channel and those that the gate has; the checkpoint in progress goes on."""
+    kind = Alignment.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else Alignment.FORCED_ALIGNED
+    tale = story(policy)
+    tale.put(0, barrier(1, kind))
+    tale.drain()
+    before = tale.gate.snapshot()
+    with pytest.raises(
+        GateProtocolError, match=r"elsewhere->task:0\[0\] is none of this gate's.*upstream->task:0\[1\]"
+    ):
+        tale.gate.step(fact(STRANGE, tale.segment(1)))
+    assert before == tale.gate.snapshot()
+
+
+@pytest.mark.parametrize("policy", GatePolicy)
+def test_an_ended_channel_takes_nothing_more(story, policy):
+    """What comes behind the end of a channel is refused; the others go on."""
+    tale = story(policy)
+    tale.put(0, EndOfChannel())
+    tale.drain()
+    before = tale.gate.snapshot()
+    with pytest.raises(GateProtocolError):
+        tale.put(0, 1)
+    assert before == tale.gate.snapshot()
+    tale.put(1, 2)
+    assert 1 == len(tale.drain())
+
+
+@pytest.mark.parametrize("policy", GatePolicy)
+def test_a_closed_gate_gives_nothing_and_aborts_nothing(story, barrier, policy):
+    """Once the task is cancelled no segment is delivered and no timer fires, whatever lies in the channels."""
+    tale = story(policy)
+    kind = Alignment.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else Alignment.FORCED_ALIGNED
+    tale.put(0, barrier(1, kind), 1)
+    tale.put(1, 2)
+    assert tale.gate.has_deliverable()
+    assert () == tale.gate.step(GateClosed())
+    assert not tale.gate.has_deliverable()
+    assert () == tale.gate.step(Polled())
+    assert () == tale.at(10_000_000)
