@@ -1,0 +1,99 @@
+"""Bugs planted in the real stores, each with the invariant that must be the one to fail."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deltalake import CommitProperties
+
+from checkpointing.commit import leftovers
+from jobs.stores import checkpoints, cuts, delta_log, publisher, tables
+from jobs.stores import leftovers as deleting
+
+Plant = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A patch of the stores' behaviour by `monkeypatch`, and the rule that it breaks.
+
+    More than one rule, where it depends on what comes first. `soon`: nearly every warehouse shows it.
+    """
+
+    breaks: frozenset[str]
+    plant: Plant
+    soon: bool = False
+
+
+def _publish_whatever_the_table_shows(monkeypatch):
+    monkeypatch.setattr(tables.TableLogs, "shown", lambda self, table, name: 0)
+
+
+def _take_any_version_for_the_cut(monkeypatch):
+    real = cuts.CutStore._row
+
+    def row(self, checkpoint, table, version):
+        return real(self, checkpoint, table, max(0, version - 1))
+
+    monkeypatch.setattr(cuts.CutStore, "_row", row)
+
+
+def _commit_without_comparing(monkeypatch):
+    real = CommitProperties
+
+    def properties(**chosen):
+        return real(**{**chosen, "max_commit_retries": 15})
+
+    monkeypatch.setattr(delta_log, "CommitProperties", properties)
+    append = checkpoints.CheckpointStore.append
+
+    def at_any_version(self, row, at_version, *args, **kwargs):
+        return append(self, row, self._log.current().version(), *args, **kwargs)
+
+    monkeypatch.setattr(checkpoints.CheckpointStore, "append", at_any_version)
+
+
+def _delete_what_the_newest_row_names(monkeypatch):
+    def any_older(path, name, generation, *, current, by):
+        return generation < current
+
+    monkeypatch.setattr(deleting, "is_unreferenced", any_older)
+
+
+def _forget_what_is_pinned(monkeypatch):
+    monkeypatch.setattr(
+        deleting,
+        "is_unreferenced",
+        lambda path, name, generation, *, current, by: leftovers.is_unreferenced(
+            path, name, generation, current=current, by=replace(by, pinned=frozenset())
+        ),
+    )
+
+
+def _leave_replaced_files_active(monkeypatch):
+    monkeypatch.setattr(publisher.Publisher, "_removes", lambda self, table, request, active: [])
+
+
+def _take_a_lost_row_for_one_that_is_in(monkeypatch):
+    def read_back(self, row, at_version, met):
+        return checkpoints.Appended(at_version + 1)
+
+    monkeypatch.setattr(checkpoints.CheckpointStore, "_read_back", read_back)
+
+
+FORGET_WHAT_IS_PINNED = Bug(frozenset({"discarded-is-unreferenced"}), _forget_what_is_pinned)
+"""Seldom shown: a tick must die over a savepoint that nothing but files behind the newest checkpoint can tell."""
+
+BUGS = {
+    "publish whatever the table shows": Bug(
+        frozenset({"no-file-is-missed", "cut-is-one", "cut-is-exact"}), _publish_whatever_the_table_shows
+    ),
+    "take any version for the cut": Bug(frozenset({"cut-is-exact"}), _take_any_version_for_the_cut, soon=True),
+    "commit without comparing": Bug(frozenset({"one-generation"}), _commit_without_comparing, soon=True),
+    "delete what the newest row names": Bug(
+        frozenset({"discarded-is-unreferenced"}), _delete_what_the_newest_row_names
+    ),
+    "leave replaced files active": Bug(frozenset({"cut-is-exact"}), _leave_replaced_files_active),
+    "take a lost row for one that is in": Bug(
+        frozenset({"visible-after-commit"}), _take_a_lost_row_for_one_that_is_in, soon=True
+    ),
+}

@@ -1,0 +1,133 @@
+"""A whole job over real stores that somebody else's choices drive: what `spec.explore_job` does in memory."""
+
+from collections.abc import Mapping
+from copy import copy
+from pathlib import Path
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import Generation, SplitId
+from checkpointing.job.door import JobDoor
+from checkpointing.messages import (
+    DiscardFiles,
+    Effect,
+    EndTick,
+    Fact,
+    NotifyAborted,
+    NotifyComplete,
+    RowAppended,
+    SavepointFailed,
+    SavepointKind,
+    SavepointTaken,
+)
+from jobs.runtime.engine import Engine
+from spec.explore_job import DrivenJob, SmallJob
+from spec.faults import Faults
+from spec.history import DoorBroke, DoorStarted, TickOver
+from tests.conformance.real_tick import RealTick
+from tests.conformance.real_world import RealWorld
+from tests.conformance.strikes import Strike
+
+
+class RealHands:
+    """Carries out the effects of every tick that there was, each by the stores that it had opened."""
+
+    def __init__(self, readable: dict[SplitId, int]) -> None:
+        """No tick has begun."""
+        self.readable = readable
+        self.ticks: dict[Generation, RealTick] = {}
+
+    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:
+        """Carry out an effect for that generation."""
+        return self.ticks[generation].carry_out(effect, faults)
+
+
+class RealJob(DrivenJob):
+    """One warehouse in a folder and, one after the other or side by side, the ticks over it."""
+
+    def __init__(self, job: SmallJob, root: Path, engine: Engine) -> None:
+        """Begin with an empty folder and no tick."""
+        super().__init__(job)
+        self.world = RealWorld(root, job)
+        self.hands = RealHands(self.world.readable)
+        self.tick: RealTick | None = None
+        self._engine = engine
+        self._at_version: int | None = None
+
+    # -------------------------------------------------------------- a tick
+
+    def start(self, *strikes: Strike) -> None:
+        """Claim, recover, and start the door, as the product does. Raises DiedError where a strike says so."""
+        self.door, self.outstanding, self.end, self._at_version = None, [], None, None
+        tick = self.tick = RealTick(self.world, self.job, self._engine)
+        with tick.boundaries.struck(*strikes):
+            try:
+                setup = tick.begin()
+            except Exception as error:  # noqa: BLE001 - nothing forbids that a tick begins here
+                what = f"a tick could not begin: {type(error).__name__}: {error}"
+                self.world.history.add(DoorBroke(self.world.witness.generation, what))
+                return
+        self.generation, self._next_id = tick.claim.generation, tick.claim.first_id
+        self.hands.ticks[self.generation] = tick
+        self.door = JobDoor(setup)
+        self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
+        self._take(self.door.start(self.world.now_ms))
+        self.hear()
+
+    def abandoned(self) -> "RealJob":
+        """Drop the tick; return it as a zombie, which goes on with its own stores in the same warehouse."""
+        zombie = copy(self)
+        self.crash()
+        return zombie
+
+    def tell(self, fact: Fact) -> None:
+        """Step the door with a fact."""
+        if isinstance(fact, RowAppended):
+            self._at_version = fact.version
+        super().tell(fact)
+
+    def _take(self, effects: tuple[Effect, ...]) -> None:
+        super()._take(())
+        for effect in effects:
+            match effect:
+                case DiscardFiles():
+                    self._carry_out(effect)
+                    continue
+                case NotifyComplete() | NotifyAborted():
+                    self._carry_out(effect)
+                case SavepointTaken() | SavepointFailed():
+                    self.hands.ticks[self.generation].answer(effect)
+                case _:
+                    """Carried out when it is chosen."""
+            super()._take((effect,))
+        if self.end is not None and self.tick is not None and self.door is not None:
+            self.tick.release(self.door.next_id, self._at_version)
+            self.tick = None
+
+    def _carry_out(self, effect: DiscardFiles | NotifyComplete | NotifyAborted) -> None:
+        self.hands.ticks[self.generation].carry_out(effect)
+
+    def _over(self, effect: EndTick) -> None:
+        """Note the end; how far the splits could be read is what the tick was told when it looked last."""
+        self.end, self.outstanding = effect, []
+        seen: Mapping[SplitId, int] = {
+            split: far
+            for source in self.hands.ticks[self.generation].sources.values()
+            for split, far in source.seen.items()
+        }
+        newest = newest_checkpoint(self.world.rows())
+        self.world.history.add(TickOver(self.generation, effect, tuple(seen.items()), newest))
+
+    # -------------------------------------------------------------- savepoints
+
+    def ask(self, kind: SavepointKind) -> str:
+        """Ask for a savepoint, as another process does, and let the tick find the request."""
+        if self.tick is None:
+            raise TypeError("no tick is running that could be asked")
+        request = self.tick.ask(kind)
+        self.hear()
+        return request
+
+    def hear(self) -> None:
+        """Let the tick look for requests."""
+        for fact in self.tick.asked() if self.tick is not None else ():
+            self.tell(fact)

@@ -1,0 +1,113 @@
+"""A real warehouse: its folder, the time in it, how far its sources can be read, and who watches it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.config import CheckpointingMode
+from checkpointing.identifiers import SplitId, TableName
+from checkpointing.metadata.record import Row
+from jobs.runtime import claiming
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.holders import this_process
+from jobs.stores.warehouse import Warehouse
+from spec import model
+from spec.cut_contents import expected, shown
+from spec.explore_job import SmallJob
+from spec.history import CutWritten, FileMissed
+from spec.invariants import Violation
+from spec.savepoints import drained_rows
+from tests.conformance.pipeline import JOB, PATHS, TABLES
+from tests.conformance.witness import Witness
+
+_SCANNED = ("DiscardFiles", "DiscardLeftovers")
+
+
+class RealWorld:
+    """One job's warehouse in a real folder."""
+
+    def __init__(self, root: Path, job: SmallJob) -> None:
+        """Begin with an empty folder."""
+        self.root = root
+        self.now_ms = 1_000
+        self.warehouse = Warehouse(root, PATHS, now_ms=lambda: self.now_ms)
+        self.witness = Witness(root, job.config)
+        self.history = self.witness.history
+        self._read: object = None
+        self.readable: dict[SplitId, int] = dict(job.rows)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return what `checkpoints` holds."""
+        return self.witness.rows
+
+    def watch(self, boundary: str) -> None:
+        """See what a step changed; the files are listed around those that delete."""
+        side, _, step = boundary.partition(":")
+        if step.startswith(_SCANNED):
+            self.witness.look_at_files()
+        elif side == "after":
+            self.witness.look()
+
+    def foreign(self, table: TableName) -> DeltaTable | None:
+        """Return a table as its neighbours open it, None if it is not there yet."""
+        folder = self.root / PATHS.table(table)
+        return DeltaTable(str(folder)) if (folder / "_delta_log").is_dir() else None
+
+    def claim_as_rival(self) -> None:
+        """Let another coordinator claim the job, and die at once."""
+        stores = JobStores(self.warehouse, self.watch)
+        seen = stores.observe()
+        claiming.append_claim(stores, seen, claiming.decide(seen, JOB, take_over=True), this_process(), self.watch)
+
+    # -------------------------------------------------------------- as readers read it
+
+    def misread(self, *, all_cuts: bool) -> Iterator[Violation]:
+        """Yield what readers find wrong: the newest tables, and the newest recorded cut or all of them, by delta-rs.
+
+        What was read before is not read again, unless all cuts are to be read.
+        """
+        there = (tuple(self.witness.newest().items()), tuple(self.witness.cuts))
+        if there == self._read and not all_cuts:
+            return
+        self._read = there
+        yield from self._newest()
+        recorded = sorted(self.witness.cuts)
+        for checkpoint in recorded if all_cuts else recorded[-1:]:
+            for table, version in sorted(self.witness.cuts[checkpoint].items()):
+                yield from self._unreadable(table, version, f"the cut of {checkpoint}")
+        for table, version in self.witness.newest().items():
+            if all_cuts:
+                yield from self._unreadable(table, version, "the newest version")
+
+    def _newest(self) -> Iterator[Violation]:
+        """Compare the newest tables with the newest row, once nothing of it waits to be published."""
+        record = newest_checkpoint(self.rows())
+        if record is None or record.checkpoint not in self.witness.cuts:
+            return
+        newest = self.witness.newest()
+        cut = CutWritten(record.checkpoint, tuple(newest.items()), self.witness.active_at(newest))
+        exact = self.history.mode is CheckpointingMode.EXACTLY_ONCE
+        compare = model.differences if exact else model.shortfalls
+        due = expected(self.history, record, drained_rows(self.history))
+        for what in compare(due, shown(self.history, cut, due)):
+            yield Violation("cut-is-exact", f"the newest tables after checkpoint {record.checkpoint}: {what}")
+
+    def _unreadable(self, table: TableName, version: int, what: str) -> Iterator[Violation]:
+        if table not in TABLES or version < 0:
+            return
+        active = self.witness.active(table, version)
+        try:
+            read = DeltaTable(str(self.root / PATHS.table(table)), version=version).to_pyarrow_table().to_pylist()
+        except Exception as error:  # noqa: BLE001 - whatever a reader meets is a finding
+            yield Violation("no-file-is-missed", f"{table} cannot be read at {what}: {type(error).__name__}: {error}")
+            return
+        rows = Counter(self.witness.as_row(table, row) for row in read)
+        if rows != self.history.multiset(active):
+            yield Violation("cut-is-exact", f"{table} at {what} reads as other rows than its files hold")
+
+    def missed(self, what: str, reader: str) -> None:
+        """Note that whoever holds the job wanted a file that is gone."""
+        self.history.add(FileMissed(what, reader))

@@ -1,0 +1,60 @@
+"""A handful of the machine's examples on real Spark: the same tick, stores and judges, micro-batches by the engine."""
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+
+from checkpointing.messages import AppendRow, EndTick, PublishTable, SavepointKind
+from jobs.runtime.engine import SparkEngine
+from jobs.runtime.listener import SilentListener
+from jobs.runtime.session import SparkConfig
+from spec.faults import Faults
+from spec.machines.job import LONGEST_MS, SPLITS
+from spec.pipeline import KEYS, MAX_PARALLELISM, key_group
+from tests.conformance.machine import RealStoresMachine
+from tests.conformance.numbered import numbered_names
+from tests.conformance.pipeline import LABELS
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def machine(spark):
+    """Return a machine whose micro-batches run on Spark, with its first tick begun; it must be torn down."""
+
+    class SparkMachine(RealStoresMachine):
+        engine = SparkEngine(SparkConfig(), SilentListener(), spark)
+
+    with numbered_names():
+        machine = SparkMachine()
+        machine.open(tolerable=100, slice_rows=5, retained=2, concurrent=1, timeout_ms=LONGEST_MS)
+        yield machine
+
+
+def test_labels_lie_in_the_key_groups_of_the_reference(spark):
+    """Spark's own hash sends every key to the key group that the reference gives it: so its judges may judge."""
+    rows = spark.createDataFrame([(label,) for label in LABELS], "key bigint")
+    groups = [row[0] for row in rows.select(F.pmod(F.hash("key"), F.lit(MAX_PARALLELISM))).collect()]
+    assert [key_group(key) for key in range(KEYS)] == groups
+
+
+@pytest.mark.dear
+def test_a_rescaled_restart_and_a_zombie_on_spark_show_one_cut(machine):
+    """A tick dies while it publishes, the next one has two subtasks, a third takes over from it: nothing is lost."""
+    machine.die(PublishTable, pick=4, moment="after:LogCommit", parallelism=2, split=SPLITS[0])
+    machine.be_believed_dead(AppendRow, parallelism=3, split=SPLITS[2])
+    machine.go_on_as_a_zombie([0] * 3)
+    machine.teardown()
+    assert 2 == len(machine.driven.world.witness.committed)
+
+
+def test_doubt_and_a_drain_on_spark_show_one_cut(machine):
+    """A row of which nobody knows whether it is in, then a stop that ends the input: every order is put out once."""
+    machine.work(AppendRow)
+    machine.be_left_in_doubt(Faults(reply_lost=1.0))
+    machine.offer(SPLITS[1], 2)
+    machine.start(parallelism=2, split=SPLITS[0])
+    machine.ask(SavepointKind.DRAIN)
+    machine.work(EndTick)
+    machine.meddle("silver/joined", vacuums=True)
+    machine.teardown()
+    assert 3 == len(machine.driven.world.witness.committed)

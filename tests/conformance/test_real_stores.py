@@ -1,0 +1,61 @@
+"""The job's machine on real Delta: the rules that the simulator's stores keep are kept by delta-rs in a folder."""
+
+from shutil import rmtree
+
+import pytest
+
+from spec.machines.job import LONGEST_MS, SPLITS
+from spec.machines.judging import BrokenRuleError
+from tests.conformance.machine import MACHINES, RealStoresMachine, run
+from tests.conformance.numbered import numbered_names
+from tests.conformance.planted import BUGS, FORGET_WHAT_IS_PINNED
+
+
+def test_real_stores_keep_every_rule():
+    """Deaths at any boundary, zombies, lost replies, neighbours: real tables, read from outside, show one cut, once."""
+    run(RealStoresMachine, examples=4, steps=15)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("policy", MACHINES)
+def test_real_stores_keep_every_rule_in_every_mode(policy):
+    """The same over more warehouses, at least once and with rows in flight too."""
+    run(MACHINES[policy], examples=12, steps=25)
+
+
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.soon])
+def test_a_bug_planted_in_the_stores_breaks_its_rule(name, monkeypatch):
+    """What the machine finds is named: the invariant that this very bug breaks."""
+    hunt(BUGS[name], monkeypatch)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if not bug.soon])
+def test_a_bug_that_hides_breaks_its_rule(name, monkeypatch):
+    """The same of bugs that need a rarer meeting of a death, a zombie and a neighbour."""
+    hunt(BUGS[name], monkeypatch)
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_death_over_a_savepoint_shows_who_forgets_what_is_pinned(planted, monkeypatch):
+    """Choices written down: files that only a savepoint names are deleted by a planted bug, and by nothing else."""
+    with numbered_names():
+        machine = RealStoresMachine()
+        machine.open(tolerable=100, slice_rows=2, retained=1, concurrent=1, timeout_ms=LONGEST_MS)
+        machine.answer_in_order(8)
+        if not planted:
+            machine.die_over_a_savepoint("after:LogCommit", parallelism=1, split=SPLITS[0])
+            machine.teardown()
+            return
+        FORGET_WHAT_IS_PINNED.plant(monkeypatch)
+        with pytest.raises(BrokenRuleError) as found:
+            machine.die_over_a_savepoint("after:LogCommit", parallelism=1, split=SPLITS[0])
+        rmtree(machine.root)
+    assert found.value.invariant in FORGET_WHAT_IS_PINNED.breaks
+
+
+def hunt(bug, monkeypatch):
+    bug.plant(monkeypatch)
+    with pytest.raises(BrokenRuleError) as found:
+        run(RealStoresMachine, examples=40, steps=25)
+    assert found.value.invariant in bug.breaks

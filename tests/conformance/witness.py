@@ -1,0 +1,258 @@
+"""Who looks at a real warehouse from outside and writes down what happened in it, for the invariants to judge.
+
+He trusts no answer of the stores. Each version of each Delta log is read as any reader would read it, by delta-rs
+and from the log's own JSON; rows and states are those of the Parquet files; what vanished from the disk was deleted.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from os.path import exists
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from checkpointing.commit.recovery import publications
+from checkpointing.config import CheckpointConfig
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.messages import Publication
+from checkpointing.metadata.codec import decode
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row
+from jobs.stores.delta_log import METADATA_KEY
+from spec.history import (
+    CutWritten,
+    FileMissed,
+    FilesDiscarded,
+    History,
+    JobClaimed,
+    RowCommitted,
+    Rows,
+    TableChanged,
+)
+from spec.pipeline import MAX_PARALLELISM
+from tests.conformance.pipeline import BRONZE, PATHS, SCHEMAS, TABLES, key_of_label, spec_name
+
+StateRows = dict[int, tuple[object, ...] | None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A table's log as far as it was read: its active files by version, paths relative to the warehouse."""
+
+    versions: list[frozenset[str]] = field(default_factory=list)
+
+    @property
+    def active(self) -> frozenset[str]:
+        return self.versions[-1] if self.versions else frozenset()
+
+
+class Witness:
+    """Looks at one warehouse; `look` notes what is new since the last look."""
+
+    def __init__(self, root: Path, config: CheckpointConfig) -> None:
+        """Nothing was seen yet."""
+        self._root = root
+        self.history = History(config.mode, config.retained, MAX_PARALLELISM, self.rows_of, self.state_of)
+        self._tables = {table: _Seen() for table in SCHEMAS}
+        self._rows_seen = _Seen()
+        self._cuts_seen = _Seen()
+        self._contents: dict[str, list[dict[str, Any]]] = {}
+        self._on_disk: set[str] = set()
+        self._missed: set[str] = set()
+        self.committed: dict[CheckpointId, CheckpointRecord] = {}
+        """Every checkpoint and savepoint that was ever in."""
+        self.rows: tuple[Row, ...] = ()
+        """What `checkpoints` holds, oldest first."""
+        self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
+        """What `cuts` holds."""
+
+    @property
+    def generation(self) -> Generation:
+        """The newest generation that has claimed the job."""
+        claims = (row.generation for row in self.rows if isinstance(row, Claim))
+        return max(claims, default=Generation(0))
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """Return the checkpoints and savepoints that `checkpoints` holds, oldest first."""
+        return [row for row in self.rows if isinstance(row, CheckpointRecord)]
+
+    # -------------------------------------------------------------- contents
+
+    def rows_of(self, path: str) -> Rows:
+        """Return a table file's rows as the reference has them, whether it was deleted since or not."""
+        table = next((name for name in TABLES if path.startswith(f"{name}/")), None)
+        return tuple(self.as_row(table, row) for row in self._contents.get(path, ())) if table else ()
+
+    def as_row(self, table: TableName, row: dict[str, Any]) -> tuple[int, ...]:
+        """Return a row of a table as the reference has it."""
+        if table in BRONZE.values():
+            return (row["row"],)
+        return (key_of_label(row["key"]), *(row[name] for name in SCHEMAS[table].names[1:]))
+
+    def state_of(self, keyed: KeyedFile) -> StateRows:
+        """Return what a state file says of keys as the reference has it."""
+        return {
+            key_of_label(row["key"]): None if row["_deleted"] else _state(row)
+            for row in self._contents.get(keyed.file.path, [])
+        }
+
+    def keep(self, path: str, wanted_by: str) -> None:
+        """Read a file while it is there; one that is gone is missed."""
+        try:
+            self._read(path)
+        except FileNotFoundError:
+            self.miss(path, wanted_by)
+
+    def _read(self, path: str) -> list[dict[str, Any]]:
+        """Return a file's rows; files never change, so each is read once."""
+        if path not in self._contents:
+            self._contents[path] = pq.read_table(f"{self._root}/{path}").to_pylist()
+        return self._contents[path]
+
+    def miss(self, path: str, wanted_by: str) -> None:
+        """Note that somebody wanted a file that is gone, once."""
+        if path not in self._missed:
+            self._missed.add(path)
+            self.history.add(FileMissed(path, wanted_by))
+
+    # -------------------------------------------------------------- looking
+
+    def look(self) -> None:
+        """Note every new version of every log, in the order in which a checkpoint moves them."""
+        for version in self._new_versions(PATHS.checkpoints, self._rows_seen):
+            self._see_rows(version)
+        for name, seen in self._tables.items():
+            for version in self._new_versions(PATHS.table(name), seen):
+                self._see_table(name, version)
+        for _ in self._new_versions(PATHS.cuts, self._cuts_seen):
+            self._see_cuts()
+
+    def look_at_files(self) -> None:
+        """Note which staged files are gone, and whether a row or a table still names them."""
+        self.look()
+        there = set(self._staged())
+        gone = tuple(sorted(self._on_disk - there))
+        self._on_disk = there
+        if gone:
+            needed = self._needed()
+            self.history.add(FilesDiscarded(gone, tuple(path for path in gone if path in needed)))
+
+    def active_at(self, version_by_table: dict[TableName, int]) -> tuple[tuple[TableName, frozenset[str]], ...]:
+        """Return each table's active files at a version, tables named as the reference does."""
+        return tuple((spec_name(name), self.active(name, version)) for name, version in version_by_table.items())
+
+    def newest(self) -> dict[TableName, int]:
+        """Return the newest version of each table that was seen."""
+        return {name: len(seen.versions) - 1 for name, seen in self._tables.items()}
+
+    def note_cut(self, checkpoint: CheckpointId, versions: dict[TableName, int]) -> None:
+        """Note that somebody recorded this cut; whether it is the one that stays is for the judges."""
+        self.history.add(CutWritten(checkpoint, tuple(sorted(versions.items())), self.active_at(versions)))
+
+    def active(self, name: TableName, version: int) -> frozenset[str]:
+        """Return a table's active files at a version, relative to the warehouse."""
+        versions = self._tables[name].versions
+        return versions[version] if 0 <= version < len(versions) else frozenset()
+
+    def _new_versions(self, folder: str, seen: _Seen) -> Iterator[int]:
+        place = f"{self._root}/{folder}"
+        while exists(f"{place}/_delta_log/{len(seen.versions):020d}.json"):  # noqa: PTH110 - asked very often
+            version = len(seen.versions)
+            table = DeltaTable(place, version=version)
+            paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+            seen.versions.append(frozenset(f"{folder}/{unquote(path)}" for path in paths))
+            yield version
+
+    def _see_rows(self, version: int) -> None:
+        before = {row.nonce: row for row in self.rows}
+        entries = [entry for path in sorted(self._rows_seen.versions[version]) for entry in self._read(path)]
+        entries.sort(key=lambda entry: entry["version"])
+        self.rows = tuple(before.get(entry["nonce"]) or decode(entry["payload"]) for entry in entries)
+        for row in self.rows:
+            if row.nonce not in before:
+                self._see_row(row)
+
+    def _see_row(self, row: Row) -> None:
+        if isinstance(row, Claim):
+            self.history.add(JobClaimed(row))
+        elif isinstance(row, CheckpointRecord):
+            self.committed[row.checkpoint] = row
+            for path in sorted(files_of(row)):
+                self.keep(path, f"row {row.checkpoint}")
+            self.history.add(RowCommitted(row, tuple(record.checkpoint for record in self.checkpoints())))
+
+    def _see_table(self, name: TableName, version: int) -> None:
+        active = self.active(name, version)
+        for path in sorted(active):
+            self.keep(path, f"version {version} of {name}")
+        checkpoint = self._checkpoint_of(name, version)
+        if checkpoint is not None:
+            publication = self._publication(name, checkpoint, self.active(name, version - 1), active)
+            self.history.add(TableChanged(checkpoint, publication, version, active))
+
+    def _checkpoint_of(self, name: TableName, version: int) -> CheckpointId | None:
+        entry = self._root / PATHS.table(name) / "_delta_log" / f"{version:020d}.json"
+        for line in entry.read_text().splitlines():
+            ours = json.loads(line).get("commitInfo", {}).get(METADATA_KEY)
+            ours = json.loads(ours) if isinstance(ours, str) else ours
+            if ours and "checkpoint" in ours:
+                return CheckpointId(ours["checkpoint"])
+        return None
+
+    def _publication(
+        self, name: TableName, checkpoint: CheckpointId, before: frozenset[str], active: frozenset[str]
+    ) -> Publication:
+        """Return the row's own publication if the table shows just that, else what the table shows."""
+        row = self.committed.get(checkpoint)
+        due = [each for each in publications(row) if each.table == name] if row is not None else []
+        for publication in due:
+            if active == _after(publication, before):
+                return publication
+        strange = tuple(FileHandle(path, 0, 0, 0) for path in sorted(active - before))
+        return Publication(name, TABLES.get(name, TableMode.STATE), adds=strange)
+
+    def _see_cuts(self) -> None:
+        entries = [entry for path in sorted(self._cuts_seen.active) for entry in self._read(path)]
+        before, self.cuts = self.cuts, {}
+        for entry in entries:
+            self.cuts.setdefault(CheckpointId(entry["checkpoint"]), {})[TableName(entry["table"])] = entry["version"]
+        for checkpoint in sorted(self.cuts.keys() - before.keys()):
+            self.note_cut(checkpoint, self.cuts[checkpoint])
+
+    # -------------------------------------------------------------- the disk
+
+    def _staged(self) -> Iterator[str]:
+        for name in self._tables:
+            for file in (self._root / PATHS.staged_root(name)).rglob("*.parquet"):
+                if not file.name.startswith("."):
+                    yield str(file.relative_to(self._root))
+
+    def _needed(self) -> set[str]:
+        """Return what a row names, a table shows, or a table showed at a cut that is still recorded."""
+        needed = {path for seen in self._tables.values() for path in seen.active}
+        for record in self.checkpoints():
+            needed |= files_of(record)
+        for versions in self.cuts.values():
+            needed |= {path for _, active in self.active_at(versions) for path in active}
+        return needed
+
+
+def _after(publication: Publication, before: frozenset[str]) -> frozenset[str]:
+    """Return the active files that the publication makes of these."""
+    if publication.mode is not TableMode.APPEND:
+        return frozenset(file.path for file in publication.files)
+    adds, removes = ({file.path for file in files} for files in (publication.adds, publication.removes))
+    return (before | adds) - removes
+
+
+def _state(row: dict[str, Any]) -> tuple[object, ...]:
+    if "orders" in row:
+        return (tuple(row["orders"]), tuple(row["payments"]), row["number"])
+    return (row["count"], row["total"])
