@@ -264,13 +264,15 @@ class JudgeSuites:
 class Publication:
     """What publishing checkpoint n means for one table.
 
-    APPEND: `adds` enter the log. UPSERT, STATE: the active files become exactly `files`.
+    APPEND: `adds` enter the log, and `removes`, of a rollback, leave it. UPSERT, STATE: the active files become
+    exactly `files`.
     """
 
     table: TableName
     mode: TableMode
     adds: tuple[FileHandle, ...] = ()
     files: tuple[FileHandle, ...] = ()
+    removes: tuple[FileHandle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ The one way in, for the command line and for Dagster: both lay their values over
 from dataclasses import dataclass, replace
 
 from jobs.pipeline import Pipeline
-from jobs.pipelines.registry import find_pipeline
+from jobs.pipelines.registry import PipelineReference, find_pipeline
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.planning import plan
 from jobs.runtime.session import SparkConfig
@@ -29,10 +29,11 @@ class Launch:
             take_over=self.settings.take_over,
             allow_non_restored_state=self.settings.allow_non_restored_state,
             spark=spark_config(self.settings),
+            reader_grace_ms=self.settings.reader_grace_ms if self.settings.clean_up else None,
         )
 
 
-def launch(reference: str, given: Layer) -> Launch:
+def launch(reference: PipelineReference, given: Layer) -> Launch:
     """Find the pipeline, lay the settings over its own, and plan it. Nothing is started or created.
 
     Raises UnknownPipelineError, InvalidSettingsError, and what the pipeline and the planner refuse.

@@ -30,6 +30,7 @@ PREFIX: Final = "TIDEMARK_"
 
 _NOT_FIELDS: Final = frozenset({"TIDEMARK_JARS", "TIDEMARK_KILL_AT"})
 """Variables of the same prefix that are no settings: where the jars lie, and where a test strikes."""
+DEFAULT_READER_GRACE_MS: Final = 86_400_000
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]")
@@ -99,6 +100,11 @@ class TickSettings(CheckpointConfig, BaseSettings):
     """Take the job from whoever holds it, alive or not (G5)."""
     allow_non_restored_state: bool = False
     """Leave state behind whose operator the pipeline no longer has, instead of refusing the restore (G2)."""
+
+    reader_grace_ms: Milliseconds = Field(default=DEFAULT_READER_GRACE_MS, ge=0)
+    """How long a file stays that nobody needs any more, for the sake of who is just reading it (K4)."""
+    clean_up: bool = True
+    """Whether a tick that ends in order deletes, as its last act, what nobody needs any more (K4)."""
 
     @classmethod
     def settings_customise_sources(

@@ -8,7 +8,7 @@ named and left alone; one known to be dead, or whose lease has run out, is taken
 from dataclasses import dataclass
 
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row
 
 IDS_PER_CLAIM = 1_000
 """Checkpoint ids that one claim reserves: after a crash the counter goes on behind them (A6)."""
@@ -116,6 +116,9 @@ def release_of(rows: tuple[Row, ...], generation: Generation) -> Release | None:
 
 
 def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
-    """Return the newest completed checkpoint: the cut that every restore begins from (G1), no plain savepoint."""
-    records = [row for row in rows if isinstance(row, CheckpointRecord) and row.kind is RowKind.CHECKPOINT]
-    return max(records, key=lambda record: record.checkpoint, default=None)
+    """Return the newest committed cut: what every restore begins from (G1), also a rollback, no plain savepoint.
+
+    Newest in the order of the rows: the fence keeps generations apart, and within one rows come in order of id.
+    """
+    records = [row for row in rows if isinstance(row, CheckpointRecord) and row.commits and not row.abandoned]
+    return max(records, key=lambda record: (record.generation, record.checkpoint), default=None)

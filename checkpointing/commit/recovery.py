@@ -65,5 +65,6 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
     """Return what publishing a committed row means, table by table."""
     return tuple(
-        Publication(table=each.table, mode=each.mode, adds=each.adds, files=each.files) for each in record.tables
+        Publication(table=each.table, mode=each.mode, adds=each.adds, files=each.files, removes=each.removes)
+        for each in record.tables
     )

@@ -19,6 +19,8 @@ _MODELS: dict[str, type[Row]] = {
     RowKind.RELEASE.value: Release,
     RowKind.CHECKPOINT.value: CheckpointRecord,
     RowKind.SAVEPOINT.value: CheckpointRecord,
+    RowKind.ROLLBACK.value: CheckpointRecord,
+    RowKind.RESET.value: CheckpointRecord,
 }
 
 _ENVELOPE: dict[str, type] = {"kind": str, "format": int, "writer": str, "row": dict}

@@ -1,6 +1,7 @@
 """Which files a row of `checkpoints` refers to: they must be there while it is, and a copy of it takes them along."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from checkpointing.channel_items import StagedSegment
 from checkpointing.handles import FileHandle
@@ -15,6 +16,13 @@ def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
             yield from _of_snapshot(snapshot)
     for table in record.tables:
         yield from (*table.adds, *table.files)
+
+
+def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:
+    """Yield every file without which no tick can begin from the row: state, ranges, in flight; some come twice."""
+    for vertex in record.vertices:
+        for snapshot in vertex.subtasks:
+            yield from _of_snapshot(replace(snapshot, staged=()))
 
 
 def files_of(record: CheckpointRecord) -> frozenset[str]:

@@ -25,7 +25,15 @@ def _pinned(kind: str, document: Document) -> Document:
     return document | {"format": 2}
 
 
-STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned})
+def _on_its_line(kind: str, document: Document) -> Document:
+    """Format 3 knows rollbacks: in format 2 no row was ever left behind, and no table lost files of ours."""
+    if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
+        tables = [{"removes": [], **table} for table in document.get("tables", [])]
+        document = {"abandoned": False, **document, "tables": tables}
+    return document | {"format": 3}
+
+
+STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned, 2: _on_its_line})
 """Format n -> the step to n + 1."""
 
 

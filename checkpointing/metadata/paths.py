@@ -83,6 +83,11 @@ class ProtocolPaths:
         return f"{self.folder}/lease"
 
     @property
+    def cleanup_looks(self) -> str:
+        """The file in which clean-ups note what the tables showed, and when (K4)."""
+        return f"{self.folder}/cleanup.json"
+
+    @property
     def requests(self) -> str:
         """The folder in which a running tick is asked for savepoints and stops, and answers."""
         return f"{self.folder}/requests"

@@ -1,7 +1,8 @@
 """The rows of the `checkpoints` table, as they are persisted: versioned pydantic models, JSON, no pickle.
 
-A row of kind CHECKPOINT is one consistent cut; one of kind SAVEPOINT is a cut too, which no row builds on. CLAIM
-and RELEASE rows carry the fence (`commit.fencing`).
+A row of kind CHECKPOINT is one consistent cut; one of kind ROLLBACK is an older cut under a new id, one of kind RESET
+the newest cut with other positions (K2); one of kind SAVEPOINT is a cut that no tick begins from unasked. CLAIM and
+RELEASE rows carry the fence (`commit.fencing`).
 """
 
 from enum import Enum
@@ -15,7 +16,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.snapshots import SubtaskSnapshot
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 
 
 class RowKind(Enum):
@@ -25,6 +26,8 @@ class RowKind(Enum):
     RELEASE = "release"
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
+    ROLLBACK = "rollback"
+    RESET = "reset"
 
 
 class _Persisted(BaseModel):
@@ -49,7 +52,7 @@ class Holder(_Persisted):
 class Claim(_Persisted):
     """A tick's claim on the job: its generation, who it is, and the ids it may hand out (A6)."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     generation: Generation
     holder: Holder
     first_id: CheckpointId
@@ -61,7 +64,7 @@ class Claim(_Persisted):
 class Release(_Persisted):
     """An orderly end: the job is free, and `next_id` is the first id that was not used."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     generation: Generation
     next_id: CheckpointId
     at_ms: int
@@ -79,12 +82,17 @@ class VertexRecord(_Persisted):
 
 
 class TableRecord(_Persisted):
-    """What publishing this row means for one table; `parent_version` is its version at the parent cut."""
+    """What publishing this row means for one table; `parent_version` is its version at the parent cut.
+
+    Of a rollback: the version that it was planned against.
+    """
 
     table: TableName
     mode: TableMode
     adds: tuple[FileHandle, ...] = ()
     files: tuple[FileHandle, ...] = ()
+    removes: tuple[FileHandle, ...] = ()
+    """Files of ours that leave an append table: only a rollback has any. Nobody needs them to restore this row."""
     parent_version: int
 
 
@@ -131,11 +139,13 @@ class Statistics(_Persisted):
 class CheckpointRecord(_Persisted):
     """One consistent cut: positions, state handles and the net files of every table (design 3.5)."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
     """It and all files that it names stay until its owner disposes of it: every savepoint's row (A9, F4)."""
+    abandoned: bool = False
+    """The job was rolled back behind it: off the line, and there only because it is pinned (K2)."""
     checkpoint: CheckpointId
     parent: CheckpointId
     generation: Generation
@@ -149,6 +159,11 @@ class CheckpointRecord(_Persisted):
     def is_savepoint(self) -> bool:
         """Whether its owner alone disposes of it; never subsumed, it is none of the retained checkpoints (A9, E4)."""
         return self.pinned or self.kind is RowKind.SAVEPOINT
+
+    @property
+    def commits(self) -> bool:
+        """Whether tables come to show it and ticks begin from it: every row of a cut but a plain savepoint's."""
+        return self.kind is not RowKind.SAVEPOINT
 
 
 Row = CheckpointRecord | Claim | Release

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
+from jobs.cli import going_back
 from jobs.cli.errors import CommandError, ExitCode, sentence_of
+from jobs.cli.new_project import init
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,16 +23,32 @@ if TYPE_CHECKING:
 
 DEBUG: Final = "--debug"
 DEFAULT_PIPELINE: Final = "flights"
-_COMMANDS: Final = ("run", "savepoint", "stop", "cancel", "explain", "checkpoints list", "checkpoints show", "cut")
+_COMMANDS: Final = (
+    "init",
+    "run",
+    "savepoint",
+    "stop",
+    "cancel",
+    "cleanup",
+    "doctor",
+    *going_back.NAMES,
+    "explain",
+    "checkpoints list",
+    "checkpoints show",
+    "cut",
+    "state",
+)
 _LOG_WIDTH: Final = 120
 """Columns where no terminal says how many there are."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 checkpoints_app = typer.Typer(rich_markup_mode=None, help="The retained checkpoints of a pipeline.")
 app.add_typer(checkpoints_app, name="checkpoints")
+app.command()(init)
 
 Pipeline = Annotated[str, typer.Argument(help="A pipeline's name, or module:attribute of your own.")]
 PipelineOrNumber = Annotated[str, typer.Argument(metavar="[PIPELINE]", help="A pipeline's name.")]
+Moment = Annotated[str | None, typer.Argument(metavar="[N|latest|TIMESTAMP]", help="Which cut; default: the newest.")]
 Number = Annotated[str | None, typer.Argument(metavar="[N]", help="A checkpoint id; without it the newest.")]
 Warehouse = Annotated[Path | None, typer.Option(help="The folder of the tables.  [default: warehouse]")]
 Data = Annotated[Path | None, typer.Option(help="The folder of the input.  [default: data]")]
@@ -50,7 +68,7 @@ Claim = Annotated[
 LeaveState = Annotated[
     bool | None, typer.Option("--allow-non-restored-state", help="Leave behind what the pipeline no longer has.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what a restore would do, and change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and change nothing.")]
 Parallelism = Annotated[int | None, typer.Option(help="Subtasks of each keyed vertex.")]
 
 
@@ -173,6 +191,35 @@ def cancel(
 
 
 @app.command()
+def cleanup(
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    reader_grace: Annotated[str | None, typer.Option(help="How long unneeded files stay for readers: 24h.")] = None,
+    warehouse: Warehouse = None,
+) -> ExitCode:
+    """Delete what no checkpoint, savepoint or reader needs any more."""
+    from jobs.cli.cleanup import cleanup as clean_up  # noqa: PLC0415 - imports delta-rs
+
+    given = _layer({"warehouse": warehouse, "reader_grace_ms": reader_grace})
+    return clean_up(pipeline, given, _console(), dry_run=dry_run)
+
+
+@app.command()
+def doctor(
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    *,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare its checksum.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
+    warehouse: Warehouse = None,
+) -> ExitCode:
+    """Say whether a job is healthy, and what mends what is not."""
+    from jobs.cli.doctor import doctor as examine  # noqa: PLC0415 - imports delta-rs
+
+    return examine(pipeline, _layer({"warehouse": warehouse}), _console(), verify=verify, as_json=as_json)
+
+
+@app.command()
 def explain(pipeline: Pipeline = DEFAULT_PIPELINE, data: Data = None, parallelism: Parallelism = None) -> None:
     """Show a pipeline as vertices, channels and tables."""
     from jobs.cli.explain import explain as show  # noqa: PLC0415 - imports Spark's types
@@ -200,12 +247,29 @@ def show_checkpoint(
 
 
 @app.command()
-def cut(pipeline: PipelineOrNumber = DEFAULT_PIPELINE, number: Number = None, warehouse: Warehouse = None) -> None:
-    """Show how to read all tables at a checkpoint."""
-    from jobs.cli.reports import show_cut as show  # noqa: PLC0415 - imports delta-rs
+def cut(pipeline: PipelineOrNumber = DEFAULT_PIPELINE, moment: Moment = None, warehouse: Warehouse = None) -> None:
+    """Show each table's version at a cut, and how to read them all."""
+    from jobs.cli.cut import show_cut as show  # noqa: PLC0415 - imports delta-rs
 
-    name, checkpoint = _name_and_number(pipeline, number)
-    show(name, checkpoint, _layer({"warehouse": warehouse}), _console())
+    show((pipeline, moment), DEFAULT_PIPELINE, _layer({"warehouse": warehouse}), _console())
+
+
+@app.command()
+def state(
+    operator: Annotated[str | None, typer.Argument(help="Whose state; without it those that have one.")] = None,
+    *,
+    pipeline: Annotated[str, typer.Option(help="A pipeline's name.")] = DEFAULT_PIPELINE,
+    at: Annotated[str, typer.Option(metavar="N|latest|TIMESTAMP", help="Which cut.")] = "latest",
+    key: Annotated[list[str] | None, typer.Option(metavar="[COLUMN=]VALUE", help="Only this key, repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
+    sql: Annotated[str | None, typer.Option(metavar="spark|duckdb", help="Print the query instead.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Show an operator's state at a cut, one row per key."""
+    from jobs.cli.state import StateQuestion, show_state  # noqa: PLC0415 - imports delta-rs
+
+    asked = StateQuestion(operator=operator, pipeline=pipeline, at=at, keys=tuple(key or ()), limit=limit, sql=sql)
+    show_state(asked, _layer({"warehouse": warehouse}), _console())
 
 
 def main() -> None:
@@ -299,3 +363,6 @@ def _complain(error: Exception, *, debug: bool) -> None:
 
 def _say(sentence: str) -> None:
     typer.echo(f"tidemark: {sentence}", err=True)
+
+
+going_back.register(app, DEFAULT_PIPELINE, _layer, _console, _name_and_number)

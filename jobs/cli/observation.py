@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, RowKind
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.errors import CommandError
 from jobs.runtime.job_state import has_run
 from jobs.stores.checkpoints import CheckpointStore
@@ -45,7 +43,7 @@ class History:
                 f"{self.job} has completed no checkpoint yet: run 'tidemark run {self.job}' until it has one"
             )
         if checkpoint is None:
-            return next((row for row in self.records if row.kind is RowKind.CHECKPOINT), self.records[0])
+            return next((row for row in self.records if row.commits and not row.abandoned), self.records[0])
         found = [row for row in self.records if row.checkpoint == checkpoint]
         if not found:
             retained = ", ".join(str(row.checkpoint) for row in self.records)
@@ -58,7 +56,7 @@ class History:
     def cut(self, checkpoint: CheckpointId) -> Published:
         """Return the recorded cut of a checkpoint; raise CommandError if it is not published yet."""
         row = self.record(checkpoint)
-        if row.kind is RowKind.SAVEPOINT:
+        if not row.commits:
             raise CommandError(
                 f"savepoint {checkpoint} of {self.job} publishes nothing, so it has no cut to read: copy it with "
                 f"'tidemark savepoint {self.job} --to DIR' when you take one, and read the copy's tables, or read "
@@ -100,11 +98,5 @@ def observe_history(root: Path, job: JobName) -> History:
 
 
 def _published(warehouse: Warehouse) -> dict[CheckpointId, Published]:
-    cuts = CutStore(warehouse)
-    at_ms: dict[int, int] = {}
-    rows = DeltaTable(str(warehouse.path(warehouse.paths.cuts))).to_pyarrow_table(
-        columns=["checkpoint", "published_at_ms"]
-    )
-    for row in rows.to_pylist():
-        at_ms[row["checkpoint"]] = max(row["published_at_ms"], at_ms.get(row["checkpoint"], 0))
-    return {each: Published(at_ms[each], cuts.read(each) or {}) for each in cuts.recorded() if each in at_ms}
+    recorded = CutStore(warehouse).entries()
+    return {each: Published(cut.published_at_ms, cut.versions) for each, cut in recorded.items()}

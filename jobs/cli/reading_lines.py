@@ -3,13 +3,15 @@
 DuckDB gets the table through delta-rs, which needs no extension from the network. As a pyarrow table:
 with duckdb 2.0.0, polars 2.1.0 and pyarrow 26.0.1 in one process, a scan of a pyarrow dataset gave the
 right rows and then aborted the process at its end, in about half of a dozen trials.
+
+Operator state has commands of its own: its tables hold bases and changes, of which the newest row of a key counts.
 """
 
-from collections.abc import Mapping
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpointing.identifiers import TableName
+from jobs.reading import Cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +22,28 @@ class Recipe:
     lines: tuple[str, ...]
 
 
-def variable(table: TableName) -> str:
+def variable(table: str) -> str:
     """Return the name that a table gets in the lines: `gold_delays_by_route` for `gold/delays_by_route`."""
     return "_".join(part.lstrip("_") for part in table.split("/"))
 
 
-def recipes(root: Path, cut: Mapping[TableName, int]) -> tuple[Recipe, ...]:
-    """Return how each engine reads the cut; `root` is the warehouse, versions are Delta versions."""
-    folders = {table: str((root / table).absolute()) for table in cut}
+def recipes(root: Path, cut: Cut) -> tuple[Recipe, ...]:
+    """Return how each engine reads the output tables of a cut; `root` is the warehouse."""
+    folders = {table: str((root / table).absolute()) for table in cut.tables}
+    versions = {table: cut.version(table) for table in cut.tables}
     spark = tuple(
         f'{variable(table)} = spark.read.format("delta").option("versionAsOf", {version}).load({folders[table]!r})'
-        for table, version in cut.items()
+        for table, version in versions.items()
     )
     polars = tuple(
-        f"{variable(table)} = pl.scan_delta({folders[table]!r}, version={version})" for table, version in cut.items()
+        f"{variable(table)} = pl.scan_delta({folders[table]!r}, version={version})"
+        for table, version in versions.items()
     )
     duck = tuple(
         f"{variable(table)} = DeltaTable({folders[table]!r}, version={version}).to_pyarrow_table()"
-        for table, version in cut.items()
+        for table, version in versions.items()
     )
-    first = variable(next(iter(cut))) if cut else "table"
+    first = variable(next(iter(versions), "table"))
     return (
         Recipe("Spark", spark),
         Recipe("Polars", ("import polars as pl", *polars)),
@@ -48,3 +52,9 @@ def recipes(root: Path, cut: Mapping[TableName, int]) -> tuple[Recipe, ...]:
             ("import duckdb", "from deltalake import DeltaTable", *duck, f'duckdb.sql("FROM {first} LIMIT 10")'),
         ),
     )
+
+
+def state_recipe(root: Path, cut: Cut) -> Recipe:
+    """Return the commands that read each operator's state at the cut; `root` is the warehouse."""
+    where = f"--pipeline {cut.job} --at {cut.checkpoint} --warehouse {shlex.quote(str(root.absolute()))}"
+    return Recipe("Operator state, one row per key", tuple(f"tidemark state {each} {where}" for each in cut.operators))

@@ -37,9 +37,14 @@ def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:
 
 def _kind(record: CheckpointRecord) -> str:
     """A stop's savepoint is a checkpoint too: it is published, and what the next tick begins from."""
-    if record.kind is RowKind.CHECKPOINT and record.pinned:
-        return "savepoint, stopped"
-    return record.kind.value
+    match record.kind:
+        case RowKind.ROLLBACK:
+            what = f"rollback to {record.parent}"
+        case RowKind.CHECKPOINT if record.pinned:
+            what = "savepoint, stopped"
+        case _:
+            what = record.kind.value
+    return f"{what}, abandoned" if record.abandoned else what
 
 
 def _cells(record: CheckpointRecord) -> tuple[str, ...]:

@@ -1,33 +1,37 @@
 """`tidemark cut`: each table's Delta version at a checkpoint, and how to read them all as one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.paths import ROOT
-from jobs.cli.reading_lines import Recipe, recipes
+from jobs.cli.reading_lines import Recipe, recipes, state_recipe
+from jobs.reading import Cut
+from jobs.reading.moments import shown
 
 
-def render_cut(job: str, checkpoint: CheckpointId, root: Path, cut: Mapping[TableName, int]) -> RenderableType:
+def render_cut(cut: Cut, root: Path) -> RenderableType:
     """Return the versions of one consistent cut and the lines that read it; output tables first, states behind."""
-    ordered = dict(sorted(cut.items(), key=lambda entry: (entry[0].startswith(ROOT), entry[0])))
-    heading = Text.assemble(("cut ", "bold"), (str(checkpoint), "bold"), f" of {job}: every table as of one moment")
-    return Group(heading, _versions(ordered), *_recipes(recipes(root, ordered)))
+    published = shown(round(cut.published_at.timestamp() * 1000))
+    heading = Text.assemble(
+        (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published by {published}"
+    )
+    found = [*recipes(root, cut), *([state_recipe(root, cut)] if cut.operators else [])]
+    return Group(heading, _versions(cut), *_recipes(found))
 
 
-def _versions(cut: Mapping[TableName, int]) -> Grid:
+def _versions(cut: Cut) -> Grid:
     grid = Grid("table", "Delta version")
     grid.columns[1].justify = "right"
-    for table, version in cut.items():
-        grid.add_row(table, str(version))
+    states = (name for name in cut.versions if name not in cut.tables)
+    for table in (*cut.tables, *states):
+        grid.add_row(table, str(cut.version(table)))
     return grid
 
 
-def _recipes(found: tuple[Recipe, ...]) -> Iterator[RenderableType]:
+def _recipes(found: list[Recipe]) -> Iterator[RenderableType]:
     for recipe in found:
         yield Text(f"\n{recipe.engine}", style="bold")
         for line in recipe.lines:

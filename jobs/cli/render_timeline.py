@@ -15,6 +15,7 @@ from checkpointing.identifiers import EdgeId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord, VertexStatistics
 from jobs.cli.quantities import count, moment, plural, seconds, size
 from jobs.cli.render_checkpoints import state_files
+from jobs.sources.position_form import written
 
 _WIDTH: Final = 30
 """Columns of the drawn time line."""
@@ -197,6 +198,8 @@ def describe_position(position: str | None) -> str:
         return position
     if not isinstance(found, dict):
         return str(found)
+    if written(position) != position:
+        return written(position)
     parts = (f"{name} {_value(value)}" for name, value in found.items() if name != "format")
     return ", ".join(parts)
 

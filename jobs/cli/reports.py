@@ -1,4 +1,4 @@
-"""The commands that only read: `explain`, `checkpoints list`, `checkpoints show`, `cut`."""
+"""The commands that only read: `explain`, `checkpoints list`, `checkpoints show`."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from checkpointing.identifiers import InvalidNameError, JobName, job_name
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.observation import observe_history
 from jobs.cli.render_checkpoints import render_checkpoints
-from jobs.cli.render_cut import render_cut
 from jobs.cli.render_timeline import render_timeline
 from jobs.settings import InvalidSettingsError, Layer, folder
 
@@ -28,15 +27,6 @@ def show_checkpoint(pipeline: str, checkpoint: int | None, given: Layer, out: Co
         out.print(render_timeline(record, None, {}))
     else:
         out.print(render_timeline(record, published.at_ms, published.versions))
-
-
-def show_cut(pipeline: str, checkpoint: int | None, given: Layer, out: Console) -> None:
-    """Show how to read all tables as of one checkpoint, the newest for None."""
-    root = warehouse_folder(given)
-    history = observe_history(root, job_named(pipeline))
-    record = history.record(checkpoint)
-    cut = history.cut(record.checkpoint).versions
-    out.print(render_cut(history.job, record.checkpoint, root, cut), soft_wrap=True)
 
 
 def job_named(pipeline: str) -> JobName:

@@ -1,5 +1,6 @@
 """Finding a pipeline: by the name of one that comes with Tidemark, or as `module:attribute`."""
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,26 +15,36 @@ OWN: Final = {
 """The pipelines that come with Tidemark, by name."""
 
 
+PipelineReference = str | Pipeline | Callable[[Path], Pipeline]
+"""A pipeline, a function of the data folder that returns one, or the name of either (see `find_pipeline`)."""
+
+
 class UnknownPipelineError(LookupError):
     """A reference that leads to no pipeline: names it, what exists, and how to write one."""
 
 
-def find_pipeline(reference: str, data: Path) -> Pipeline:
+def find_pipeline(reference: PipelineReference, data: Path) -> Pipeline:
     """Return the pipeline of that name, or the one that `module:attribute` is or builds over the input under `data`.
 
-    The attribute is a Pipeline or a function of the data folder that returns one. The module is imported,
-    no other pipeline's is. Raises UnknownPipelineError, and whatever the module or the function raises.
+    The attribute, or what stands in the place of a name, is a Pipeline or a function of the data folder that
+    returns one. The module is imported, no other pipeline's is. Raises UnknownPipelineError, and whatever the
+    module or the function raises.
     """
+    if not isinstance(reference, str):
+        return _built(reference, f"{getattr(reference, '__name__', type(reference).__name__)!r}", "it", data)
     module, colon, attribute = OWN.get(reference, reference).partition(":")
     if not colon:
         raise UnknownPipelineError(
             f"there is no pipeline {reference!r}, only {', '.join(sorted(OWN))}; write your own as module:attribute"
         )
-    found = _attribute(reference, module, attribute)
+    return _built(_attribute(reference, module, attribute), repr(reference), attribute, data)
+
+
+def _built(found: object, name: str, attribute: str, data: Path) -> Pipeline:
     built: object = found(data) if callable(found) else found
     if not isinstance(built, Pipeline):
         raise UnknownPipelineError(
-            f"pipeline {reference!r}: {attribute} must be a Pipeline or a function of the data folder returning one, "
+            f"pipeline {name}: {attribute} must be a Pipeline or a function of the data folder returning one, "
             f"but gave a {type(built).__name__}"
         )
     return built

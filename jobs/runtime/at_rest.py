@@ -3,7 +3,7 @@
 Each claims the job as a tick would, so that no tick begins meanwhile, appends its row, and releases.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, assert_never
 from uuid import uuid4
@@ -19,7 +19,7 @@ from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
 from jobs.runtime.holding import Hold
 from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
-from jobs.stores.checkpoints import Appended, Refused, Unknown
+from jobs.stores.checkpoints import NO_MARKS, Appended, Refused, Unknown
 from jobs.stores.holders import this_process
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
@@ -54,13 +54,22 @@ def no_checkpoint_yet(job: JobName) -> SavepointRefusedError:
     )
 
 
-def append_row(stores: JobStores, row: Row, at_version: int) -> int:
-    """Append a row behind that version and return its own; raise ClaimUnsettledError if it may not be in."""
-    result = stores.append(row, at_version)
+def append_row(
+    stores: JobStores,
+    row: Row,
+    at_version: int,
+    disposed: Iterable[CheckpointId] = (),
+    marks: Mapping[CheckpointId, bool] = NO_MARKS,
+) -> int:
+    """Append a row behind that version and return its own; raise ClaimUnsettledError if it may not be in.
+
+    The same commit drops the `disposed` rows, and marks others as on the line or off it.
+    """
+    result = stores.append(row, at_version, disposed=disposed, marks=marks)
     for _ in range(_TRIES):
         if not isinstance(result, Unknown):
             break
-        result = stores.append(row, at_version)
+        result = stores.append(row, at_version, disposed=disposed, marks=marks)
     match result:
         case Appended():
             return result.version

@@ -53,6 +53,7 @@ ENSURE_TABLES: Final = "EnsureTables"
 ROLL_FORWARD: Final = "RollForward"
 ROLL_FORWARD_CUT: Final = "RollForwardCut"
 DISCARD_LEFTOVERS: Final = "DiscardLeftovers"
+CLEANUP: Final = "Cleanup"
 RELEASE: Final = "Release"
 LOG_COMMIT: Final = "LogCommit"
 
@@ -90,6 +91,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *(f"{PublishTable.__name__}:{table}" for table in tables),
         *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted)),
         *(f"{LOG_COMMIT}:{log}" for log in ("checkpoints", "cuts", "tables")),
+        CLEANUP,
         RELEASE,
     ]
     return tuple(f"{side}:{step}" for step in steps for side in ("before", "after"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from checkpointing.commit.leftovers import Referenced
-from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.planner import JobPlan
@@ -19,7 +19,7 @@ from jobs.runtime.failures import ClaimUnsettledError, TablesAheadError
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.recovering import roll_forward
 from jobs.runtime.tables_ahead import must_not_be_ahead
-from jobs.stores.leftovers import delete_leftovers
+from jobs.stores.leftovers import delete_leftovers, own_folders
 from jobs.stores.warehouse import Warehouse
 
 DROP_CUTS: Final = "DropCuts"
@@ -78,15 +78,7 @@ def _drop_files(warehouse: Warehouse, kept: tuple[CheckpointRecord, ...], curren
     """Delete what vertices staged for themselves and no row names; return how many files that were."""
     named: frozenset[str] = frozenset().union(*(files_of(record) for record in kept))
     by = Referenced(newest=None, pinned=named)
-    return len(delete_leftovers(warehouse, _own_folders(warehouse), current=current, by=by))
-
-
-def _own_folders(warehouse: Warehouse) -> Iterator[TableName]:
-    """Yield every folder of state and of channels, those of vertices too that the pipeline no longer has."""
-    for root in (warehouse.paths.states, warehouse.paths.channels):
-        folder = warehouse.path(root)
-        if folder.is_dir():
-            yield from (TableName(f"{root}/{each.name}") for each in sorted(folder.iterdir()) if each.is_dir())
+    return len(delete_leftovers(warehouse, own_folders(warehouse), current=current, by=by))
 
 
 def _may_begin(stores: JobStores, plan: JobPlan, newest: CheckpointRecord | None) -> bool:

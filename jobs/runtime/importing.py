@@ -136,6 +136,7 @@ def _imported(record: CheckpointRecord, claimed: Claimed) -> CheckpointRecord:
         update={
             "kind": RowKind.CHECKPOINT,
             "pinned": False,
+            "abandoned": False,
             "checkpoint": claimed.claim.first_id,
             "generation": claimed.claim.generation,
             "nonce": uuid4().hex,

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.runtime.boundaries import Boundary, log_hook
-from jobs.stores.checkpoints import AppendResult, CheckpointStore
+from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, DamagedRow
 from jobs.stores.cuts import Cut, CutStore
 from jobs.stores.observe import observe
 from jobs.stores.output_tables import OutputTables
@@ -36,13 +37,18 @@ class _TableLocks:
 class JobStores:
     """The stores of one job, to be called from any thread."""
 
-    def __init__(self, warehouse: Warehouse, boundary: Boundary) -> None:
-        """Open `checkpoints` and `cuts`, creating them on the job's first tick."""
+    def __init__(self, warehouse: Warehouse, boundary: Boundary, *, beyond_damage: bool = False) -> None:
+        """Open `checkpoints` and `cuts`, creating them on the job's first tick.
+
+        With `beyond_damage` rows that cannot be read are passed over; see `CheckpointStore`.
+        """
         self.warehouse = warehouse
         self._rows = threading.Lock()
         self._recorded = threading.Lock()
         self._locks = _TableLocks()
-        self._checkpoints = CheckpointStore(warehouse, hook=log_hook(boundary, "checkpoints"))
+        self._checkpoints = CheckpointStore(
+            warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage
+        )
         self._cuts = CutStore(warehouse, hook=log_hook(boundary, "cuts"))
         self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
         self._outputs = OutputTables(warehouse, self._logs)
@@ -52,16 +58,24 @@ class JobStores:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
         return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
 
+    @property
+    def damaged(self) -> tuple[DamagedRow, ...]:
+        """The rows that the last look passed over."""
+        return self._checkpoints.damaged
+
     def append(
         self,
         row: Row,
         at_version: int,
         subsumed: Iterable[CheckpointId] = (),
         disposed: Iterable[CheckpointId] = (),
+        marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> AppendResult:
         """Append a row; see `CheckpointStore.append`."""
         with self._rows:
-            return self._checkpoints.append(row, at_version, frozenset(subsumed), disposed=frozenset(disposed))
+            return self._checkpoints.append(
+                row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
+            )
 
     def ensure(self, tables: Iterable[Table], schemas: Mapping[TableName, pa.Schema]) -> None:
         """Create or complete the output tables; raises TableMismatchError."""
@@ -89,10 +103,16 @@ class JobStores:
             self._cuts.record(checkpoint, versions, retained)
 
     def drop_cuts(self) -> None:
-        """Drop the cuts of checkpoints whose rows are gone; raises CutsNotRecordedError."""
-        retained = self._retained()
+        """Drop the cuts of checkpoints whose rows are gone and that none builds on; raises CutsNotRecordedError."""
+        with self._rows:
+            _, rows = self._checkpoints.observe()
         with self._recorded:
-            self._cuts.keep_only(retained)
+            self._cuts.keep_only(readable_cuts(rows, self._cuts.recorded()))
+
+    def recorded_cuts(self) -> dict[CheckpointId, Cut]:
+        """Return every recorded cut."""
+        with self._recorded:
+            return {checkpoint: self._cuts.read(checkpoint) or {} for checkpoint in self._cuts.recorded()}
 
     def read_cut(self, checkpoint: CheckpointId) -> Cut | None:
         """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
@@ -120,5 +140,5 @@ class JobStores:
         with self._rows:
             _, rows = self._checkpoints.observe()
         records = [row for row in rows if isinstance(row, CheckpointRecord)]
-        parents = {row.parent for row in records if row.kind is RowKind.SAVEPOINT}  # its tables are this cut's
+        parents = {row.parent for row in records if not row.commits}  # its tables are this cut's
         return {row.checkpoint for row in records} | parents

@@ -3,6 +3,7 @@
 Recovery is the normal path: every tick comes through here, and a crash in here is met by the next one.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checkpointing.commit.leftovers import referenced
@@ -32,7 +33,14 @@ def roll_forward(stores: JobStores, graph: JobGraph, record: CheckpointRecord, b
 
     Raises RollForwardError naming the table that forbids it, and CutsNotRecordedError.
     """
-    versions = _parent_versions(stores, graph, record)
+    return roll_forward_tables(stores, [table.name for table in graph.tables()], record, boundary)
+
+
+def roll_forward_tables(
+    stores: JobStores, tables: Iterable[TableName], record: CheckpointRecord, boundary: Boundary
+) -> RolledForward:
+    """As `roll_forward`, for a job of which only the tables' names are known."""
+    versions = _parent_versions(stores, tables, record)
     notes: list[str] = []
     for publication in publications(record):
         with around(boundary, f"{ROLL_FORWARD}:{publication.table}"):
@@ -64,8 +72,8 @@ def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, .
     return tuple(dict.fromkeys([*tables, *states, *channels]))
 
 
-def _parent_versions(stores: JobStores, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, int]:
+def _parent_versions(stores: JobStores, tables: Iterable[TableName], record: CheckpointRecord) -> dict[TableName, int]:
     """Every table's version at the parent cut: what the cut of this row says of tables that it does not touch."""
     parent = stores.read_cut(record.parent) or {}
     touched = {table.table: table.parent_version for table in record.tables}
-    return {table.name: parent.get(table.name, touched.get(table.name, 0)) for table in graph.tables()}
+    return {table: parent.get(table, touched.get(table, 0)) for table in tables}

@@ -31,10 +31,11 @@ from jobs.planner import JobPlan
 from jobs.runtime import claiming
 from jobs.runtime.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boundary_from_environment
 from jobs.runtime.claiming import Claimed
+from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
 from jobs.runtime.driver import Clock, Driver, Inbox
 from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine, SparkEngine
-from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TablesAheadError
+from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TickRefusedError
 from jobs.runtime.holding import Hold
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.job_stores import JobStores
@@ -44,10 +45,12 @@ from jobs.runtime.notices import Notices
 from jobs.runtime.recovering import discard_leftovers, roll_forward
 from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.restarting import Restarts
+from jobs.runtime.restore_damage import must_be_sound, observe_sound
 from jobs.runtime.session import SparkConfig
 from jobs.runtime.state_migration import plan_with_migrations
 from jobs.runtime.tables_ahead import must_not_be_ahead
 from jobs.runtime.trace import TraceWriter, drop_old_traces
+from jobs.settings import DEFAULT_READER_GRACE_MS
 from jobs.sources.port import SourceError
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
@@ -68,7 +71,8 @@ class RuntimeSettings:
     """How a tick runs, whatever the pipeline. `warehouse` must be reachable by all processes of the job.
 
     `dagster_run` names the Dagster run that this tick is; `run_ended` says of another tick's whether it
-    has ended (None: unknown). `clock` gives ms since the epoch.
+    has ended (None: unknown). `reader_grace_ms` is how long unneeded files stay; None: this tick deletes none.
+    `clock` gives ms since the epoch.
     """
 
     warehouse: Path
@@ -78,6 +82,7 @@ class RuntimeSettings:
     spark: SparkConfig = field(default_factory=SparkConfig)
     dagster_run: str | None = None
     run_ended: Callable[[str], bool | None] | None = None
+    reader_grace_ms: int | None = DEFAULT_READER_GRACE_MS
     lease_ms: int = LEASE_MS
     drain_ms: int = DRAIN_MS
     clock: Callable[[], int] = system_clock_ms
@@ -117,9 +122,10 @@ def run_tick(
     instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere. A job that fails
     restarts as the plan's configuration says; the limits hold for all attempts together.
 
-    Raises, having changed nothing: JobHeldError, ClaimUnsettledError and TablesAheadError; CutDoesNotFitError for a
-    pipeline that the newest checkpoint cannot be restored into; SourceError and InvalidPipelineError if splits cannot
-    be listed; what the codec raises for rows of another version. Raises DoorFailedError for a bug of the protocol.
+    Raises, having changed nothing: JobHeldError, ClaimUnsettledError and TablesAheadError; DamagedCheckpointError if
+    what it would begin from is not whole; CutDoesNotFitError for a pipeline that the newest checkpoint cannot be
+    restored into; SourceError and InvalidPipelineError if splits cannot be listed; what the codec raises for rows of
+    another version. Raises DoorFailedError for a bug of the protocol.
     """
     inbox = inbox or Inbox()
     with ExitStack() as stack:
@@ -163,7 +169,7 @@ class _Tick:
                     end = self._attempt(claimed, engine)
                 except JobHeldError as held:
                     end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(held))
-                except (ClaimUnsettledError, TablesAheadError, SourceError, InvalidPipelineError) as error:
+                except (TickRefusedError, SourceError, InvalidPipelineError) as error:
                     end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, str(error))
             return self._report(claimed, last)
         finally:
@@ -191,11 +197,12 @@ class _Tick:
         take_over = self._settings.take_over or generation is not None
         self._stores = JobStores(self._warehouse, self._boundary)
         for _ in range(claiming.TRIES):
-            seen = self._stores.observe(self._settings.run_ended)
+            seen = observe_sound(self._stores, self._settings.run_ended)
             newest = claiming.newest_generation(seen)
             take_over = take_over and generation in (None, newest)
             generation = newest
             decision = claiming.decide(seen, self._plan.job, take_over=take_over)
+            must_be_sound(self._warehouse, decision)
             self._plan = self._fitting(decision.restore)
             must_not_be_ahead(self._stores, self._plan.graph, decision.restore)
             claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
@@ -222,7 +229,17 @@ class _Tick:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error))
         except (CutsNotRecordedError, OSError) as error:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error))
-        return self._drive(claimed, hold, engine, inbox)
+        end = self._drive(claimed, hold, engine, inbox)
+        self._clean_up(claimed, end)
+        return end
+
+    def _clean_up(self, claimed: Claimed, end: EndTick) -> None:
+        """Delete what nobody needs any more, while the job is still held and nobody waits for this tick to end."""
+        grace_ms = self._settings.reader_grace_ms
+        if grace_ms is None or end.outcome is TickOutcome.FAILED or self._inbox.stop_requested:
+            return
+        if self._narrator.count or is_cleanup_due(self._warehouse, grace_ms):
+            clean_up_after_tick(self._stores, claimed.claim.generation, grace_ms, self._boundary)
 
     def _recover(self, claimed: Claimed) -> None:
         graph, newest = self._plan.graph, claimed.plan.restore

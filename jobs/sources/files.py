@@ -47,6 +47,11 @@ class FileSource:
         self._root = root.absolute()
         self._schema = schema
 
+    @property
+    def root(self) -> Path:
+        """The folder whose folders are the splits, absolute."""
+        return self._root
+
     def schema(self) -> StructType:
         """Return the columns of the files."""
         return self._schema

@@ -7,6 +7,7 @@ never needs Spark; reading builds a lazy DataFrame with nothing but what Spark C
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +57,16 @@ class Source(Protocol):
         Its columns are `read_schema(self)`. The slices are this source's own, at least one, and
         disjoint. Raises SourceError if what a slice describes is no longer what was polled.
         """
+        ...
+
+
+@runtime_checkable
+class LiesInFolder(Protocol):
+    """What a source of Parquet files may tell besides: where they lie, for people who look at it."""
+
+    @property
+    def root(self) -> Path:
+        """The folder of the files, absolute."""
         ...
 
 

@@ -10,8 +10,9 @@ Appended means durable: the row's file is synced before the commit and the log e
 cut may still take staged files that their writers did not sync; their `crc32` shows it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,15 +20,26 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.codec import decode, encode, kind_of
+from checkpointing.metadata.codec import UnreadableRowError, decode, encode, kind_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
 from jobs.stores import maintenance
-from jobs.stores.delta_log import DeltaLog, FaultHook, LogEntry, active_paths, entries_after, no_fault, remove
+from jobs.stores.delta_log import (
+    DeltaLog,
+    FaultHook,
+    LogEntry,
+    active_paths,
+    entries_after,
+    newest_entries,
+    no_fault,
+    remove,
+)
 from jobs.stores.row_files import RowFiles
 from jobs.stores.warehouse import Warehouse
 
 GENERATIONS_KEPT: Final = 20
 """Claims and releases of this many generations stay readable: the history of who held the job."""
+
+NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
 SCHEMA: Final = pa.schema(
     [
@@ -75,15 +87,35 @@ class Unknown:
 AppendResult = Appended | Refused | Unknown
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedRow:
+    """A row, or a file of rows, that cannot be read: `name` says which, `checkpoint` if it can be told."""
+
+    name: str
+    checkpoint: CheckpointId | None
+    why: str
+
+    def __str__(self) -> str:
+        """Return the damage as a message names it."""
+        return f"{self.name} cannot be read ({self.why})"
+
+
 class CheckpointStore:
     """The `checkpoints` table of one job."""
 
-    def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
-        """Open the table, creating it if this is the job's first tick."""
+    def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault, beyond_damage: bool = False) -> None:
+        """Open the table, creating it if this is the job's first tick.
+
+        With `beyond_damage` cuts that cannot be read are passed over, and leave with the next cut that is appended;
+        what the fence needs must be readable.
+        """
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.path(warehouse.paths.checkpoints), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA)
+        self._beyond_damage = beyond_damage
         self._decoded: dict[str, Row] = {}
+        self._damaged: dict[str, DamagedRow] = {}
+        """By nonce, or by path for a whole file."""
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
@@ -94,6 +126,18 @@ class CheckpointStore:
         table = self._log.current()
         return table.version(), self._rows(table)
 
+    def observe_at(self, version: int) -> tuple[Row, ...]:
+        """Return the rows that the table had at one of its last `maintenance.EVERY_VERSIONS` versions, newest first.
+
+        For readers who met a row before it was subsumed. Raises what delta-rs raises for a version that is gone.
+        """
+        return self._rows(DeltaTable(str(self._log.folder), version=version))
+
+    @property
+    def damaged(self) -> tuple[DamagedRow, ...]:
+        """What the last look passed over."""
+        return tuple(self._damaged.values())
+
     def append(
         self,
         row: Row,
@@ -101,16 +145,19 @@ class CheckpointStore:
         subsumed: Collection[CheckpointId] = (),
         *,
         disposed: Collection[CheckpointId] = (),
+        marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> AppendResult:
         """Append the row if the table is at `at_version`; the same commit drops the subsumed checkpoints.
 
-        Savepoints are never subsumed; the same commit drops those that their owner has `disposed` of. Asking
-        again after Unknown is safe: a nonce that is in is found.
+        Savepoints are never subsumed; the same commit drops what its owner has `disposed` of, and a rollback
+        abandoned, and marks those rows that it leaves or puts back on the line. Asking again after Unknown is
+        safe: a nonce that is in is found.
         """
+        changes = _Changes(row, frozenset(subsumed), frozenset(disposed), marks)
         try:
             table = self._log.current()
             if table.version() == at_version:
-                self._commit(table, row, subsumed, disposed)
+                self._commit(table, changes)
                 self._log.sync(at_version + 1)
                 return Appended(at_version + 1)
             met = f"`checkpoints` is at version {table.version()}, not {at_version}"
@@ -123,25 +170,23 @@ class CheckpointStore:
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
-    def _commit(
-        self, table: DeltaTable, row: Row, subsumed: Collection[CheckpointId], disposed: Collection[CheckpointId]
-    ) -> None:
+    def _commit(self, table: DeltaTable, changes: "_Changes") -> None:
         at_ms = self._warehouse.now_ms()
-        version = table.version() + 1
+        row, version = changes.row, table.version() + 1
         survivors: list[dict[str, Any]] = []
         actions: list[Any] = []
-        for path, entries in self._files.read(active_paths(table)).items():
-            kept = [
-                entry
-                for entry in entries
-                if entry["checkpoint"] not in disposed and not _is_subsumed(entry, row, subsumed)
-            ]
-            if len(kept) < len(entries):
+        found, unreadable = self._entries(table)
+        leaves = self._damaged if isinstance(row, CheckpointRecord) else {}
+        for path, entries in found.items():
+            sound = [entry for entry in entries if entry["nonce"] not in leaves]
+            kept = list(changes.apply(sound, self._warehouse.writer))
+            if kept != list(entries):
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)
+        actions += [remove(path, at_ms) for path in unreadable if path in leaves]
         fresh = _entry(row, version, at_ms, self._warehouse.writer)
         actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms))
-        self._log.commit(table, actions, says={"row": kind_of(row).value, "nonce": row.nonce})
+        self._log.commit(table, actions, says=_says(row))
 
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:
@@ -151,8 +196,8 @@ class CheckpointStore:
             if mine is not None:
                 self._log.sync(mine.version)
                 return Appended(mine.version)
-            rows = self._files.read(active_paths(table)).values()
-            there = next((entry for file in rows for entry in file if entry["nonce"] == row.nonce), None)
+            rows, _ = self._entries(table)
+            there = next((entry for file in rows.values() for entry in file if entry["nonce"] == row.nonce), None)
             if there is not None:
                 return Appended(there["version"])
             taken = next((entry for entry in after if entry.version == at_version + 1), None)
@@ -168,16 +213,54 @@ class CheckpointStore:
             return f"another append of this generation, {taken}"
         return f"{claim.holder}, generation {claim.generation}"
 
+    def _entries(self, table: DeltaTable) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
+        """Return the entries by file, and what is wrong with files that cannot be read; raise UnreadableRowError."""
+        found, unreadable = self._files.read_sound(active_paths(table))
+        if unreadable and not self._beyond_damage:
+            path, why = next(iter(unreadable.items()))
+            raise UnreadableRowError(str(self._damaged_file(path, why)))
+        return found, unreadable
+
     def _rows(self, table: DeltaTable) -> tuple[Row, ...]:
-        entries = [entry for file in self._files.read(active_paths(table)).values() for entry in file]
+        found, unreadable = self._entries(table)
+        entries = [entry for file in found.values() for entry in file]
         entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
-        self._decoded = {
-            entry["nonce"]: self._decoded[entry["nonce"]]
-            if entry["nonce"] in self._decoded
-            else decode(entry["payload"])
-            for entry in entries
-        }
-        return tuple(self._decoded[entry["nonce"]] for entry in entries)
+        self._damaged = {path: self._damaged_file(path, why) for path, why in unreadable.items()}
+        decoded = ((entry["payload"], self._decode(entry)) for entry in entries)
+        self._decoded = {payload: row for payload, row in decoded if row is not None}
+        rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
+        if unreadable:
+            self._must_know_the_fence(table, rows)
+        return rows
+
+    def _decode(self, entry: dict[str, Any]) -> Row | None:
+        """Return an entry's row; None for one that is passed over."""
+        try:
+            return self._decoded.get(entry["payload"]) or decode(entry["payload"])
+        except UnreadableRowError as error:
+            if not self._beyond_damage or entry["kind"] in _OF_THE_FENCE:
+                raise
+            named = f"the row of {entry['kind']} {entry['checkpoint']}"
+            self._damaged[entry["nonce"]] = DamagedRow(named, entry["checkpoint"], str(error))
+            return None
+
+    def _damaged_file(self, path: str, why: str) -> DamagedRow:
+        return DamagedRow(f"file {path} in {self._log.folder}", None, why)
+
+    def _must_know_the_fence(self, table: DeltaTable, rows: tuple[Row, ...]) -> None:
+        """Raise UnreadableRowError if a newer claim than those that can be read may lie in a damaged file."""
+        newest, claim = next(newest_entries(table)), newest_claim(rows)
+        if claim is None or (newest.ours or {}).get("generation") != claim.generation:
+            lost = next(iter(self._damaged.values()))
+            raise UnreadableRowError(f"{lost}, and who held the job last is not known without it: restore the file")
+
+
+def _says(row: Row) -> dict[str, object]:
+    """Return what the log says of a row, so that it is known even where the row cannot be read."""
+    return {"row": kind_of(row).value, "nonce": row.nonce, "generation": row.generation}
+
+
+_OF_THE_FENCE: Final = frozenset({RowKind.CLAIM.value, RowKind.RELEASE.value})
 
 
 def _entry(row: Row, version: int, at_ms: int, writer: str) -> dict[str, Any]:
@@ -192,9 +275,37 @@ def _entry(row: Row, version: int, at_ms: int, writer: str) -> dict[str, Any]:
     }
 
 
-def _is_subsumed(entry: dict[str, Any], row: Row, subsumed: Collection[CheckpointId]) -> bool:
-    if entry["kind"] == RowKind.CHECKPOINT.value:
-        return entry["checkpoint"] in subsumed
-    if entry["kind"] in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        return isinstance(row, Claim) and entry["generation"] <= row.generation - GENERATIONS_KEPT
-    return False
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What one append does to the rows that are there."""
+
+    row: Row
+    subsumed: frozenset[CheckpointId]
+    disposed: frozenset[CheckpointId]
+    marks: Mapping[CheckpointId, bool]
+
+    def apply(self, entries: Iterable[dict[str, Any]], writer: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries that stay, as they stay."""
+        for entry in entries:
+            if entry["checkpoint"] in self.disposed or self._is_subsumed(entry):
+                continue
+            marked = entry["checkpoint"] in self.marks
+            yield _marked(entry, abandoned=self.marks[entry["checkpoint"]], writer=writer) if marked else entry
+
+    def _is_subsumed(self, entry: dict[str, Any]) -> bool:
+        if entry["kind"] in _SUBSUMABLE:
+            return entry["checkpoint"] in self.subsumed
+        if entry["kind"] in _OF_THE_FENCE:
+            return isinstance(self.row, Claim) and entry["generation"] <= self.row.generation - GENERATIONS_KEPT
+        return False
+
+
+_SUBSUMABLE: Final = frozenset({RowKind.CHECKPOINT.value, RowKind.ROLLBACK.value, RowKind.RESET.value})
+
+
+def _marked(entry: dict[str, Any], *, abandoned: bool, writer: str) -> dict[str, Any]:
+    """Return a checkpoint's entry saying whether it is on the line; as it is if it says so already."""
+    record = decode(entry["payload"])
+    if not isinstance(record, CheckpointRecord) or record.abandoned is abandoned:
+        return entry
+    return entry | {"payload": encode(record.model_copy(update={"abandoned": abandoned}), writer=writer)}

@@ -1,6 +1,7 @@
 """The Delta table `cuts`: which version of each table belongs to checkpoint n, so that all can be read as one (K1)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,6 +27,15 @@ SCHEMA: Final = pa.schema(
 
 Cut = dict[TableName, int]
 """Table -> Delta version."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCut:
+    """A cut and when it was recorded, the publication of its last table being complete; ms since the epoch."""
+
+    checkpoint: CheckpointId
+    published_at_ms: int
+    versions: Mapping[TableName, int]
 
 
 class CutsNotRecordedError(RuntimeError):
@@ -89,6 +99,15 @@ class CutStore:
     def read(self, checkpoint: CheckpointId) -> Cut | None:
         """Return the version of each table at that checkpoint, or None if its cut is not recorded."""
         return self._cuts(self._log.current()).get(checkpoint)
+
+    def entries(self) -> dict[CheckpointId, RecordedCut]:
+        """Return all recorded cuts with their times, of one version of the table."""
+        table = self._log.current()
+        at_ms: dict[CheckpointId, int] = {}
+        for rows in self._files.read(active_paths(table)).values():
+            for row in rows:
+                at_ms[row["checkpoint"]] = max(row["published_at_ms"], at_ms.get(row["checkpoint"], 0))
+        return {each: RecordedCut(each, at_ms[each], cut) for each, cut in self._cuts(table).items()}
 
     def recorded(self) -> frozenset[CheckpointId]:
         """Return the checkpoints whose cut is recorded."""

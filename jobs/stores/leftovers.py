@@ -29,6 +29,14 @@ def delete_leftovers(
     return found
 
 
+def own_folders(warehouse: Warehouse) -> Iterator[TableName]:
+    """Yield every folder of state and of channels, those of vertices too that the pipeline no longer has."""
+    for root in (warehouse.paths.states, warehouse.paths.channels):
+        folder = warehouse.path(root)
+        if folder.is_dir():
+            yield from (TableName(f"{root}/{each.name}") for each in sorted(folder.iterdir()) if each.is_dir())
+
+
 def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by: Referenced) -> Iterator[str]:
     for folder in _folders(warehouse.path(warehouse.paths.staged_root(table))):
         generation = parse_generation(folder.name)

@@ -11,6 +11,7 @@ row file written before it can never be committed any more.
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,24 @@ GRACE_S: Final = 3_600
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint.*\.parquet|crc)")
+_ENTRY = re.compile(r"(\d{20})\.json")
 _TEMPORARY = re.compile(r"(_commit_.*\.tmp|\d{20}\.json#.*|.*\.tmp)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLength:
+    """A log's entries, and how many of them are read to open the table: those since the last Delta log checkpoint."""
+
+    entries: int
+    since_checkpoint: int
+
+
+def log_length(folder: Path) -> LogLength:
+    """Return how long a table's log is. Raises OSError if there is none."""
+    names = (_ENTRY.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
+    versions = [int(found[1]) for found in names if found]
+    last = max(_log_checkpoints(folder), default=-1)
+    return LogLength(len(versions), sum(version > last for version in versions))
 
 
 def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:

@@ -4,7 +4,8 @@ The table's log itself says which checkpoint it shows: `txn(job/table) = n` is i
 files of n. So whoever publishes n, however often and after whichever crash, first reads that number; a
 lost reply is nothing but one more turn of the loop. Foreign commits in between are met at each turn:
 an append table goes on behind them; an upsert or state table is set to exactly its files again, which
-undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note names it.
+undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note names it. What a rollback takes out of an append table
+are files of ours alone (`TableRecord.removes`); if somebody has merged them with others, it stops by name.
 """
 
 from base64 import b64decode
@@ -25,6 +26,7 @@ from jobs.stores import maintenance
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.delta_log import Action, DeltaLog, LogEntry, active_paths, add, file_size, newest_entries, remove
 from jobs.stores.files import replace
+from jobs.stores.lost_files import lost_files, marked, merged
 from jobs.stores.output_tables import columns_of
 from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
@@ -123,7 +125,8 @@ class Publisher:
         active = set(active_paths(table))
         match publication.mode:
             case TableMode.APPEND:
-                return self._adds(request, publication.adds, active), ""
+                adds = self._adds(request, publication.adds, active)
+                return [*self._takes_out(table, request, active), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
                 adds = self._adds(request, publication.files, active)
                 return [*self._removes(table, request, active), *adds], self._healed(table)
@@ -153,6 +156,23 @@ class Publisher:
             )
         now_ms = self._warehouse.now_ms()
         return [remove(path, now_ms) for path in gone]
+
+    def _takes_out(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
+        """Return the removes of a rollback; a file that never came into the log need not leave it."""
+        wanted = {_inside(request.table, file) for file in request.publication.removes}
+        if not wanted:
+            return []
+        folder = self._tables.log(request.table).folder
+        gone = wanted - active
+        lost = lost_files(table, folder, _newest_of_ours(table)) if gone else {}
+        if gone & lost.keys():
+            by = lost[min(gone & lost.keys())].by
+            raise _CannotPublishError(f"table {request.table}: {merged(by, str(folder))}")
+        vectors = paths_with_deletion_vectors(table).intersection(wanted)
+        if vectors:
+            raise _CannotPublishError(f"table {request.table}: {marked(vectors, str(folder))}")
+        now_ms = self._warehouse.now_ms()
+        return [remove(path, now_ms) for path in sorted(wanted & active)]
 
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
         path = self._warehouse.path(file.path)
@@ -206,6 +226,10 @@ def _inside(table: TableName, file: FileHandle) -> str:
     if path is None:
         raise _CannotPublishError(f"table {table}: file {file.path} does not lie in the table's folder")
     return path
+
+
+def _newest_of_ours(table: DeltaTable) -> int:
+    return next((entry.version for entry in newest_entries(table) if entry.ours is not None), 0)
 
 
 def _foreign_since_ours(table: DeltaTable) -> list[LogEntry]:

@@ -42,6 +42,18 @@ class RowFiles:
         self._read = {path: self._read[path] if path in self._read else self._load(path) for path in paths}
         return self._read
 
+    def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
+        """Return what `read` returns of the files that can be read, and of the others what is wrong with them."""
+        found: dict[str, tuple[dict[str, Any], ...]] = {}
+        unreadable: dict[str, str] = {}
+        for path in paths:
+            try:
+                found[path] = self._read[path] if path in self._read else self._load(path)
+            except (OSError, pa.ArrowException) as error:
+                unreadable[path] = f"{type(error).__name__}: {error}"
+        self._read = found
+        return found, unreadable
+
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
         table = pq.read_table(self._folder / path, columns=self._schema.names)
         return tuple(table.to_pylist())

@@ -121,7 +121,8 @@ def _copy(original: _Original, beside: Path, told: Told) -> CopyManifest:
     write_durable(beside / _MAKER, this_process().model_dump_json().encode())
     files = copy_files(warehouse.root, beside, named_files(whole).values(), told=told)
     copy = Warehouse(beside, warehouse.paths, now_ms=warehouse.now_ms, writer=warehouse.writer)
-    record = checked_record(whole, files).model_copy(update={"kind": RowKind.CHECKPOINT, "pinned": True})
+    alone = {"kind": RowKind.CHECKPOINT, "pinned": True, "abandoned": False}
+    record = checked_record(whole, files).model_copy(update=alone)
     versions = _publish(original, copy, record)
     _append_rows(copy, original.rows, record)
     CutStore(copy).record(record.checkpoint, versions.items())

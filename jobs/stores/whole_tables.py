@@ -33,7 +33,7 @@ class TableNotCopyableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
+class Base:
     """Where append tables begin: the newest published cut, and the rows since, oldest first."""
 
     cut: Mapping[TableName, int]
@@ -48,8 +48,8 @@ def whole_record(
     Reads logs only. Raises TableNotCopyableError naming a table with deletion vectors, of another layout or
     with files elsewhere, and a row of which the parent's cut is gone.
     """
-    base = _base(record, records, cuts)
-    keyed = dict(_keyed_tables(record, warehouse.paths.job))
+    base = base_of(record, records, cuts)
+    keyed = dict(keyed_tables(record, warehouse.paths.job))
     modes = {table.table: table.mode for row in records.values() for table in row.tables}
     known = {file.path: file for row in records.values() for table in row.tables for file in table.adds}
     names = dict.fromkeys([*base.cut, *(table.table for row in base.rows for table in row.tables)])
@@ -88,24 +88,25 @@ def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> 
         ) from error
 
 
-def _base(record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]) -> _Base:
+def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]) -> Base:
+    """Return what a row's append tables are told from; raise TableNotCopyableError if its parent's cut is gone."""
     rows: list[CheckpointRecord] = []
     at = record
     while at.checkpoint not in cuts:
         rows.append(at)
         if at.parent == NO_CHECKPOINT or at.parent in cuts:
-            return _Base(cuts.get(at.parent, {}), tuple(reversed(rows)))
+            return Base(cuts.get(at.parent, {}), tuple(reversed(rows)))
         if at.parent not in records:
             raise TableNotCopyableError(
                 f"{record.kind.value} {record.checkpoint} builds on checkpoint {at.parent}, of which neither the "
                 "row nor the cut is there any more: take a new savepoint"
             )
         at = records[at.parent]
-    return _Base(cuts[at.checkpoint], tuple(reversed(rows)))
+    return Base(cuts[at.checkpoint], tuple(reversed(rows)))
 
 
-def _keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
-    """Yield the upsert and state tables that the snapshots name, in order of their vertices."""
+def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
+    """Yield, whole, the upsert and state tables that the snapshots name, in order of their vertices."""
     for vertex in record.vertices:
         upserts: dict[TableName, dict[str, FileHandle]] = {}
         for snapshot in vertex.subtasks:
@@ -125,7 +126,7 @@ def _keyed_table(name: TableName, mode: TableMode, files: Mapping[str, FileHandl
 
 
 def _appended(
-    warehouse: Warehouse, name: TableName, base: _Base, known: Mapping[str, FileHandle]
+    warehouse: Warehouse, name: TableName, base: Base, known: Mapping[str, FileHandle]
 ) -> tuple[FileHandle, ...]:
     found: dict[str, FileHandle] = {}
     if name in base.cut:

@@ -11,11 +11,13 @@ from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.main import execute
 from jobs.cli.observation import newest_restorable, observe_history
 from jobs.cli.reading_lines import recipes, variable
+from jobs.reading import Cuts
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 
 SILVER = TableName("silver/flights")
+GOLD = TableName("gold/delays_by_route")
 STATE = TableName("_tidemark/flights/state/joined")
 JOB = JobName("flights")
 
@@ -23,10 +25,18 @@ JOB = JobName("flights")
 @pytest.fixture
 def tables(tmp_path):
     """Two tables of three versions each, a row more in each; return their warehouse."""
-    for table in (SILVER, STATE):
+    for table in (SILVER, GOLD):
         for number in range(3):
             write_deltalake(str(tmp_path / table), pa.table({"number": [number]}), mode="append")
     return tmp_path
+
+
+def cut_of(root):
+    """Return a cut of both tables and a state, as the reports get it."""
+    store = CutStore(Warehouse(root, ProtocolPaths(JOB)))
+    store.record(CheckpointId(6), [(SILVER, 0), (GOLD, 2), (STATE, 5)])
+    CheckpointStore(Warehouse(root, ProtocolPaths(JOB)))
+    return Cuts(root, JOB).latest()
 
 
 @pytest.fixture
@@ -53,10 +63,10 @@ def job(tmp_path, record):
 @pytest.mark.parametrize("engine", ["Polars", "DuckDB"])
 def test_the_lines_read_each_table_at_its_version(tables, engine):
     """Version 0 has one row, version 2 has three, whichever engine reads."""
-    recipe = next(each for each in recipes(tables, {SILVER: 0, STATE: 2}) if each.engine == engine)
+    recipe = next(each for each in recipes(tables, cut_of(tables)) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
-    read = [names[variable(table)] for table in (SILVER, STATE)]
+    read = [names[variable(table)] for table in (SILVER, GOLD)]
     rows = [each.collect().height if engine == "Polars" else each.num_rows for each in read]
     assert [1, 3] == rows
 
@@ -64,10 +74,10 @@ def test_the_lines_read_each_table_at_its_version(tables, engine):
 @pytest.mark.spark
 def test_sparks_lines_read_each_table_at_its_version(tables, spark):
     """The same lines for a session that has Delta."""
-    recipe = next(each for each in recipes(tables, {SILVER: 0, STATE: 2}) if each.engine == "Spark")
+    recipe = next(each for each in recipes(tables, cut_of(tables)) if each.engine == "Spark")
     names = {"spark": spark}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
-    assert [1, 3] == [names[variable(table)].count() for table in (SILVER, STATE)]
+    assert [1, 3] == [names[variable(table)].count() for table in (SILVER, GOLD)]
 
 
 def test_a_history_is_what_the_stores_hold(job):
@@ -100,6 +110,8 @@ def test_the_pipelines_name_may_be_left_out(job, capsys):
 
 
 def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
-    """The newest row is committed only."""
-    assert ExitCode.FAILED == execute(["cut", "--warehouse", str(job.root)])
+    """The newest row is committed only: the newest cut is the one before, and the row's own is not there yet."""
+    assert ExitCode.DONE == execute(["cut", "--warehouse", str(job.root)])
+    assert "cut 6 of flights" in capsys.readouterr().out
+    assert ExitCode.FAILED == execute(["cut", "7", "--warehouse", str(job.root)])
     assert "'tidemark run flights' rolls it forward" in capsys.readouterr().err

@@ -8,7 +8,8 @@ import pytest
 from checkpointing.channel_items import Alignment, StagedSegment
 from checkpointing.graph import TableMode, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, SplitId, TableName, VertexId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, SplitId, TableName, VertexId, job_name
+from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import ChannelState
 from jobs.cli.flights_report import Accounting, Route
 from jobs.cli.progress import CheckpointLine
@@ -20,6 +21,9 @@ from jobs.cli.render_graph import render_graph
 from jobs.cli.render_summary import render_caught_up, render_done, render_lines
 from jobs.cli.render_timeline import describe_position, moments, render_timeline
 from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
+from jobs.reading import Cut, Cuts
+from jobs.stores.cuts import RecordedCut
+from jobs.stores.warehouse import Warehouse
 
 STARTED_MS = 1_700_000_000_000
 """When the recorded checkpoint was triggered."""
@@ -131,17 +135,26 @@ def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
     assert "held by somebody" in text
 
 
+def cut_in(root, versions):
+    """Return a cut of these versions, as it would be found in a warehouse."""
+    recorded = RecordedCut(CheckpointId(7), 1_700_000_000_000, versions)
+    return Cut(Warehouse(root, ProtocolPaths(job_name("flights"))), recorded, None, Cuts(root, "flights"))
+
+
 def test_a_cut_shows_output_tables_before_states(shown):
     """Who wants to read comes for the tables."""
-    cut = {TableName("_tidemark/flights/state/joined"): 3, SILVER: 7}
-    text = shown(render_cut("flights", CheckpointId(7), Path("/w"), cut))
+    text = shown(
+        render_cut(cut_in(Path("/w"), {TableName("_tidemark/flights/state/joined"): 3, SILVER: 7}), Path("/w"))
+    )
     assert text.index("silver/flights") < text.index("_tidemark/flights/state/joined")
+    assert "cut 7 of flights: every table as of one moment, published by 20" in text
+    assert "tidemark state joined --pipeline flights --at 7 --warehouse /w" in text.splitlines()
 
 
 def test_lines_of_a_cut_are_never_wrapped(shown):
     """A line that is copied must be whole."""
     deep = Path("/a") / "/".join(["very"] * 30)
-    text = shown(render_cut("flights", CheckpointId(7), deep, {SILVER: 7}), width=40)
+    text = shown(render_cut(cut_in(deep, {SILVER: 7}), deep), width=40)
     assert f"silver_flights = pl.scan_delta('{deep}/silver/flights', version=7)" in text.splitlines()
 
 

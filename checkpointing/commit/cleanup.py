@@ -1,0 +1,174 @@
+"""Which files of a job nobody needs any more, and since when: facts in, a decision out (K4, design 6).
+
+Needed is what a row of `checkpoints` names, checkpoint and savepoint alike, and what a table's log shows
+at its newest version or at one of a recorded cut. Of the rest, only files staged by generations before the
+last claim go (the present one may still name its own), and only `grace_ms` after they stopped being needed:
+a reader who began to read a version before must come to its end.
+
+When a file stopped being needed is not written anywhere: its Remove in the log is older than the end of a
+retained cut that shows it. So every clean-up notes what it saw (`Look`); a file has been unneeded at least
+since the first look that found it so. A file that no log ever showed has no readers: its age is enough.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord, Row
+
+LOOKS_PER_GRACE = 24
+"""Looks closer to each other than this part of the grace are noted as one: of 24 h an hour, so much is a file late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A file was active in its table from version `first` until the one before `until`, removed at `removed_ms`."""
+
+    first: int
+    until: int
+    removed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that is there. `generation` staged it; None: somebody else wrote it, and our table's log has removed it.
+
+    `shown` are its times in the log that are over; empty if the log never showed it. Times in ms since the epoch.
+    """
+
+    path: str
+    table: TableName
+    generation: Generation | None
+    bytes: int
+    modified_ms: int
+    shown: tuple[Shown, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """A table's newest version, and its versions in the recorded cuts."""
+
+    newest: int
+    cuts: frozenset[int] = field(default=frozenset())
+
+    def needs(self, file: FoundFile) -> bool:
+        """Return whether a recorded cut shows the file, or the newest version may."""
+        return any(
+            shown.until > self.newest or any(shown.first <= version < shown.until for version in self.cuts)
+            for shown in file.shown
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a clean-up saw of all tables at `at_ms`: whoever begins to read later reads one of these, or a newer."""
+
+    at_ms: int
+    tables: Mapping[TableName, TableSeen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupFacts:
+    """What was observed: the files first, then the rows, the cuts and the tables' logs.
+
+    `current` is the last claim, `others_hold` whether it is somebody else's who is at work. `active` are the paths
+    that a log shows at its newest version or at a recorded cut; `looks` those of earlier clean-ups.
+    """
+
+    current: Generation
+    others_hold: bool
+    now_ms: int
+    grace_ms: int
+    rows: tuple[Row, ...]
+    found: tuple[FoundFile, ...]
+    active: frozenset[str]
+    looks: tuple[Look, ...] = ()
+
+
+class Reason(Enum):
+    """Why a file is needed no more."""
+
+    REMOVED = "removed from the table, and in no retained cut"
+    UNNAMED = "staged, and named by no checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """A file that nobody needs, why, and since when (ms since the epoch)."""
+
+    file: FoundFile
+    reason: Reason
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupDecision:
+    """What may be deleted now, and what is needed no more but waits for the readers' grace; the oldest first."""
+
+    delete: tuple[Unneeded, ...] = ()
+    waiting: tuple[Unneeded, ...] = ()
+
+
+def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
+    """Return what nobody needs any more.
+
+    Nothing is judged while somebody else holds a job without any checkpoint: a restore from elsewhere copies its
+    files, which older generations of that other place have staged, before it appends the row that names them.
+    """
+    records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
+    if facts.others_hold and not records:
+        return CleanupDecision()
+    needed = facts.active.union(*(files_of(record) for record in records))
+    unneeded = sorted(
+        (_judged(file, facts) for file in facts.found if _is_past(file, facts.current) and file.path not in needed),
+        key=lambda each: (each.since_ms, each.file.path),
+    )
+    return CleanupDecision(
+        delete=tuple(each for each in unneeded if facts.now_ms - each.since_ms >= facts.grace_ms),
+        waiting=tuple(each for each in unneeded if facts.now_ms - each.since_ms < facts.grace_ms),
+    )
+
+
+def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
+    """Return which of the recorded cuts stay: those of rows that are there, and those that such rows build on.
+
+    A plain savepoint's tables are its parent's. A committed row that is not published yet is rolled forward from its
+    parent's cut, which is what readers read until then, though that row may be subsumed already.
+    """
+    records = [row for row in rows if isinstance(row, CheckpointRecord)]
+    parents = {row.parent for row in records if not row.commits or row.checkpoint not in recorded}
+    return frozenset(recorded).intersection({row.checkpoint for row in records} | parents)
+
+
+def noted(looks: Iterable[Look], now: Look, grace_ms: int) -> tuple[Look, ...]:
+    """Return the looks to keep after this one, oldest first: those within the grace, and the newest before it.
+
+    An older look finds nothing unneeded that a newer one does not, so one before the grace is enough.
+    """
+    earlier = sorted((look for look in looks if look.at_ms <= now.at_ms), key=lambda look: look.at_ms)
+    past = [look for look in earlier if now.at_ms - look.at_ms >= grace_ms]
+    young = [look for look in earlier if now.at_ms - look.at_ms < grace_ms]
+    kept = (*past[-1:], *young)
+    if len(kept) > 1 and now.at_ms - kept[-2].at_ms < grace_ms // LOOKS_PER_GRACE:
+        kept = kept[:-1]
+    return (*kept, now)
+
+
+def is_due(looks: Iterable[Look], now_ms: int, grace_ms: int) -> bool:
+    """Return whether the last look is so old that another one is worth its while, though nothing has happened."""
+    return now_ms - max((look.at_ms for look in looks), default=now_ms - grace_ms) >= grace_ms // LOOKS_PER_GRACE
+
+
+def _is_past(file: FoundFile, current: Generation) -> bool:
+    """Whether the file is none that the present generation may still name."""
+    return bool(file.shown) if file.generation is None else file.generation < current
+
+
+def _judged(file: FoundFile, facts: CleanupFacts) -> Unneeded:
+    if not file.shown:
+        return Unneeded(file, Reason.UNNAMED, file.modified_ms)
+    seen = (look.at_ms for look in facts.looks if file.table in look.tables and not look.tables[file.table].needs(file))
+    removed_ms = max(shown.removed_ms for shown in file.shown)
+    return Unneeded(file, Reason.REMOVED, max(removed_ms, min(seen, default=facts.now_ms)))

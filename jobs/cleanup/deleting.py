@@ -1,0 +1,49 @@
+"""Carrying out what a clean-up decided: file by file, so that one which is interrupted is just run again."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from checkpointing.commit.cleanup import Unneeded
+from checkpointing.identifiers import Generation
+from checkpointing.metadata.paths import parse_generation
+from jobs.cleanup.tables import JobTable
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What is gone, and what of it could not be deleted, each with the reason."""
+
+    files: tuple[Unneeded, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes that are gone."""
+        return sum(each.file.bytes for each in self.files)
+
+
+def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Deleted:
+    """Delete these files; one that cannot be deleted stops none of the others."""
+    gone: list[Unneeded] = []
+    failed: list[str] = []
+    for each in unneeded:
+        try:
+            warehouse.path(each.file.path).unlink(missing_ok=True)
+        except OSError as error:
+            failed.append(f"{each.file.path}: {error.strerror or error}")
+        else:
+            gone.append(each)
+    return Deleted(tuple(gone), tuple(failed))
+
+
+def drop_empty_folders(warehouse: Warehouse, tables: Iterable[JobTable], current: Generation) -> None:
+    """Take away the folders of older generations in which nothing is left."""
+    for table in tables:
+        root = warehouse.path(warehouse.paths.staged_root(table.name))
+        for folder in root.iterdir() if root.is_dir() else ():
+            generation = parse_generation(folder.name)
+            if generation is not None and generation < current:
+                with suppress(OSError):  # not empty, or gone already
+                    folder.rmdir()

@@ -1,0 +1,169 @@
+"""What a clean-up must know: first the files that are there, then the rows, the cuts and what the logs show.
+
+In this order, so that what a row or a log comes to name meanwhile is seen. A table that cannot be read, at
+its newest version or at a recorded cut, is left alone as a whole and said so.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from checkpointing.commit.cleanup import CleanupFacts, FoundFile, Look, TableSeen, readable_cuts
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
+from jobs.cleanup.looks import read_looks
+from jobs.cleanup.table_history import TableHistory, read_history
+from jobs.cleanup.tables import JobTable, job_tables
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import Cut
+from jobs.stores.delta_log import active_paths
+from jobs.stores.savepoint_copy import recorded_cuts
+from jobs.stores.warehouse import Warehouse
+
+_UNFINISHED: Final = re.compile(r"\..+\.tmp")
+"""What a writer that died left beside the file that it meant to write."""
+
+_ELSEWHERE: Final = re.compile(r"/|[a-z][a-z0-9+.-]*:")
+"""How a path begins that does not lie in the table's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The facts, what was seen of the tables for the sake of later ones, and why a table was left alone."""
+
+    facts: CleanupFacts
+    look: Look
+    tables: tuple[JobTable, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A table as its log shows it: its versions, the paths that are needed there, and what it removed."""
+
+    seen: TableSeen
+    active: frozenset[str]
+    history: TableHistory
+
+
+def gather(warehouse: Warehouse, current: Generation, grace_ms: int, *, others_hold: bool) -> Gathered:
+    """Return what a clean-up of a job that has run must know; `current` is the last claim, as the caller sees it.
+
+    Without others a clean-up first drops the cuts that nobody can ask for any more: what they show is not needed.
+    Changes nothing. Raises what the codec raises for rows that cannot be read.
+    """
+    store = CheckpointStore(warehouse)
+    tables = job_tables(warehouse, store.observe()[1])
+    staged = {table.name: tuple(_staged(warehouse, table.name)) for table in tables}
+    _, rows = store.observe()
+    cuts = recorded_cuts(warehouse)
+    kept = cuts.keys() if others_hold else readable_cuts(rows, cuts.keys())
+    read, notes = _read_tables(warehouse, tables, [cuts[checkpoint] for checkpoint in kept])
+    now_ms = warehouse.now_ms()
+    found = [
+        file
+        for table in tables
+        if table.name in read or table.is_channel(warehouse.paths)
+        for file in _found(warehouse, table, staged[table.name], read.get(table.name))
+    ]
+    facts = CleanupFacts(
+        current=current,
+        others_hold=others_hold,
+        now_ms=now_ms,
+        grace_ms=grace_ms,
+        rows=rows,
+        found=tuple(found),
+        active=frozenset().union(*(each.active for each in read.values())),
+        looks=read_looks(warehouse),
+    )
+    look = Look(now_ms, {table: each.seen for table, each in read.items()})
+    return Gathered(facts, look, tables, notes)
+
+
+def _read_tables(
+    warehouse: Warehouse, tables: tuple[JobTable, ...], cuts: Collection[Cut]
+) -> tuple[dict[TableName, _Read], tuple[str, ...]]:
+    read: dict[TableName, _Read] = {}
+    notes: list[str] = []
+    for table in tables:
+        name = table.name
+        if table.is_channel(warehouse.paths):
+            continue
+        try:
+            read[name] = _read(warehouse, name, frozenset(cut[name] for cut in cuts if name in cut))
+        except Exception as error:  # noqa: BLE001 - whatever it is: what it needs cannot be told, so it is left alone
+            notes.append(f"table {name} is left alone: its log cannot be read ({type(error).__name__}: {error})")
+    return read, tuple(notes)
+
+
+def _read(warehouse: Warehouse, name: TableName, cuts: frozenset[int]) -> _Read:
+    folder = warehouse.path(name)
+    history = read_history(folder)
+    table = DeltaTable(str(folder))
+    newest = table.version()
+    active = set(_named(table, name))
+    for version in sorted(cuts - {newest}, reverse=True):
+        table.load_as_version(version)
+        active.update(_named(table, name))
+    return _Read(TableSeen(newest, cuts), frozenset(active), history)
+
+
+def _named(table: DeltaTable, name: TableName) -> Iterator[str]:
+    """Yield the active paths, warehouse-relative, as they are and as a URL means them."""
+    for path in active_paths(table):
+        yield f"{name}/{path}"
+        yield f"{name}/{unquote(path)}"
+
+
+def _staged(warehouse: Warehouse, table: TableName) -> Iterator[FoundFile]:
+    """Yield what generations staged for a table, and what their writers left unfinished; nobody else's files."""
+    root = warehouse.path(warehouse.paths.staged_root(table))
+    for folder in _entries(root):
+        generation = parse_generation(folder.name)
+        if generation is None or not folder.is_dir(follow_symlinks=False):
+            continue
+        for entry in _entries(Path(folder.path)):
+            if parse_staged_name(entry.name) is not None or _UNFINISHED.fullmatch(entry.name):
+                path = f"{warehouse.paths.staged_folder(table, generation)}/{entry.name}"
+                yield from _as_found(Path(entry.path), path, table, generation)
+
+
+def _found(
+    warehouse: Warehouse, table: JobTable, staged: tuple[FoundFile, ...], read: _Read | None
+) -> Iterator[FoundFile]:
+    """Yield what was staged with its times in the log, and what the log removed of others' files."""
+    if read is None:
+        yield from staged
+        return
+    inside = len(table.name) + 1
+    for file in staged:
+        shown = read.history.shown(file.path[inside:])
+        yield FoundFile(file.path, file.table, file.generation, file.bytes, file.modified_ms, shown)
+    for path, shown in read.history.removed.items() if table.ours else ():
+        if path.startswith(f"{STAGED}/") or ".." in path.split("/") or _ELSEWHERE.match(path):
+            continue
+        for file in _as_found(warehouse.path(table.name) / path, f"{table.name}/{path}", table.name, None):
+            yield FoundFile(file.path, file.table, None, file.bytes, file.modified_ms, shown)
+
+
+def _as_found(real: Path, path: str, table: TableName, generation: Generation | None) -> Iterator[FoundFile]:
+    """Yield the file, unless somebody has just deleted it."""
+    try:
+        status = os.stat(real, follow_symlinks=False)  # noqa: PTH116 - one system call
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    yield FoundFile(path, table, generation, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

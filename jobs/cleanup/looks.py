@@ -1,0 +1,57 @@
+"""What clean-ups saw, noted in one small file of the job: without it all that tables removed would wait once more."""
+
+from typing import Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from checkpointing.commit.cleanup import Look, TableSeen, noted
+from checkpointing.identifiers import TableName
+from jobs.stores.files import replace
+from jobs.stores.warehouse import Warehouse
+
+
+class _Persisted(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _TableFile(_Persisted):
+    newest: int
+    cuts: tuple[int, ...]
+
+
+class _LookFile(_Persisted):
+    at_ms: int
+    tables: dict[str, _TableFile]
+
+    def look(self) -> Look:
+        seen = {TableName(name): TableSeen(each.newest, frozenset(each.cuts)) for name, each in self.tables.items()}
+        return Look(self.at_ms, seen)
+
+
+class _LooksFile(_Persisted):
+    format: Literal[1] = 1
+    looks: tuple[_LookFile, ...] = ()
+
+
+def read_looks(warehouse: Warehouse) -> tuple[Look, ...]:
+    """Return the looks of earlier clean-ups; none if the file is not there or cannot be read, which only delays."""
+    try:
+        content = warehouse.path(warehouse.paths.cleanup_looks).read_bytes()
+        return tuple(look.look() for look in _LooksFile.model_validate_json(content).looks)
+    except (OSError, ValidationError):
+        return ()
+
+
+def note_look(warehouse: Warehouse, earlier: tuple[Look, ...], now: Look, grace_ms: int) -> None:
+    """Note a look. Two clean-ups at a time may lose one, which only delays."""
+    kept = tuple(_persisted(look) for look in noted(earlier, now, grace_ms))
+    content = _LooksFile(looks=kept).model_dump_json(indent=1)
+    replace(warehouse.path(warehouse.paths.cleanup_looks), content.encode(), unique=str(uuid4()))
+
+
+def _persisted(look: Look) -> _LookFile:
+    tables = {
+        str(table): _TableFile(newest=seen.newest, cuts=tuple(sorted(seen.cuts))) for table, seen in look.tables.items()
+    }
+    return _LookFile(at_ms=look.at_ms, tables=tables)

@@ -1,0 +1,71 @@
+"""Which folders a job stages files in: its output tables, its operators' states, and what its vertices hand on.
+
+Found without the pipeline: a clean-up must also meet what an older version of it wrote.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import InvalidNameError, TableName, table_name
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.stores.output_tables import JOB_PROPERTY
+from jobs.stores.savepoint_copy import recorded_cuts
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobTable:
+    """A folder of the job's. `ours`: this job made the table, so all that its log has removed is its to delete."""
+
+    name: TableName
+    ours: bool
+
+    def is_channel(self, paths: ProtocolPaths) -> bool:
+        """Whether it only hands rows on: every other folder has a log, without which nothing in it can be judged."""
+        return self.name.startswith(f"{paths.channels}/")
+
+
+def job_tables(warehouse: Warehouse, rows: Iterable[Row]) -> tuple[JobTable, ...]:
+    """Return the job's folders in order of their names; a table of another job in the warehouse is none of them."""
+    named = {table for cut in recorded_cuts(warehouse).values() for table in cut}
+    named |= {table.table for row in rows if isinstance(row, CheckpointRecord) for table in row.tables}
+    found = {JobTable(name, ours=True) for name in _made_by(warehouse)} | set(_own(warehouse))
+    known = {table.name for table in found}
+    there = {JobTable(name, ours=False) for name in named - known if warehouse.path(name).is_dir()}
+    return tuple(sorted(found | there))
+
+
+def _own(warehouse: Warehouse) -> Iterator[JobTable]:
+    for root in (warehouse.paths.states, warehouse.paths.channels):
+        yield from (JobTable(TableName(f"{root}/{each.name}"), ours=True) for each in _folders(warehouse.path(root)))
+
+
+def _made_by(warehouse: Warehouse) -> Iterator[TableName]:
+    """Yield the output tables whose own property says that this job made them."""
+    for schema in _folders(warehouse.root):
+        for folder in _folders(schema):
+            name = _named(f"{schema.name}/{folder.name}")
+            if name is not None and (folder / "_delta_log").is_dir() and _owner(folder) == str(warehouse.paths.job):
+                yield name
+
+
+def _named(text: str) -> TableName | None:
+    try:
+        return table_name(text)
+    except InvalidNameError:
+        return None
+
+
+def _owner(folder: Path) -> str | None:
+    try:
+        return DeltaTable(str(folder)).metadata().configuration.get(JOB_PROPERTY)
+    except Exception:  # noqa: BLE001 - a table that cannot be read is nobody's; if a row names it, it is met again
+        return None
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []

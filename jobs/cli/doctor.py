@@ -1,0 +1,85 @@
+"""`tidemark doctor`: one page for a person, one JSON document for a machine, an exit code for a script."""
+
+import json
+from enum import IntEnum
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.quantities import plural
+from jobs.cli.reports import job_named
+from jobs.doctor.examination import Examination, examine
+from jobs.settings import InvalidSettingsError, Layer, resolve
+from jobs.stores.warehouse import Warehouse
+
+
+class Verdict(IntEnum):
+    """What the shell gets from `tidemark doctor`; the numbers are those of `ExitCode`."""
+
+    HEALTHY = ExitCode.DONE
+    FINDINGS = ExitCode.FAILED
+    COULD_NOT_LOOK = ExitCode.USAGE
+
+
+def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: bool) -> ExitCode:
+    """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it could not be looked at."""
+    try:
+        settings = resolve({}, given)
+    except InvalidSettingsError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error
+    warehouse = Warehouse(settings.warehouse, ProtocolPaths(job_named(pipeline)))
+    found = examine(warehouse, settings.reader_grace_ms, verify=verify)
+    if as_json:
+        out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
+    else:
+        out.print(render_examination(found), soft_wrap=True)
+    return ExitCode(verdict(found))
+
+
+def verdict(found: Examination) -> Verdict:
+    """Return what a script learns."""
+    if not found.looked:
+        return Verdict.COULD_NOT_LOOK
+    return Verdict.FINDINGS if found.findings else Verdict.HEALTHY
+
+
+def render_examination(found: Examination) -> RenderableType:
+    """Return the page: what was seen, then each finding with what mends it."""
+    page = Table.grid(padding=(0, 2))
+    for section in found.sections:
+        page.add_row(Text(section.name, style="bold"), "", "")
+        for name, value in section.seen:
+            page.add_row("", name, Text(value))
+    parts: list[RenderableType] = [page, _verdict(found)]
+    for number, finding in enumerate(found.findings, start=1):
+        parts.append(Text(f"{number}. {finding.what}"))
+        parts.append(Text(f"   mend: {finding.mend}", style="bold"))
+    return Group(*parts)
+
+
+def _verdict(found: Examination) -> Text:
+    where = f"{found.job} in {found.warehouse}"
+    match verdict(found):
+        case Verdict.HEALTHY:
+            return Text(f"{where} is healthy", style="bold green")
+        case Verdict.FINDINGS:
+            return Text(f"{where}: {plural(len(found.findings), 'finding')}", style="bold yellow")
+        case Verdict.COULD_NOT_LOOK:
+            return Text(f"{where} could not be looked at", style="bold red")
+
+
+def _document(found: Examination) -> dict[str, object]:
+    return {
+        "job": str(found.job),
+        "warehouse": found.warehouse,
+        "verdict": verdict(found).name.lower(),
+        "sections": {section.name: dict(section.seen) for section in found.sections},
+        "findings": [
+            {"section": section.name, "what": finding.what, "mend": finding.mend}
+            for section in found.sections
+            for finding in section.findings
+        ],
+    }

@@ -1,0 +1,90 @@
+"""What going back would do, as a user reads it before he does it: tables, positions, and what is left behind."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.quantities import count, plural
+from jobs.runtime.rollback_plan import RollbackPlan, SplitBack
+from jobs.sources.position_form import written
+from jobs.stores.rollback_tables import TableBack
+
+
+def render_rollback(plan: RollbackPlan) -> RenderableType:
+    """Return the plan of a rollback that has not been done."""
+    stands = named(plan.newest) if plan.newest is not None else "its start"
+    heading = Text.assemble(
+        ("rollback plan ", "bold"),
+        (str(plan.job), "bold"),
+        f": from {stands} back to {named(plan.target)}, under a new id; nothing was changed",
+    )
+    return Group(heading, _tables(plan.tables), splits_grid(plan.splits), *_left_behind(plan))
+
+
+def named(row: CheckpointRecord) -> str:
+    """Return a row as a sentence names it."""
+    return f"{row.kind.value} {row.checkpoint}"
+
+
+def _tables(tables: tuple[TableBack, ...]) -> Grid:
+    grid = Grid("table", "mode", "Delta version", "shows again", "files out", "rows out", "files in", "rows in")
+    for column in (2, 4, 5, 6, 7):
+        grid.columns[column].justify = "right"
+    for table in tables:
+        amounts = (*_amounts(table.removes), *_amounts(table.adds))
+        grid.add_row(table.record.table, table.record.mode.value, str(table.version), _content(table), *amounts)
+    return grid
+
+
+def _content(table: TableBack) -> str:
+    if not table.adds and not table.removes:
+        return "what it shows"
+    if table.to_version is None:
+        return "what the savepoint held"
+    return f"version {table.to_version}"
+
+
+def _amounts(files: tuple[FileHandle, ...]) -> tuple[str, str]:
+    return count(len(files)), count(sum(file.rows for file in files))
+
+
+def splits_grid(splits: tuple[SplitBack, ...]) -> Grid:
+    """Return where each split stands, where it goes, and the rows between."""
+    grid = Grid("source", "split", "stands after", "goes on after", "rows read again")
+    grid.columns[4].justify = "right"
+    for split in splits:
+        grid.add_row(split.source, split.split, written(split.now), written(split.then), _between(split.rows))
+    return grid
+
+
+def _between(rows: int | None) -> str:
+    if rows is None:
+        return "unknown"
+    return count(rows) if rows >= 0 else f"{count(-rows)} skipped"
+
+
+def _left_behind(plan: RollbackPlan) -> Iterator[Text]:
+    rows = [split.rows for split in plan.splits if split.rows is not None]
+    if rows:
+        yield Text(f"{count(sum(rows))} rows will be read again")
+    if plan.pending is not None:
+        yield Text(f"{named(plan.pending)} is committed and not published yet: that is done first")
+    if plan.turn.dropped:
+        yield Text(f"abandoned, and gone with the rollback: {_ids(plan.turn.dropped)}")
+    if plan.turn.abandoned:
+        what = plural(len(plan.turn.abandoned), "savepoint")
+        yield Text(f"abandoned, and kept until disposed of: {what} ({_ids(plan.turn.abandoned)})")
+    if plan.turn.adopted:
+        yield Text(f"on the line again: {_ids(plan.turn.adopted)}")
+    for row in plan.damaged:
+        yield Text(f"damaged, and gone with the rollback: {row}", style="yellow")
+    yield Text(f"to be able to come back, take a savepoint first: tidemark savepoint {plan.job}", style="dim")
+
+
+def _ids(checkpoints: Iterable[CheckpointId]) -> str:
+    return ", ".join(str(each) for each in checkpoints)

@@ -1,0 +1,70 @@
+"""`tidemark reset`: one source of a job at rest goes to another position; or what that would do."""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.explain import prepared
+from jobs.cli.quantities import count
+from jobs.cli.render_rollback import named, splits_grid
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.resetting import Reset, ResetPlan, preview_reset, reset
+from jobs.settings import Layer
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class ResetAsked:
+    """What was typed."""
+
+    pipeline: str
+    source: str
+    to: str
+    split: str | None
+    dry_run: bool
+
+
+def reset_source(asked: ResetAsked, given: Layer, out: Console) -> ExitCode:
+    """Move a source, or show what that would do, with a clear word on what is counted again or never."""
+    started = prepared(asked.pipeline, given)
+    job = started.plan.job
+    warehouse = Warehouse(started.settings.warehouse.absolute(), ProtocolPaths(job))
+    wanted = Reset(asked.source, asked.to, asked.split)
+    if asked.dry_run:
+        plan = preview_reset(warehouse, started.plan.sources, wanted)
+        heading = f": {asked.source} from where {named(plan.newest)} stands; nothing was changed"
+        out.print(Text.assemble(("reset plan ", "bold"), (str(job), "bold"), heading), soft_wrap=True)
+    else:
+        try:
+            plan, row = reset(warehouse, started.plan.sources, wanted)
+        except JobHeldError as held:
+            raise CommandError(
+                f"{held.holder} holds {job} (generation {held.generation}), and a source is reset at rest: "
+                f"'tidemark stop {asked.pipeline} --suspend' ends its tick in order; nothing was changed",
+                ExitCode.HELD,
+            ) from held
+        out.print(Text.assemble((str(job), "bold"), f" goes on from {named(row)}: {asked.source} is at {asked.to}"))
+    out.print(splits_grid(plan.splits))
+    for line in _consequences(plan):
+        out.print(line, soft_wrap=True)
+    return ExitCode.DONE
+
+
+def _consequences(plan: ResetPlan) -> tuple[Text, ...]:
+    """Say what moving a source without its tables means; the two may both happen, in two splits."""
+    if not plan.splits:
+        return (Text("every split stands there already"),)
+    known = [split.rows for split in plan.splits if split.rows is not None]
+    again, left_out = sum(rows for rows in known if rows > 0), -sum(rows for rows in known if rows < 0)
+    lines = []
+    if again or len(known) < len(plan.splits):
+        lines.append(
+            f"{count(again)} rows will be read AGAIN: tables and state stay as they are, so they will be counted twice"
+        )
+    if left_out:
+        lines.append(f"{count(left_out)} rows will be SKIPPED: no table will ever show them")
+    lines.append(f"to take the tables back too: tidemark rollback {plan.job} N")
+    return tuple(Text(line, style="yellow") for line in lines)

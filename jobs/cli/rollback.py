@@ -1,0 +1,62 @@
+"""`tidemark rollback`: a job at rest goes back to an older cut, outputs included; or what that would do."""
+
+from rich.console import Console
+from rich.text import Text
+
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.quantities import count, plural
+from jobs.cli.render_rollback import render_rollback
+from jobs.cli.reports import job_named, warehouse_folder
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.rollback import RolledBack, preview_rollback, roll_back
+from jobs.runtime.rollback_plan import RollbackPlan
+from jobs.settings import Layer
+from jobs.stores.warehouse import Warehouse
+
+
+def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
+    """Take a job back to a checkpoint or savepoint, or show what that would do."""
+    warehouse = Warehouse(warehouse_folder(given), ProtocolPaths(job_named(pipeline)))
+    if checkpoint is None:
+        raise CommandError(
+            f"say how far back: 'tidemark rollback {pipeline} N'; 'tidemark checkpoints list {pipeline}' shows where "
+            "it can go",
+            ExitCode.USAGE,
+        )
+    if dry_run:
+        out.print(render_rollback(preview_rollback(warehouse, checkpoint)), soft_wrap=True)
+        return ExitCode.DONE
+    try:
+        done = roll_back(warehouse, checkpoint)
+    except JobHeldError as held:
+        raise CommandError(
+            f"{held.holder} holds {pipeline} (generation {held.generation}), and a job is rolled back at rest: "
+            f"'tidemark stop {pipeline} --suspend' ends its tick in order; nothing was changed",
+            ExitCode.HELD,
+        ) from held
+    out.print(_done(done), soft_wrap=True)
+    for note in done.notes:
+        out.print(note, soft_wrap=True)
+    out.print(f"go on with: tidemark run {pipeline}", soft_wrap=True)
+    return ExitCode.DONE
+
+
+def _done(done: RolledBack) -> Text:
+    plan, row = done.plan, done.record
+    said = Text.assemble(
+        (str(plan.job), "bold"),
+        f" is back at {plan.target.kind.value} {plan.target.checkpoint}, as {row.kind.value} {row.checkpoint}: ",
+        f"{plural(len(row.tables), 'table')}, {_again(plan)}",
+    )
+    if plan.turn.dropped:
+        said.append(f"; abandoned: {', '.join(str(each) for each in plan.turn.dropped)}")
+    return said
+
+
+def _again(plan: RollbackPlan) -> str:
+    """How much the next tick reads again, as far as the positions tell."""
+    known = [split.rows for split in plan.splits if split.rows is not None]
+    if len(known) < len(plan.splits):
+        return "and the next tick reads again what came after it"
+    return f"and the next tick reads {count(sum(known))} rows again"

@@ -1,0 +1,57 @@
+"""One look at everything: the sections in order, whatever of the job can be looked at, and the verdict."""
+
+from dataclasses import dataclass
+
+from checkpointing.identifiers import JobName
+from jobs.cleanup.tables import job_tables
+from jobs.doctor.file_health import file_section
+from jobs.doctor.findings import Finding, Section, command
+from jobs.doctor.job_health import job_section
+from jobs.doctor.machine_health import machine_section
+from jobs.doctor.table_health import table_section
+from jobs.runtime.job_state import has_run, state_of
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.savepoint_copy import recorded_cuts
+from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found. `looked` is False if the job could not be looked at, for want of one or because of damage."""
+
+    job: JobName
+    warehouse: str
+    looked: bool
+    sections: tuple[Section, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return everything that is not as it should be, in the order of the page."""
+        return tuple(finding for section in self.sections for finding in section.findings)
+
+
+def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> Examination:
+    """Return what a job and its machine are like. Changes nothing, and starts no Spark."""
+    machine = machine_section(warehouse)
+    try:
+        looked, sections = _of_job(warehouse, grace_ms, verify=verify)
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from looking is what it has to say
+        first = (str(error).splitlines() or [""])[0]
+        folder = warehouse.path(warehouse.paths.folder)
+        what = f"the job cannot be looked at ({type(error).__name__}: {first})"
+        looked, sections = False, (Section("job", (), (Finding(what, f"restore {folder} from a backup"),)),)
+    return Examination(warehouse.paths.job, str(warehouse.root), looked, (*sections, machine))
+
+
+def _of_job(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> tuple[bool, tuple[Section, ...]]:
+    if not has_run(warehouse):
+        what = f"{warehouse.paths.job} has never run in {warehouse.root}, so there is nothing to look at yet"
+        mend = f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse"
+        return False, (Section("job", (), (Finding(what, mend),)),)
+    _, rows = CheckpointStore(warehouse).observe()
+    cuts = recorded_cuts(warehouse)
+    return True, (
+        job_section(warehouse, rows, cuts, state_of(warehouse, rows)),
+        table_section(warehouse, job_tables(warehouse, rows), rows),
+        file_section(warehouse, rows, cuts, grace_ms, verify=verify),
+    )

@@ -1,0 +1,126 @@
+"""The files: those that a row or a recorded cut needs must be there and whole, those that nobody needs should go."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkpointing.commit.cleanup import Unneeded
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.files import files_of, handles_of
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.doctor.findings import Finding, Section, command
+from jobs.runtime.cleaning import plan_cleanup
+from jobs.runtime.restore_damage import way_out
+from jobs.stores.cuts import Cut
+from jobs.stores.delta_log import file_size
+from jobs.stores.soundness import damages
+from jobs.stores.warehouse import Warehouse
+
+_KIB: Final = 1024
+_NAMED_AT_MOST: Final = 3
+
+
+def file_section(
+    warehouse: Warehouse,
+    rows: tuple[Row, ...],
+    cuts: Mapping[CheckpointId, Cut],
+    grace_ms: int,
+    *,
+    verify: bool,
+) -> Section:
+    """Return what the files are like; with `verify` every file that a row names is read and its checksum compared."""
+    records = [row for row in rows if isinstance(row, CheckpointRecord)]
+    named = {file.path: file for row in records for file in handles_of(row)}
+    damaged = {found.path: str(found) for found in damages(warehouse.root, named.values(), checksums=verify)}
+    unneeded = plan_cleanup(warehouse, grace_ms).decision
+    how = "by checksum" if verify else "by size; --verify compares checksums"
+    return Section(
+        "files",
+        (
+            (
+                "needed to restore",
+                f"{len(named)}, {_size(sum(file.bytes for file in named.values()))}, looked at {how}",
+            ),
+            ("needed by nobody", _amount(unneeded.delete)),
+            ("kept for readers", _amount(unneeded.waiting)),
+        ),
+        (
+            *_damaged_rows(warehouse, rows, records, damaged),
+            *_hollow_tables(warehouse, cuts, set(named)),
+            *_unneeded(warehouse, unneeded.delete),
+        ),
+    )
+
+
+def _damaged_rows(
+    warehouse: Warehouse, rows: tuple[Row, ...], records: list[CheckpointRecord], damaged: Mapping[str, str]
+) -> Iterator[Finding]:
+    newest = newest_checkpoint(rows)
+    for row in records:
+        found = [damaged[path] for path in sorted(files_of(row)) if path in damaged]
+        if found:
+            what = f"{row.kind.value} {row.checkpoint} is damaged: {_some(found)}"
+            yield Finding(what, way_out(warehouse, besides=row) if row == newest else _older(warehouse, row))
+
+
+def _older(warehouse: Warehouse, row: CheckpointRecord) -> str:
+    if row.is_savepoint:
+        gone = command("savepoint", warehouse, "--dispose", str(row.checkpoint))
+        return f"restore it from a backup, or give the savepoint up: {gone}"
+    takes = f"{command('run', warehouse)}, whose checkpoints take its place"
+    return f"restore it from a backup, or {takes}; no tick begins from it unasked"
+
+
+def _hollow_tables(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut], named: set[str]) -> Iterator[Finding]:
+    """Yield the tables of which a version that a reader may ask for names files that are not there."""
+    versions: dict[TableName, dict[int, CheckpointId]] = {}
+    for checkpoint, cut in sorted(cuts.items()):
+        for table, version in cut.items():
+            versions.setdefault(table, {})[version] = checkpoint
+    for table, wanted in sorted(versions.items()):
+        for version, checkpoint in sorted(wanted.items(), reverse=True):
+            lost = [path for path in _missing(warehouse, table, version) if path not in named]
+            if lost:
+                what = f"table {table} at version {version}, of checkpoint {checkpoint}, lacks {_some(lost)}"
+                yield Finding(what, f"restore them from a backup, or the folder {warehouse.path(table)} as a whole")
+                break
+
+
+def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[str]:
+    folder = warehouse.path(table)
+    try:
+        loaded = DeltaTable(str(folder), version=version)
+    except Exception:  # noqa: BLE001 - the table's own section says so
+        return
+    for action in pa.table(loaded.get_add_actions()).to_pylist():
+        size = file_size(folder / action["path"])
+        if size != action["size_bytes"]:
+            yield f"{table}/{action['path']}"
+
+
+def _unneeded(warehouse: Warehouse, unneeded: tuple[Unneeded, ...]) -> Iterator[Finding]:
+    if unneeded:
+        tables = sorted({str(each.file.table) for each in unneeded})
+        yield Finding(f"{_amount(unneeded)}, needed by nobody: in {_some(tables)}", command("cleanup", warehouse))
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _amount(files: tuple[Unneeded, ...]) -> str:
+    return f"{len(files)} files, {_size(sum(each.file.bytes for each in files))}" if files else "none"
+
+
+def _size(number_bytes: int) -> str:
+    amount, unit = float(number_bytes), 0
+    while amount >= _KIB and unit < len(_UNITS) - 1:
+        amount, unit = amount / _KIB, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{number_bytes} B"
+
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")

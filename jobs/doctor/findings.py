@@ -1,0 +1,32 @@
+"""What an examination says: sections of what it saw, and findings, each with what mends it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jobs.stores.warehouse import Warehouse
+
+_DEFAULT_ROOT: Final = Path("warehouse")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be, and the command or the deed that mends it."""
+
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of the page: what was seen, as pairs of name and value, and what is wrong there."""
+
+    name: str
+    seen: tuple[tuple[str, str], ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def command(verb: str, warehouse: Warehouse, *arguments: str) -> str:
+    """Return the command line that does something to this job in this warehouse."""
+    where = () if warehouse.root == _DEFAULT_ROOT else ("--warehouse", str(warehouse.root))
+    return " ".join(("tidemark", verb, str(warehouse.paths.job), *arguments, *where))

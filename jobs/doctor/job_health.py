@@ -1,0 +1,98 @@
+"""A job's rows: its last cut and how old that is, who holds it, what is not published, what nobody has answered."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, assert_never
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import CheckpointId
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.doctor.findings import Finding, Section, command
+from jobs.runtime.job_state import Activity, JobState
+from jobs.stores.cuts import Cut
+from jobs.stores.holders import is_alive
+from jobs.stores.requests import RequestFolder, Unreadable
+from jobs.stores.warehouse import Warehouse
+
+UNANSWERED_MS: Final = 60_000
+"""A running tick looks for requests four times a second: what it leaves so long, it will not answer."""
+
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+
+
+def job_section(
+    warehouse: Warehouse, rows: tuple[Row, ...], cuts: Mapping[CheckpointId, Cut], state: JobState
+) -> Section:
+    """Return what the rows say of the job."""
+    records = [row for row in rows if isinstance(row, CheckpointRecord)]
+    newest = newest_checkpoint(rows)
+    retained = ", ".join(
+        f"{row.checkpoint} ({row.kind.value})" for row in sorted(records, key=lambda row: row.checkpoint)
+    )
+    seen = (
+        ("last cut", _cut(warehouse, newest)),
+        ("retained", retained or "none"),
+        ("generation", f"{state.generation}: {state.why}"),
+    )
+    findings = (
+        *_of_holder(warehouse, state),
+        *_of_newest(warehouse, newest, cuts, running=state.activity is Activity.RUNNING),
+        *_of_requests(warehouse, running=state.activity is Activity.RUNNING),
+    )
+    return Section("job", seen, findings)
+
+
+def age(ms: int) -> str:
+    """Return how long ago something was, in its largest unit."""
+    whole_s = max(ms, 0) // 1000
+    for unit_s, name in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if whole_s >= unit_s:
+            return f"{whole_s // unit_s} {name} ago"
+    return f"{whole_s} s ago"
+
+
+def _cut(warehouse: Warehouse, newest: CheckpointRecord | None) -> str:
+    if newest is None:
+        return "none"
+    when = age(warehouse.now_ms() - newest.statistics.committed_ms)
+    return f"{newest.kind.value} {newest.checkpoint}, committed {when} by generation {newest.generation}"
+
+
+def _of_holder(warehouse: Warehouse, state: JobState) -> Iterator[Finding]:
+    match state.activity:
+        case Activity.AT_REST if state.holder is not None:
+            what = f"{state.holder} died while it held the job: what it had begun is not cleaned up yet"
+            yield Finding(what, command("run", warehouse))
+        case Activity.SILENT:
+            yield Finding(state.why, f"{command('run', warehouse)} --take-over, if you know that it is gone")
+        case Activity.AT_REST | Activity.RUNNING:
+            return
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _of_newest(
+    warehouse: Warehouse, newest: CheckpointRecord | None, cuts: Mapping[CheckpointId, Cut], *, running: bool
+) -> Iterator[Finding]:
+    if running:
+        return  # it is about to
+    if newest is None:
+        yield Finding("no checkpoint has completed yet", command("run", warehouse))
+    elif newest.checkpoint not in cuts:
+        what = f"{newest.kind.value} {newest.checkpoint} is committed, but its tables are not published yet"
+        yield Finding(what, command("run", warehouse))
+
+
+def _of_requests(warehouse: Warehouse, *, running: bool) -> Iterator[Finding]:
+    folder = warehouse.path(warehouse.paths.requests)
+    for request in RequestFolder(warehouse).waiting():
+        if isinstance(request, Unreadable):
+            file = folder / f"{request.request}.json"
+            yield Finding(f"request {request.request} cannot be read ({request.error})", f"rm {file}")
+            continue
+        waits_ms = warehouse.now_ms() - request.asked_at_ms
+        if waits_ms > UNANSWERED_MS or is_alive(request.asker) is False:
+            what = f"request {request.request} was made {age(waits_ms)} by {request.asker} and never answered"
+            way_out = "make it again" if running else command("run", warehouse)
+            yield Finding(what, f"rm {folder / request.request}.json, and {way_out}")

@@ -1,0 +1,137 @@
+"""The machine and the environment: Java, the pinned versions, the jars, the free space. Nothing of it is started."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Final
+
+from jobs.doctor.findings import Finding, Section, command
+from jobs.runtime.jars import DELTA_COORDINATE, JarsError, delta_jars
+from jobs.stores.warehouse import Warehouse
+
+PINNED: Final = ("pyspark", "delta-spark", "deltalake", "pandas")
+"""The packages whose versions must fit each other."""
+
+JAVA_VERSIONS: Final = (17, 21)
+FREE_BYTES_MIN: Final = 1024**3
+
+_GIB: Final = 1024**3
+_REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(?P<rules>[^;]*)")
+_RULE: Final = re.compile(r"(?P<how>==|>=|<=|<|>|!=)\s*(?P<version>[0-9][0-9.]*)")
+_JAVA: Final = re.compile(r'version "(\d+)([^"]*)"')
+_MAKE_ENV: Final = "make env"
+
+
+def machine_section(warehouse: Warehouse) -> Section:
+    """Return what of the machine a tick needs."""
+    java, java_findings = _java()
+    packages = ", ".join(f"{name} {_installed(name) or 'missing'}" for name in PINNED)
+    free = shutil.disk_usage(_existing(warehouse.root)).free
+    return Section(
+        "machine",
+        (
+            ("Java", java),
+            ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
+            ("packages", packages),
+            ("Delta jar", DELTA_COORDINATE.rpartition(":")[2]),
+            ("free space", f"{free / _GIB:.1f} GiB"),
+        ),
+        (*java_findings, *_pins(), *_jars(), *_space(warehouse, free)),
+    )
+
+
+def breaks(rules: str, found: str) -> bool:
+    """Return whether a version breaks one of a requirement's rules, `>=1.6,<1.7`."""
+    return any(not _holds(rule["how"], _numbers(found), _numbers(rule["version"])) for rule in _RULE.finditer(rules))
+
+
+def _holds(how: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    length = max(len(found), len(wanted))
+    left, right = (each + (0,) * (length - len(each)) for each in (found, wanted))
+    order = (left > right) - (left < right)
+    return order in {"==": (0,), ">=": (0, 1), "<=": (0, -1), "<": (-1,), ">": (1,), "!=": (1, -1)}[how]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0]))
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _pins() -> Iterator[Finding]:
+    for name, rules in _required():
+        found = _installed(name)
+        if found is None:
+            yield Finding(f"package {name} is not installed, and Tidemark needs {name}{rules}", _MAKE_ENV)
+        elif breaks(rules, found):
+            yield Finding(f"package {name} is {found}, and Tidemark is pinned to {name}{rules}", _MAKE_ENV)
+    wheel, jar = _installed("delta-spark"), DELTA_COORDINATE.rpartition(":")[2]
+    if wheel is not None and wheel != jar:
+        yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", _MAKE_ENV)
+
+
+def _required() -> Iterator[tuple[str, str]]:
+    """Yield the pinned packages with the rules that the installed Tidemark declares."""
+    try:
+        declared = requires("tidemark") or []
+    except PackageNotFoundError:
+        return
+    for text in declared:
+        found = _REQUIREMENT.match(text)
+        if found and found["name"] in PINNED and "extra ==" not in text:
+            yield found["name"], found["rules"].strip()
+
+
+def _jars() -> Iterator[Finding]:
+    try:
+        delta_jars()
+    except JarsError as error:
+        yield Finding(str(error).partition(": ")[0], "make jars")
+
+
+def _java() -> tuple[str, tuple[Finding, ...]]:
+    """Return the Java that Spark would start, and what is wrong with it."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    install = "install a JDK 17 or 21 (Debian: openjdk-17-jdk-headless), on PATH or named by JAVA_HOME"
+    code, said = _say(java) if java else (1, "")
+    found = _JAVA.search(said)
+    if code or found is None:
+        where = f"{java} is no working Java" if java else "no java is on PATH"
+        return "none", (Finding(f"{where}, and Spark needs Java 17 or 21", install),)
+    shown = f"{found[1]}{found[2]}, {java}"
+    if int(found[1]) not in JAVA_VERSIONS:
+        return shown, (Finding(f"{java} is Java {found[1]}, and Spark needs 17 or 21", install),)
+    if _say(str(java), "--add-modules", "jdk.incubator.vector")[0]:
+        return shown, (Finding(f"{java} lacks the module jdk.incubator.vector, so Spark does not start", install),)
+    return shown, ()
+
+
+def _say(java: str, *options: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(  # noqa: S603 - the Java that Spark would start
+            [java, *options, "-version"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 1, ""
+    return done.returncode, done.stdout + done.stderr
+
+
+def _space(warehouse: Warehouse, free: int) -> Iterator[Finding]:
+    if free < FREE_BYTES_MIN:
+        what = f"only {free / _GIB:.2f} GiB are free where the warehouse lies"
+        yield Finding(what, f"make room; {command('cleanup', warehouse)} shows what it can free with --dry-run")
+
+
+def _existing(root: Path) -> Path:
+    return next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())

@@ -1,0 +1,114 @@
+"""The Delta tables of a job: how long their logs are, who else wrote them, and what forbids publishing into them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.cleanup.tables import JobTable
+from jobs.doctor.findings import Finding, Section, command
+from jobs.stores.deletion_vectors import paths_with_deletion_vectors
+from jobs.stores.delta_log import LogEntry, active_paths, newest_entries
+from jobs.stores.maintenance import EVERY_VERSIONS, log_length
+from jobs.stores.output_tables import shape_of
+from jobs.stores.table_rules import problems_of, purge
+from jobs.stores.warehouse import Warehouse
+
+LONG_LOG: Final = 4 * EVERY_VERSIONS
+"""Entries since the last Delta log checkpoint from which opening a table is felt; ticks write one every 50."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    seen: str
+    findings: tuple[Finding, ...] = ()
+
+
+def table_section(warehouse: Warehouse, tables: tuple[JobTable, ...], rows: tuple[Row, ...]) -> Section:
+    """Return what the logs say, the job's own two first."""
+    modes = modes_of(rows)
+    named = [
+        *((name, _own(warehouse, name)) for name in (warehouse.paths.checkpoints, warehouse.paths.cuts)),
+        *((str(table.name), _of(warehouse, table.name, modes)) for table in _with_logs(warehouse, tables)),
+    ]
+    return Section(
+        "tables",
+        tuple((name, health.seen) for name, health in named),
+        tuple(finding for _, health in named for finding in health.findings),
+    )
+
+
+def modes_of(rows: tuple[Row, ...]) -> dict[TableName, TableMode]:
+    """Return how each table is written, as far as the rows tell."""
+    return {table.table: table.mode for row in rows if isinstance(row, CheckpointRecord) for table in row.tables}
+
+
+def _with_logs(warehouse: Warehouse, tables: tuple[JobTable, ...]) -> Iterator[JobTable]:
+    return (table for table in tables if not table.is_channel(warehouse.paths))
+
+
+def _own(warehouse: Warehouse, name: str) -> _Health:
+    return _Health(*_log(warehouse, name, warehouse.path(name)))
+
+
+def _of(warehouse: Warehouse, name: TableName, modes: Mapping[TableName, TableMode]) -> _Health:
+    folder = warehouse.path(name)
+    try:
+        table = DeltaTable(str(folder))
+        seen, findings = _log(warehouse, name, folder)
+        mode = modes.get(name)
+        found = [*findings, *_forbidding(name, table, mode, folder), *_foreign(warehouse, name, table, mode)]
+        return _Health(f"version {table.version()}, {len(active_paths(table))} files, {seen}", tuple(found))
+    except Exception as error:  # noqa: BLE001 - a log that is damaged or gone
+        what = f"table {name}: its log cannot be read ({type(error).__name__}: {_first_line(error)})"
+        return _Health("unreadable", (Finding(what, f"restore {folder / '_delta_log'} from a backup"),))
+
+
+def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Finding, ...]]:
+    length = log_length(folder)
+    seen = f"{length.entries} log entries ({length.since_checkpoint} of them to open it)"
+    if length.since_checkpoint < LONG_LOG:
+        return seen, ()
+    what = f"table {name}: whoever opens it reads {length.since_checkpoint} log entries"
+    return seen, (Finding(what, f"{command('run', warehouse)}, which writes a Delta log checkpoint"),)
+
+
+def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: Path) -> Iterator[Finding]:
+    """Yield what of the table itself forbids publishing; what the pipeline declares is compared when a tick starts."""
+    shape = shape_of(table)
+    for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder)):
+        yield Finding(f"table {name} {problem.what}: nothing can be published into it", problem.way_out)
+    if mode in (TableMode.UPSERT, TableMode.STATE):
+        marked = paths_with_deletion_vectors(table).intersection(active_paths(table))
+        if marked:
+            what = f"table {name} has deletion vectors on {len(marked)} files: nothing can be published into it"
+            yield Finding(what, purge(str(folder)))
+
+
+def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: TableMode | None) -> Iterator[Finding]:
+    """Yield what others did to a table that is to hold exactly the checkpoint's files; an append table just goes on."""
+    foreign = list(_since_ours(table))
+    changed = [entry for entry in foreign if entry.operation not in _HARMLESS]
+    if changed and mode in (TableMode.UPSERT, TableMode.STATE):
+        entries = ", ".join(str(entry) for entry in reversed(changed[:3]))
+        what = f"table {name} was changed by others since the last checkpoint ({entries})"
+        yield Finding(what, f"{command('run', warehouse)}: the next checkpoint that touches it sets it back")
+
+
+_HARMLESS: Final = frozenset({"SET TBLPROPERTIES", "VACUUM START", "VACUUM END", "CREATE TABLE"})
+
+
+def _since_ours(table: DeltaTable) -> Iterator[LogEntry]:
+    for entry in newest_entries(table):
+        if entry.ours is not None or entry.version == 0:
+            return
+        yield entry
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

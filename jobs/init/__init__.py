@@ -1,0 +1,1 @@
+"""New projects: what `tidemark init` writes, from template files that lie beside this module."""

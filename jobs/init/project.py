@@ -1,0 +1,160 @@
+"""Writing a new project: names are checked first, then a whole folder appears, or nothing."""
+
+import json
+import keyword
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from checkpointing.identifiers import InvalidNameError, job_name
+from jobs.runtime.jars import jars_folder
+
+TEMPLATES: Final = Path(__file__).parent / "template"
+_SUFFIX: Final = ".template"
+_PACKAGE: Final = "PACKAGE"
+_OWN: Final = "tidemark"
+_TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "tests", "data", "warehouse"})
+
+
+class ProjectRefusedError(Exception):
+    """A project that is not written: says why, and what to type instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewProject:
+    """A project that was written: where, the name of its package and pipeline, and its files in order."""
+
+    folder: Path
+    name: str
+    files: tuple[str, ...]
+
+
+def create_project(folder: Path, name: str | None = None) -> NewProject:
+    """Write a project into a folder that does not exist yet or is empty; its name is `name` or the folder's.
+
+    The folder appears whole or not at all. Raises ProjectRefusedError for a folder that holds something and for a
+    name that no package or pipeline may have.
+    """
+    folder = folder.absolute()
+    project = checked_name(folder.name if name is None else name, folder, given=name is not None)
+    _must_be_free(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{project}-", dir=folder.parent))
+    try:
+        files = tuple(_written(made, project))
+        made.chmod(0o777 & ~_umask())
+        if folder.exists():
+            folder.rmdir()
+        made.replace(folder)
+    except OSError as error:
+        raise ProjectRefusedError(f"{folder} could not be written ({error.strerror}): name another folder") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return NewProject(folder, project, files)
+
+
+def checked_name(name: str, folder: Path, *, given: bool = True) -> str:
+    """Return the name if a Python package, a pipeline and a group in Dagster may have it.
+
+    Raises ProjectRefusedError saying what is wrong with it and how to give another one.
+    """
+    wrong = _wrong_with(name)
+    if wrong is None:
+        return name
+    near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "project"
+    near = near if near[0].isalpha() and _wrong_with(near) is None else f"my_{near}"
+    what = f"the name {name!r}" if given else f"the folder's name {name!r}, which would be the project's,"
+    raise ProjectRefusedError(f"{what} {wrong}: name it otherwise, as in 'tidemark init {folder} --name {near}'")
+
+
+def _wrong_with(name: str) -> str | None:
+    try:
+        job_name(name)
+    except InvalidNameError:
+        return "must be lower-case letters, digits and underscores, a letter first, at most 63"
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        return "is a word of Python's"
+    if name in _TAKEN or name in sys.stdlib_module_names or find_spec(name) is not None:
+        return "is taken by a module that is there already"
+    return None
+
+
+def requirement() -> str:
+    """Return how the new project depends on this Tidemark: on the checkout that it runs from, or on its version."""
+    own = Distribution.from_name(_OWN)
+    came_from = json.loads(own.read_text("direct_url.json") or "{}").get("url", "")
+    if came_from.startswith("file://"):
+        return f"{_OWN} @ {came_from}"
+    return f"{_OWN}=={own.version}"
+
+
+def checkout() -> Path | None:
+    """Return the folder of the checkout that this Tidemark was installed from, None if it came as a package."""
+    _, at, url = requirement().partition(" @ ")
+    return Path(unquote(urlsplit(url).path)) if at else None
+
+
+def constraints() -> str:
+    """Return the versions of all packages that this Tidemark runs with, a line each."""
+    pinned = {_canonical(each.metadata["Name"]): each.version for each in distributions()}
+    return "".join(f"{name}=={version}\n" for name, version in sorted(pinned.items()) if name != _OWN)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _must_be_free(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ProjectRefusedError(f"{folder} is a file: name a folder that does not exist yet")
+    inside = sorted(entry.name for entry in folder.iterdir())
+    if inside:
+        raise ProjectRefusedError(
+            f"{folder} is not empty, it holds {inside[0]}: name a folder that does not exist yet or is empty"
+        )
+
+
+def _written(folder: Path, project: str) -> list[str]:
+    """Write all files; return their names."""
+    words = _words(project)
+    files = []
+    for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
+        inside = str(template.relative_to(TEMPLATES)).removesuffix(_SUFFIX).replace(_PACKAGE, project)
+        path = folder / inside
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(Template(template.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        files.append(inside)
+    (folder / "constraints.txt").write_text(constraints(), encoding="utf-8")
+    return sorted([*files, "constraints.txt"])
+
+
+def _words(project: str) -> Mapping[str, str]:
+    """Return what stands in the templates as $name."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {
+        "project": project,
+        "distribution": project.replace("_", "-"),
+        "tidemark": requirement(),
+        "jars": str(jars_folder()),
+        "python": python,
+        "title": project.replace("_", " "),
+    }
+
+
+def _umask() -> int:
+    """Return the process's mask for new files: a temporary folder is made for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

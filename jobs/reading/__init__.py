@@ -1,0 +1,40 @@
+"""Reading by cut: every table and every operator's state as of one checkpoint, from any Python process (K1, K3).
+
+```python
+from jobs.reading import Cuts
+
+cut = Cuts("warehouse", "flights").latest()  # or .at(12), .as_of("2026-11-21T08:00"), .all()
+cut.polars("gold/delays_by_route").collect()  # or .arrow(table), .spark(spark, table), .version(table)
+cut.state("silver_flights").polars().collect()  # or .arrow(), .spark(spark), .sql("duckdb")
+```
+
+A reader claims nothing, writes nothing and disturbs no tick; Spark is needed only where a session is given.
+Whoever has a cut in hand reads all of it, whatever is committed meanwhile; that ends only when the cut is no
+longer retained and clean-up's `reader_grace` is over, and then an error says so.
+"""
+
+from jobs.reading.cut import Cut
+from jobs.reading.cuts import Cuts
+from jobs.reading.failures import (
+    CutGoneError,
+    CutUnreadableError,
+    InvalidMomentError,
+    NoSuchCutError,
+    NoSuchOperatorError,
+    NoSuchTableError,
+    ReadingError,
+)
+from jobs.reading.operator_state import OperatorState
+
+__all__ = [
+    "Cut",
+    "CutGoneError",
+    "CutUnreadableError",
+    "Cuts",
+    "InvalidMomentError",
+    "NoSuchCutError",
+    "NoSuchOperatorError",
+    "NoSuchTableError",
+    "OperatorState",
+    "ReadingError",
+]

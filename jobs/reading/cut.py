@@ -1,0 +1,160 @@
+"""One consistent cut: every table at the Delta version that belongs to one checkpoint, and every operator's state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.reading.failures import CutGoneError, CutUnreadableError, NoSuchOperatorError, NoSuchTableError, ReadingError
+from jobs.reading.moments import time_of
+from jobs.reading.operator_state import OperatorState, opened_state
+from jobs.stores.cuts import RecordedCut
+from jobs.stores.delta_log import active_paths
+from jobs.stores.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class _Source(Protocol):
+    """Whoever found the cut, and knows whether it is still retained."""
+
+    def still(self, checkpoint: CheckpointId) -> str | None:
+        """Return None while that cut is recorded, else what there is instead."""
+        ...
+
+    def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
+        """Return the row of a checkpoint that may have been subsumed a moment ago."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A published cut; get one from `Cuts`. All that it reads belongs to one checkpoint, whatever ticks do meanwhile.
+
+    Tables are named as they lie in the warehouse, `schema/table`. Whatever reads raises NoSuchTableError,
+    CutGoneError once clean-up has deleted the cut, and CutUnreadableError if a retained file is missing.
+    """
+
+    _warehouse: Warehouse
+    _recorded: RecordedCut
+    _row: CheckpointRecord | None
+    _source: _Source
+
+    @property
+    def job(self) -> str:
+        """The pipeline."""
+        return self._warehouse.paths.job
+
+    @property
+    def checkpoint(self) -> int:
+        """The id of the checkpoint."""
+        return self._recorded.checkpoint
+
+    @property
+    def published_at(self) -> datetime:
+        """When the publication of the last table was complete, UTC."""
+        return time_of(self._recorded.published_at_ms)
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The Delta version of every table, the operators' state tables included."""
+        return dict(sorted((str(name), version) for name, version in self._recorded.versions.items()))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The output tables."""
+        return tuple(name for name in self.versions if not name.startswith(f"{self._warehouse.paths.states}/"))
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators whose state can be read."""
+        states = f"{self._warehouse.paths.states}/"
+        return tuple(name.removeprefix(states) for name in self.versions if name.startswith(states))
+
+    def version(self, table: str) -> int:
+        """Return a table's Delta version at this cut; raise NoSuchTableError naming those that there are."""
+        version = self._recorded.versions.get(TableName(table))
+        if version is None:
+            raise NoSuchTableError(
+                f"cut {self.checkpoint} of {self.job} has no table {table!r}: there are {', '.join(self.tables)}"
+            )
+        return version
+
+    def folder(self, table: str) -> Path:
+        """Return where a table lies; raise NoSuchTableError."""
+        self.version(table)
+        return self._warehouse.path(self._warehouse.paths.table(TableName(table)))
+
+    def polars(self, table: str) -> pl.LazyFrame:
+        """Return a table at this cut, lazily; its files are looked at now and read when it is collected."""
+        return pl.scan_delta(self._opened(table))
+
+    def arrow(self, table: str) -> pa.Table:
+        """Return a table's rows at this cut."""
+        opened = self._opened(table)
+        try:
+            return opened.to_pyarrow_table()
+        except OSError as error:
+            raise self._unreadable(f"table {table}", error) from error
+
+    def spark(self, spark: "SparkSession", table: str) -> "DataFrame":
+        """Return a table at this cut, by `versionAsOf`; the session needs Delta (`io.delta:delta-spark`)."""
+        self._opened(table)
+        reader = spark.read.format("delta").option("versionAsOf", self.version(table))
+        return reader.load(str(self.folder(table)))
+
+    def state(self, operator: str) -> OperatorState:
+        """Return an operator's keyed state at this cut: real columns, one row per key.
+
+        Raises NoSuchOperatorError naming those that there are, CutGoneError, CutUnreadableError.
+        """
+        if operator not in self.operators:
+            there = ", ".join(self.operators) or "none"
+            raise NoSuchOperatorError(
+                f"cut {self.checkpoint} of {self.job} has no state of an operator {operator!r}: there are {there}"
+            )
+        name = self._warehouse.paths.state_table(VertexId(operator))
+        row = self._row or self._source.past_row(self._recorded.checkpoint)
+        if row is None:
+            raise self._unreadable(f"the state of {operator}", "its row in `checkpoints` was subsumed")
+        return opened_state(self._warehouse.root, row, VertexId(operator), self._opened(name))
+
+    def _opened(self, table: str) -> DeltaTable:
+        """Return a table loaded at its version, all its files there."""
+        folder, version = self.folder(table), self.version(table)
+        try:
+            opened = DeltaTable(str(folder), version=version)
+            missing = next((path for path in active_paths(opened) if not _is_there(folder, path)), None)
+        except Exception as error:
+            raise self._unreadable(f"table {table}", error) from error
+        if missing is not None:
+            raise self._unreadable(f"table {table}", f"{missing} is missing")
+        return opened
+
+    def _unreadable(self, what: str, why: Exception | str) -> ReadingError:
+        """Return the error for something of this cut that can't be read: gone, if it is no longer retained."""
+        there = self._source.still(self._recorded.checkpoint)
+        met = f"{type(why).__name__}: {str(why).splitlines()[0]}" if isinstance(why, Exception) else why
+        if there is not None:
+            return CutGoneError(
+                f"cut {self.checkpoint} of {self.job} is no longer retained, and {what} can't be read at it any more "
+                f"({met}): {there}; 'retained' says how many are kept"
+            )
+        return CutUnreadableError(
+            f"cut {self.checkpoint} of {self.job} is damaged: {what} can't be read at it ({met}): restore the folder "
+            "from a backup of the warehouse, or read another cut"
+        )
+
+
+def _is_there(folder: Path, path: str) -> bool:
+    """Return whether an active file is in its place; one outside the table's folder is its owner's."""
+    return "://" in path or path.startswith("/") or (folder / unquote(path)).exists()

@@ -1,0 +1,174 @@
+"""The cuts of one pipeline in one warehouse, found by number or by time, while ticks run or none does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from typing import Final, assert_never
+
+from checkpointing.identifiers import CheckpointId, job_name
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from jobs.reading.cut import Cut
+from jobs.reading.failures import NoSuchCutError
+from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
+from jobs.runtime.job_state import must_have_run
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore, RecordedCut
+from jobs.stores.maintenance import EVERY_VERSIONS
+from jobs.stores.warehouse import Warehouse
+
+_LOOK_BACK: Final = EVERY_VERSIONS
+"""So many versions of `checkpoints` are in its log however it is shortened; their row files stay for an hour."""
+
+Recorded = Mapping[CheckpointId, RecordedCut]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    cuts: CutStore
+    checkpoints: CheckpointStore
+
+
+class Cuts:
+    """All published and retained cuts of a pipeline, as they are whenever one is asked for.
+
+    Keep it for polling: each look then costs what has happened since the last. Threads may share it.
+    """
+
+    def __init__(self, warehouse: str | Path, pipeline: str) -> None:
+        """Name the warehouse's folder and the pipeline; nothing is read yet. Raises InvalidNameError."""
+        self._warehouse = Warehouse(Path(warehouse).absolute(), ProtocolPaths(job_name(pipeline)))
+        self._stores: _Stores | None = None
+        self._lock = Lock()
+
+    def latest(self) -> Cut:
+        """Return the newest published cut: the highest checkpoint id, which after a rollback is the new one.
+
+        Raises NoSuchCutError if none is published yet, NeverRunError if the pipeline never ran in that warehouse.
+        """
+        return self._found(Newest())
+
+    def at(self, checkpoint: int) -> Cut:
+        """Return the cut of that checkpoint; raise NoSuchCutError naming those that there are, NeverRunError."""
+        return self._found(Numbered(CheckpointId(checkpoint)))
+
+    def as_of(self, moment: datetime | str) -> Cut:
+        """Return the newest cut whose publication was complete at that time (ISO 8601, local unless it has a zone).
+
+        Raises NoSuchCutError naming the oldest and the newest there are, InvalidMomentError, NeverRunError.
+        """
+        return self._found(AsOf(at_ms_of(moment)))
+
+    def find(self, words: str) -> Cut:
+        """Return the cut that a user means: a checkpoint id, `latest` or a time; raises what the three raise."""
+        return self._found(moment_of(words))
+
+    def all(self) -> tuple[Cut, ...]:
+        """Return every published and retained cut, oldest first; raise NeverRunError."""
+        with self._lock:
+            stores = self._opened()
+            recorded = stores.cuts.entries()
+            rows = stores.checkpoints.observe()[1]
+        return tuple(self._cut(each, _row_of(rows, number)) for number, each in sorted(recorded.items()))
+
+    def _found(self, moment: Moment) -> Cut:
+        with self._lock:
+            stores = self._opened()
+            recorded = stores.cuts.entries()
+            if not recorded:
+                raise NoSuchCutError(
+                    f"{self._job} has published no cut yet: run 'tidemark run {self._job}' until it has"
+                )
+            rows = stores.checkpoints.observe()[1]
+        number = self._number(moment, recorded, rows)
+        return self._cut(recorded[number], _row_of(rows, number))
+
+    def _number(self, moment: Moment, recorded: Recorded, rows: tuple[Row, ...]) -> CheckpointId:
+        match moment:
+            case Newest():
+                return max(recorded)
+            case Numbered(checkpoint):
+                if checkpoint in recorded:
+                    return checkpoint
+                raise NoSuchCutError(self._why_not(checkpoint, recorded, rows))
+            case AsOf(at_ms):
+                published = [number for number, each in recorded.items() if each.published_at_ms <= at_ms]
+                if published:
+                    return max(published)
+                raise NoSuchCutError(
+                    f"no cut of {self._job} that is kept was published by {shown(at_ms)}: {_range(recorded)}; "
+                    "name a later time"
+                )
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _why_not(self, checkpoint: CheckpointId, recorded: Recorded, rows: tuple[Row, ...]) -> str:
+        job, there = self._job, _range(recorded)
+        found = next((r for r in rows if isinstance(r, CheckpointRecord) and r.checkpoint == checkpoint), None)
+        if found is None:
+            return f"checkpoint {checkpoint} of {job} is not retained: {there}; 'retained' says how many are kept"
+        if found.kind is RowKind.SAVEPOINT:
+            return (
+                f"savepoint {checkpoint} of {job} publishes nothing, so it has no cut to read: copy it with "
+                f"'tidemark savepoint {job} --to DIR' when you take one, and read the copy's tables, or read "
+                f"checkpoint {found.parent}, after which it was taken"
+            )
+        return (
+            f"checkpoint {checkpoint} of {job} is committed, but its tables are not published yet: "
+            f"'tidemark run {job}' rolls it forward; {there}"
+        )
+
+    def _cut(self, recorded: RecordedCut, row: CheckpointRecord | None) -> Cut:
+        return Cut(self._warehouse, recorded, row, self)
+
+    def still(self, checkpoint: CheckpointId) -> str | None:
+        """Return None while that cut is recorded; else what there is instead, as a message ends."""
+        with self._lock:
+            recorded = self._opened().cuts.entries()
+        return None if checkpoint in recorded else _range(recorded)
+
+    def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
+        """Return the row of a checkpoint, also one that was subsumed a moment ago; None if it is out of reach.
+
+        A commit may subsume the newest published checkpoint (`retained` 1) before its own cut is recorded.
+        """
+        with self._lock:
+            store = self._opened().checkpoints
+            version, rows = store.observe()
+            for past in range(version - 1, max(version - _LOOK_BACK, 0), -1):
+                if (found := _row_of(rows, checkpoint)) is not None:
+                    return found
+                try:
+                    rows = store.observe_at(past)
+                except Exception:  # noqa: BLE001 - so far back its files are gone: nobody can tell any more
+                    return None
+        return _row_of(rows, checkpoint)
+
+    def _opened(self) -> _Stores:
+        if self._stores is None:
+            must_have_run(self._warehouse)  # a store would create what is missing
+            self._stores = _Stores(CutStore(self._warehouse), CheckpointStore(self._warehouse))
+        return self._stores
+
+    @property
+    def _job(self) -> str:
+        return self._warehouse.paths.job
+
+
+def _row_of(rows: tuple[Row, ...], checkpoint: CheckpointId) -> CheckpointRecord | None:
+    """Return the row that committed a cut; a savepoint's commits none."""
+    records = (row for row in rows if isinstance(row, CheckpointRecord) and row.kind is not RowKind.SAVEPOINT)
+    return next((record for record in records if record.checkpoint == checkpoint), None)
+
+
+def _range(recorded: Recorded) -> str:
+    """Return what there is, as a message says it."""
+    if not recorded:
+        return "no cut is kept now"
+    oldest, newest = recorded[min(recorded)], recorded[max(recorded)]
+    if oldest is newest:
+        return f"there is only cut {newest.checkpoint} ({shown(newest.published_at_ms)})"
+    said = f"the oldest is cut {oldest.checkpoint} ({shown(oldest.published_at_ms)})"
+    return f"{said}, the newest cut {newest.checkpoint} ({shown(newest.published_at_ms)})"

@@ -1,0 +1,70 @@
+"""Which cut is meant: a checkpoint id, the newest, or a point in time."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from checkpointing.identifiers import CheckpointId
+from jobs.reading.failures import InvalidMomentError
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest published cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The cut of one checkpoint."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The newest cut whose publication was complete at that time; ms since the epoch."""
+
+    at_ms: int
+
+
+Moment = Newest | Numbered | AsOf
+
+
+def is_moment(word: str) -> bool:
+    """Return whether a word can only mean a moment: no pipeline's name begins with a digit, nor is one `latest`."""
+    return word == LATEST or word[:1].isdigit()
+
+
+def moment_of(text: str) -> Moment:
+    """Return what `7`, `latest`, `2026-11-21T08:00` or a date means; raise InvalidMomentError for anything else."""
+    word = text.strip()
+    if word == LATEST:
+        return Newest()
+    if word.isascii() and word.isdigit():
+        return Numbered(CheckpointId(int(word)))
+    return AsOf(at_ms_of(text))
+
+
+def at_ms_of(moment: datetime | str) -> int:
+    """Return a time in ms since the epoch: ISO 8601, local unless it names its zone; a date means its midnight.
+
+    Raises InvalidMomentError for text that is none.
+    """
+    try:
+        at = datetime.fromisoformat(moment.strip()) if isinstance(moment, str) else moment
+        at_ms = round(at.timestamp() * 1000)
+        shown(at_ms)  # or no message could name it
+    except (OverflowError, OSError, ValueError) as error:
+        raise InvalidMomentError(str(moment)) from error
+    return at_ms
+
+
+def time_of(at_ms: int) -> datetime:
+    """Return a time in ms since the epoch as UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def shown(at_ms: int) -> str:
+    """Return a time as a user reads it and may type it again: local, to the millisecond, with its zone."""
+    return time_of(at_ms).astimezone().isoformat(timespec="milliseconds")

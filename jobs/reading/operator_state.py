@@ -1,0 +1,124 @@
+"""An operator's keyed state at a cut, with real columns and one row per key (K3).
+
+What a state file holds is the change of one micro-batch or the whole of a range; here they are what the
+operator itself would load: the newest row of each key, tombstones and superseded rows left out.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkpointing.handles import KeyedFileKind
+from checkpointing.identifiers import JobName, VertexId
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.reading.failures import CutUnreadableError
+from jobs.reading.state_slices import StateSlice, files_of, rows_on_their_way, state_slices
+from jobs.reading.state_sql import Dialect, StateQuery, state_sql
+from jobs.state.backend import keys_of
+from jobs.state.files import read_verified, schema_of
+from jobs.state.frames import arrow_of, empty_frame, frame_of
+from jobs.state.merge import DELETED, KEY_GROUP
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OURS = (KEY_GROUP, DELETED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorState:
+    """The state of one operator at one checkpoint; get it from `Cut.state`.
+
+    `keys` are the key columns, `schema` key and state columns. `rows_on_their_way` counts the rows that an
+    unaligned checkpoint caught before the operator: they belong to the cut, and are in no state yet.
+    """
+
+    job: str
+    operator: str
+    checkpoint: int
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    rows_on_their_way: int
+    _root: Path
+    _folder: Path
+    _version: int
+    _slices: tuple[StateSlice, ...]
+    _stored: pa.Schema
+
+    @property
+    def files(self) -> int:
+        """How many files the state lies in."""
+        return len(files_of(self._slices))
+
+    def polars(self) -> pl.LazyFrame:
+        """Return the state, lazily: one row per key, in no order. Raises StateFileError for a damaged file."""
+        if not self._slices:
+            return empty_frame(self.schema).lazy()
+        rows = pl.concat([self._scan(each) for each in self._slices])
+        if any(each.kind is KeyedFileKind.DELTA for each in self._slices):
+            rows = rows.unique(subset=list(self.keys), keep="last")
+        return rows.filter(~pl.col(DELETED)).select(self.schema.names)
+
+    def arrow(self) -> pa.Table:
+        """Return the state: one row per key, in no order; raises StateFileError for a damaged file."""
+        return arrow_of(self.polars().collect(), self.schema)
+
+    def spark(self, spark: "SparkSession") -> "DataFrame":
+        """Return the state by the very SQL of `sql("spark")`; the session needs Delta."""
+        return spark.sql(self.sql("spark"))
+
+    def sql(self, dialect: Dialect) -> str:
+        """Return the query that any Spark with Delta, or any DuckDB, answers with the state: no Tidemark needed."""
+        query = StateQuery(
+            title=f"state of {self.operator} at checkpoint {self.checkpoint} of {self.job}: one row per key",
+            root=self._root,
+            folder=self._folder,
+            version=self._version,
+            slices=self._slices,
+            keys=self.keys,
+            columns=tuple(self.schema.names),
+        )
+        return state_sql(query, dialect)
+
+    def _scan(self, part: StateSlice) -> pl.LazyFrame:
+        if schema_of(str(self._root), part.file) == self._stored:
+            rows = pl.scan_parquet(self._root / part.file.path, glob=False)
+        else:  # written before the state got its present columns (D6), or damaged, which this says by name
+            rows = frame_of(read_verified(str(self._root), self.operator, part.file, self._stored)).lazy()
+        return rows if part.whole else rows.filter(pl.col(KEY_GROUP).is_between(part.first, part.last))
+
+
+def opened_state(root: Path, record: CheckpointRecord, operator: VertexId, table: DeltaTable) -> OperatorState:
+    """Return the state of an operator at a checkpoint; `table` is its state table at the version of the cut.
+
+    Raises CutUnreadableError for files that do not say which columns are the key.
+    """
+    slices = state_slices(record, operator)
+    newest = max(slices, key=lambda each: each.age_rank, default=None)
+    footer = schema_of(str(root), newest.file) if newest else None
+    stored = footer or pa.schema(table.schema().to_arrow())
+    keys = keys_of(stored)
+    if keys is None and any(each.kind is KeyedFileKind.DELTA for each in slices):
+        raise CutUnreadableError(
+            f"the state files of {operator} do not name their key columns: they are of an older release; "
+            f"run 'tidemark run {record.job}' once, and read a newer cut"
+        )
+    columns = pa.schema([field for field in stored if field.name not in _OURS])
+    return OperatorState(
+        job=record.job,
+        operator=operator,
+        checkpoint=record.checkpoint,
+        keys=keys or (),
+        schema=columns,
+        rows_on_their_way=rows_on_their_way(record, operator),
+        _root=root,
+        _folder=root / table_of_state(JobName(record.job), operator),
+        _version=table.version(),
+        _slices=slices,
+        _stored=stored,
+    )

@@ -1,0 +1,75 @@
+"""What counts of an operator's state files at a cut: pure arithmetic on handles and key groups.
+
+A file is written for a range of key groups. A later base of some of them ends what lies before it there; a
+change of parallelism leaves files whose range is wider than the subtask's. What is left of a file is one
+or more slices of its range, and within them the newest row of a key wins: no reader needs to know more.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
+from checkpointing.identifiers import VertexId
+from checkpointing.job.restoring import in_flight
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.metadata.record import CheckpointRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StateSlice:
+    """The rows of one file that still count: those of the key groups first..last, both included.
+
+    Of two slices that hold a key the one of greater `age_rank` is newer. `whole` says that the file has no other rows.
+    """
+
+    file: FileHandle
+    kind: KeyedFileKind
+    first: int
+    last: int
+    age_rank: int
+    whole: bool
+
+
+def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSlice, ...]:
+    """Return what counts of an operator's state at a checkpoint, oldest first (D3, D4)."""
+    subtasks = next((vertex.subtasks for vertex in record.vertices if vertex.vertex == operator), ())
+    if not subtasks:
+        return ()
+    owned = key_group_ranges(record.max_parallelism, len(subtasks))
+    every = [each for own, subtask in zip(owned, subtasks, strict=True) for each in slices_of(own, subtask.state)]
+    return tuple(sorted(every, key=lambda each: (each.age_rank, each.first)))
+
+
+def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateSlice]:
+    """Yield what counts of one subtask's files (oldest first) in its own range, newest first."""
+    left: tuple[KeyGroupRange, ...] = (own,)
+    for age_rank in range(len(files) - 1, -1, -1):
+        keyed = files[age_rank]
+        written = KeyGroupRange(keyed.first_key_group, keyed.last_key_group)
+        for part in left:
+            common = part.intersection(written)
+            if common is not None:
+                yield StateSlice(keyed.file, keyed.kind, common.first, common.last, age_rank, common == written)
+        if keyed.kind is KeyedFileKind.BASE:
+            left = tuple(rest for part in left for rest in without(part, written))
+
+
+def without(part: KeyGroupRange, taken: KeyGroupRange) -> Iterator[KeyGroupRange]:
+    """Yield what is left of a range, in order: nothing, one range, or one on either side."""
+    if taken.last < part.first or part.last < taken.first:
+        yield part
+        return
+    if part.first < taken.first:
+        yield KeyGroupRange(part.first, taken.first - 1)
+    if taken.last < part.last:
+        yield KeyGroupRange(taken.last + 1, part.last)
+
+
+def files_of(slices: Iterable[StateSlice]) -> tuple[FileHandle, ...]:
+    """Return the files behind slices, each once, in order."""
+    return tuple(dict.fromkeys(each.file for each in slices))
+
+
+def rows_on_their_way(record: CheckpointRecord, operator: VertexId) -> int:
+    """Return how many rows an unaligned checkpoint caught before the operator, which are in no state yet (C5)."""
+    return sum(segment.rows for channel, segment in in_flight(record) if channel.edge.downstream == operator)

@@ -1,0 +1,120 @@
+"""Cleaning up a job: at rest by holding it, beside a tick by leaving alone what it may name, as a tick's last act.
+
+At rest the clean-up is a claim like any other, so all that came before it is old. Beside a tick the tick's own
+generation stays; what older ones staged, it can only name through rows that are there (`checkpointing.commit.cleanup`).
+"""
+
+import shutil
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from checkpointing.commit.cleanup import CleanupDecision, decide_cleanup, is_due
+from checkpointing.identifiers import Generation
+from jobs.cleanup.deleting import Deleted, delete_unneeded, drop_empty_folders
+from jobs.cleanup.gathering import Gathered, gather
+from jobs.cleanup.looks import note_look, read_looks
+from jobs.runtime.at_rest import held
+from jobs.runtime.boundaries import CLEANUP, Boundary, around, cross_freely
+from jobs.runtime.failures import JobHeldError
+from jobs.runtime.job_state import Activity, must_have_run, observe_state
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.lease_keeper import LeaseKeeper
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.lease import LeaseStore
+from jobs.stores.warehouse import Warehouse
+
+FILES_PER_TICK: Final = 5_000
+"""Most files that the end of a tick deletes: a second or so; the next tick, or the command, goes on."""
+
+_LEASE_MS: Final = 30_000
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What a clean-up found and did: `beside` names whoever holds the job meanwhile, `notes` what was left alone.
+
+    Only what older generations than `generation` staged was judged.
+    """
+
+    generation: Generation
+    decision: CleanupDecision
+    deleted: Deleted
+    beside: str | None
+    notes: tuple[str, ...]
+    free_bytes: int
+
+
+def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
+    """Return what a clean-up would do now; changes nothing. Raises NeverRunError."""
+    must_have_run(warehouse)
+    state = observe_state(warehouse, CheckpointStore(warehouse))
+    at_rest = state.activity is Activity.AT_REST
+    current = Generation(state.generation + 1) if at_rest else state.generation
+    found = gather(warehouse, current, grace_ms, others_hold=not at_rest)
+    return _report(warehouse, found, decide_cleanup(found.facts), Deleted(), None if at_rest else str(state.holder))
+
+
+def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_freely) -> Cleanup:
+    """Delete what nobody needs any more; interrupted anywhere, it is just run again.
+
+    Raises NeverRunError; ClaimUnsettledError if others claim the job all the time; CutsNotRecordedError.
+    """
+    must_have_run(warehouse)
+    state = observe_state(warehouse, CheckpointStore(warehouse))
+    if state.activity is Activity.AT_REST:
+        try:
+            return _at_rest(warehouse, grace_ms, boundary)
+        except JobHeldError as held_by:
+            state = replace(state, holder=held_by.holder, generation=held_by.generation)
+    found = gather(warehouse, state.generation, grace_ms, others_hold=True)
+    return _carry_out(warehouse, found, boundary, beside=str(state.holder))
+
+
+def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int, boundary: Boundary) -> None:
+    """Clean up as the last act of a tick that still holds the job; what goes wrong is logged, and changes nothing."""
+    warehouse = stores.warehouse
+    try:
+        stores.drop_cuts()
+        found = gather(warehouse, generation, grace_ms, others_hold=False)
+        done = _carry_out(warehouse, found, boundary, most=FILES_PER_TICK)
+    except Exception:  # noqa: BLE001 - the tick has done its work; the next one cleans up
+        _log.exception("clean-up failed", job=warehouse.paths.job)
+        return
+    if done.deleted.files:
+        _log.info("cleaned up", files=len(done.deleted.files), bytes=done.deleted.bytes)
+
+
+def is_cleanup_due(warehouse: Warehouse, grace_ms: int) -> bool:
+    """Return whether the last clean-up is so long ago that even a tick without a checkpoint should clean up."""
+    return is_due(read_looks(warehouse), warehouse.now_ms(), grace_ms)
+
+
+def _at_rest(warehouse: Warehouse, grace_ms: int, boundary: Boundary) -> Cleanup:
+    stores = JobStores(warehouse, boundary)
+    with held(stores, boundary) as (claimed, _), LeaseKeeper(LeaseStore(warehouse), claimed.claim, _LEASE_MS):
+        stores.drop_cuts()
+        found = gather(warehouse, claimed.claim.generation, grace_ms, others_hold=False)
+        return _carry_out(warehouse, found, boundary)
+
+
+def _carry_out(
+    warehouse: Warehouse, found: Gathered, boundary: Boundary, *, beside: str | None = None, most: int | None = None
+) -> Cleanup:
+    decision = decide_cleanup(found.facts)
+    with around(boundary, CLEANUP):
+        note_look(warehouse, found.facts.looks, found.look, found.facts.grace_ms)
+        deleted = delete_unneeded(warehouse, decision.delete[:most])
+        if beside is None:
+            drop_empty_folders(warehouse, found.tables, found.facts.current)
+    return _report(warehouse, found, decision, deleted, beside)
+
+
+def _report(
+    warehouse: Warehouse, found: Gathered, decision: CleanupDecision, deleted: Deleted, beside: str | None
+) -> Cleanup:
+    free = shutil.disk_usage(warehouse.root).free
+    return Cleanup(found.facts.current, decision, deleted, beside, (*found.notes, *deleted.failed), free)

@@ -1,0 +1,134 @@
+"""Moving one source, or one split of it, to another position: ONE row, tables and state stay as they are (K2).
+
+The row is what a rollback's is, an old cut under a new id; it is the newest cut, read from elsewhere. Rows that the
+source gives once more are counted once more, rows that it leaves out are never counted: nothing else can be meant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
+from jobs.runtime import claiming
+from jobs.runtime.at_rest import append_row, no_checkpoint_yet
+from jobs.runtime.boundaries import Boundary, around, cross_freely
+from jobs.runtime.claiming import Claimed
+from jobs.runtime.job_state import must_have_run
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.restore_damage import must_be_sound, observe_sound
+from jobs.runtime.rollback import APPEND_ROW, holding, publish
+from jobs.runtime.rollback_plan import RollbackRefusedError, SplitBack, splits_back
+from jobs.sources.port import Source
+from jobs.sources.seeking import Place, seek
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import nothing_staged
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What is asked: that source, or that split of it (None: all), to the position that `words` name."""
+
+    source: str
+    words: str
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """Where the job stands, and the splits that move."""
+
+    job: JobName
+    newest: CheckpointRecord
+    splits: tuple[SplitBack, ...]
+
+
+def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], asked: Reset) -> ResetPlan:
+    """Return what `reset` would do; changes nothing. Raises what it raises before its claim."""
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, cross_freely)
+    seen = observe_sound(stores)
+    plan = claiming.decide(seen, warehouse.paths.job, take_over=True)
+    return _planned(warehouse, plan.restore, sources, asked)[0]
+
+
+def reset(
+    warehouse: Warehouse, sources: Mapping[VertexId, Source], asked: Reset, *, boundary: Boundary = cross_freely
+) -> tuple[ResetPlan, CheckpointRecord]:
+    """Move the source of a job at rest, and return what was done and the row that says so.
+
+    Raises NeverRunError, JobHeldError, DamagedCheckpointError, RollbackRefusedError for a source or split that is not
+    there, NoSuchPositionError, SourceError, and then no row was appended; ClaimUnsettledError, RollForwardError and
+    CutsNotRecordedError as a rollback does.
+    """
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, boundary)
+    seen = observe_sound(stores)
+    decision = claiming.decide(seen, warehouse.paths.job, take_over=False)
+    must_be_sound(warehouse, decision)
+    _planned(warehouse, decision.restore, sources, asked)
+    with holding(stores, boundary) as (claimed, hold):
+        if claimed.plan.roll_forward is not None:
+            publish(stores, claimed.plan.roll_forward, boundary)
+        plan, vertices = _planned(warehouse, claimed.plan.restore, sources, asked)
+        row = _row(plan.newest, vertices, claimed, warehouse.now_ms())
+        with around(boundary, APPEND_ROW):
+            hold.next_id = CheckpointId(row.checkpoint + 1)
+            hold.at_version = append_row(stores, row, hold.at_version)
+        publish(stores, row, boundary)
+    return plan, row
+
+
+def _planned(
+    warehouse: Warehouse, newest: CheckpointRecord | None, sources: Mapping[VertexId, Source], asked: Reset
+) -> tuple[ResetPlan, tuple[VertexRecord, ...]]:
+    if newest is None:
+        raise no_checkpoint_yet(warehouse.paths.job)
+    vertex = _vertex(newest, sources, asked.source)
+    moved = _moved(vertex, sources[vertex.vertex], asked)
+    vertices = tuple(moved if each.vertex == vertex.vertex else each for each in nothing_staged(newest))
+    then = newest.model_copy(update={"vertices": vertices})
+    changed = tuple(split for split in splits_back(newest, then) if split.now != split.then)
+    return ResetPlan(warehouse.paths.job, newest, changed), vertices
+
+
+def _vertex(newest: CheckpointRecord, sources: Mapping[VertexId, Source], name: str) -> VertexRecord:
+    known = {each.vertex: each for each in newest.vertices if each.splits and each.vertex in sources}
+    found = known.get(VertexId(name))
+    if found is None:
+        there = ", ".join(sorted(known)) or "none"
+        raise RollbackRefusedError(f"{newest.job} reads no source {name!r}: its sources are {there}")
+    return found
+
+
+def _moved(vertex: VertexRecord, source: Source, asked: Reset) -> VertexRecord:
+    if asked.split is not None and asked.split not in vertex.splits:
+        raise RollbackRefusedError(
+            f"source {vertex.vertex} has read no split {asked.split!r}: its splits are {', '.join(vertex.splits)}"
+        )
+    subtasks = []
+    for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True):
+        if asked.split in (None, split):
+            place = Place(vertex.vertex, SplitId(split), subtask.position)
+            subtasks.append(replace(subtask, position=seek(source, place, asked.words)))
+        else:
+            subtasks.append(subtask)
+    return vertex.model_copy(update={"subtasks": tuple(subtasks)})
+
+
+def _row(
+    newest: CheckpointRecord, vertices: tuple[VertexRecord, ...], claimed: Claimed, at_ms: int
+) -> CheckpointRecord:
+    return newest.model_copy(
+        update={
+            "kind": RowKind.RESET,
+            "pinned": False,
+            "checkpoint": claimed.claim.first_id,
+            "parent": newest.checkpoint,
+            "generation": claimed.claim.generation,
+            "nonce": uuid4().hex,
+            "vertices": vertices,
+            "tables": (),
+            "statistics": Statistics(triggered_ms=at_ms, committed_ms=at_ms, rows=0),
+        }
+    )

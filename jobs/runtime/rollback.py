@@ -1,0 +1,138 @@
+"""Going back to an older cut in place: tables, state and positions, by ONE row under a new id (K2). No Spark.
+
+The row is the commit point. Killed before it, nothing has happened; after it, the next start of anything, a tick
+or another rollback, rolls it forward like any committed row. Ids go on rising, so no table's `txn` is in the
+way, and the next tick reads again what came after the cut.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from checkpointing.commit.leftovers import referenced
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
+from jobs.runtime import claiming
+from jobs.runtime.at_rest import append_row, held
+from jobs.runtime.boundaries import DISCARD_LEFTOVERS, LEASE, Boundary, around, cross_freely
+from jobs.runtime.claiming import Claimed
+from jobs.runtime.failures import RollForwardError
+from jobs.runtime.holding import Hold
+from jobs.runtime.job_state import must_have_run
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.lease_keeper import LeaseKeeper
+from jobs.runtime.recovering import RolledForward, roll_forward_tables
+from jobs.runtime.rollback_plan import RollbackPlan, plan_rollback
+from jobs.stores.lease import LeaseStore
+from jobs.stores.leftovers import delete_leftovers, own_folders
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import nothing_staged
+
+APPEND_ROW: Final = "AppendRow"
+_LEASE_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """What was done: the plan as it was carried out, the row that is the newest now, and each table's version."""
+
+    plan: RollbackPlan
+    record: CheckpointRecord
+    versions: dict[TableName, int]
+    notes: tuple[str, ...]
+
+
+def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
+    """Return what `roll_back` would do; changes nothing. Raises what it raises before its claim."""
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, cross_freely, beyond_damage=True)
+    return plan_rollback(stores, stores.observe(), checkpoint, checksums=True)
+
+
+def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cross_freely) -> RolledBack:
+    """Take all tables, state and positions of a job at rest back to that row, and return what was done.
+
+    Raises NeverRunError, JobHeldError, naming who holds the job, and what `plan_rollback` raises, and then no row
+    was appended; ClaimUnsettledError if the outcome cannot be told; RollForwardError and CutsNotRecordedError for a
+    rollback that is committed and not yet published: the next start of the job does that.
+    """
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, boundary, beyond_damage=True)
+    seen = stores.observe()
+    claiming.decide(seen, warehouse.paths.job, take_over=False)
+    plan_rollback(stores, seen, checkpoint, checksums=True)
+    with holding(stores, boundary) as (claimed, hold):
+        publish_pending(stores, claimed, checkpoint, boundary)
+        plan = plan_rollback(stores, stores.observe(), checkpoint, checksums=False)
+        _discard_leftovers(stores, claimed, plan, boundary)
+        row = _row(plan, claimed, warehouse.now_ms())
+        with around(boundary, APPEND_ROW):
+            hold.next_id = CheckpointId(row.checkpoint + 1)
+            hold.at_version = append_row(stores, row, hold.at_version, plan.turn.dropped, plan.turn.marks)
+        done = publish(stores, row, boundary)
+    return RolledBack(plan, row, done.versions, done.notes)
+
+
+@contextmanager
+def holding(stores: JobStores, boundary: Boundary) -> Iterator[tuple[Claimed, Hold]]:
+    """Hold the job, with a lease, while files are looked at and tables published; raises what `held` raises."""
+    with held(stores, boundary) as (claimed, hold):
+        with around(boundary, LEASE):
+            keeper = LeaseKeeper(LeaseStore(stores.warehouse), claimed.claim, _LEASE_MS)
+        with keeper:
+            yield claimed, hold
+
+
+def publish_pending(stores: JobStores, claimed: Claimed, checkpoint: int, boundary: Boundary) -> None:
+    """Publish what is committed and not published; raise RollForwardError only if that is what we go back to.
+
+    A checkpoint of which a file is lost can't be published, and is left behind like any other.
+    """
+    pending = claimed.plan.roll_forward
+    if pending is None:
+        return
+    try:
+        publish(stores, pending, boundary)
+    except RollForwardError:
+        if pending.checkpoint == checkpoint:
+            raise
+
+
+def publish(stores: JobStores, record: CheckpointRecord, boundary: Boundary) -> RolledForward:
+    """Publish a committed row of a job of which no pipeline is at hand: all tables of its parent's cut, and its own."""
+    tables = dict.fromkeys([*(stores.read_cut(record.parent) or {}), *(table.table for table in record.tables)])
+    return roll_forward_tables(stores, tables, record, boundary)
+
+
+def _discard_leftovers(stores: JobStores, claimed: Claimed, plan: RollbackPlan, boundary: Boundary) -> None:
+    """Delete what a tick that died has left: behind the rollback's row nobody could tell that it was never used.
+
+    Rows that cannot be read may name some of it.
+    """
+    if plan.damaged:
+        return
+    warehouse = stores.warehouse
+    with around(boundary, DISCARD_LEFTOVERS):
+        folders = dict.fromkeys([*own_folders(warehouse), *(table.record.table for table in plan.tables)])
+        by = referenced(stores.observe().rows)
+        delete_leftovers(warehouse, folders, current=claimed.claim.generation, by=by)
+
+
+def _row(plan: RollbackPlan, claimed: Claimed, at_ms: int) -> CheckpointRecord:
+    """Return the cut under its new id: its snapshots, and what takes each table there."""
+    return plan.target.model_copy(
+        update={
+            "kind": RowKind.ROLLBACK,
+            "pinned": False,
+            "abandoned": False,
+            "checkpoint": claimed.claim.first_id,
+            "parent": plan.target.checkpoint,
+            "generation": claimed.claim.generation,
+            "nonce": uuid4().hex,
+            "vertices": nothing_staged(plan.target),
+            "tables": tuple(table.record for table in plan.tables),
+            "statistics": Statistics(triggered_ms=at_ms, committed_ms=at_ms, rows=0),
+        }
+    )

@@ -1,0 +1,148 @@
+"""What going back to a row would do, before anything is done: refused, or told table by table, split by split (K2)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.line import Turn, restorable, turn_back
+from checkpointing.commit.recovery import Observed
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import JobName
+from checkpointing.metadata.files import handles_to_restore
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.restore_damage import way_out
+from jobs.sources.position_form import rows_before
+from jobs.stores.checkpoints import DamagedRow
+from jobs.stores.rollback_tables import History, TableBack, tables_back
+from jobs.stores.soundness import damages
+
+
+class RollbackRefusedError(Exception):
+    """A rollback or a reset that is not done: says why, and what to type instead. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBack:
+    """A split's way back: positions as the source writes them, None for its start.
+
+    `rows` lie between the two, and will be read again; negative: will not be read. None: the positions don't tell.
+    """
+
+    source: str
+    split: str
+    now: str | None
+    then: str | None
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """The whole of it: where the job stands, where it goes back to, and what becomes of everything else."""
+
+    job: JobName
+    newest: CheckpointRecord | None
+    target: CheckpointRecord
+    turn: Turn
+    tables: tuple[TableBack, ...]
+    splits: tuple[SplitBack, ...]
+    pending: CheckpointRecord | None
+    """Committed, not published yet: that is done first."""
+    damaged: tuple[DamagedRow, ...]
+    """Rows that cannot be read: they leave with the rollback."""
+
+
+def records_of(seen: Observed) -> tuple[CheckpointRecord, ...]:
+    """Return the rows of cuts among those that were seen."""
+    return tuple(row for row in seen.rows if isinstance(row, CheckpointRecord))
+
+
+def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksums: bool) -> RollbackPlan:
+    """Return what going back to that row does; `stores` were opened beyond damage, and saw `seen` last.
+
+    Raises RollbackRefusedError for a row that is not there, is where the job stands, or is damaged, naming others;
+    TableNotRolledBackError and TableNotCopyableError for a table that cannot go back. Changes nothing.
+    """
+    rows = records_of(seen)
+    newest = newest_checkpoint(rows)
+    target = _target(stores, rows, newest, checkpoint)
+    pending = newest if newest is not None and newest.checkpoint not in seen.cuts else None
+    tables = tables_back(stores.warehouse, target, _history(stores, rows, pending))
+    _must_be_sound(stores, target, tables, checksums=checksums)
+    return RollbackPlan(
+        job=stores.warehouse.paths.job,
+        newest=newest,
+        target=target,
+        turn=turn_back(rows, target),
+        tables=tables,
+        splits=splits_back(newest, target),
+        pending=pending,
+        damaged=stores.damaged,
+    )
+
+
+def _target(
+    stores: JobStores, rows: tuple[CheckpointRecord, ...], newest: CheckpointRecord | None, checkpoint: int
+) -> CheckpointRecord:
+    job = stores.warehouse.paths.job
+    found = next((row for row in rows if row.checkpoint == checkpoint), None)
+    others = _offered(row for row in rows if row != newest)
+    if found is None:
+        lost = next((row for row in stores.damaged if row.checkpoint == checkpoint), None)
+        said = f"{lost}" if lost is not None else f"{job} has no checkpoint or savepoint {checkpoint}"
+        raise RollbackRefusedError(f"{said}: it can go back to {others}")
+    if found == newest and not stores.damaged:
+        raise RollbackRefusedError(
+            f"{job} stands at {found.kind.value} {checkpoint} already: it can go back to {others}"
+        )
+    return found
+
+
+def _offered(rows: Iterable[CheckpointRecord]) -> str:
+    named = [f"{row.checkpoint} (savepoint)" if row.is_savepoint else str(row.checkpoint) for row in restorable(rows)]
+    return ", ".join(named) or "none: no other row is retained"
+
+
+def _history(stores: JobStores, rows: tuple[CheckpointRecord, ...], pending: CheckpointRecord | None) -> History:
+    cuts = stores.recorded_cuts()
+    shown = newest_checkpoint(tuple(row for row in rows if row.checkpoint in cuts))
+    now = cuts[shown.checkpoint] if shown is not None else {}
+    return History({row.checkpoint: row for row in rows}, cuts, now, pending)
+
+
+def _must_be_sound(
+    stores: JobStores, target: CheckpointRecord, tables: tuple[TableBack, ...], *, checksums: bool
+) -> None:
+    """Raise RollbackRefusedError unless all files are there, whole, that tables will show and ticks restore from."""
+    found = next(damages(stores.warehouse.root, _files(target, tables), checksums=checksums), None)
+    if found is not None:
+        raise RollbackRefusedError(
+            f"{target.kind.value} {target.checkpoint} of {target.job} is damaged: {found}; nothing was changed. "
+            f"{way_out(stores.warehouse, besides=target)}"
+        )
+
+
+def _files(target: CheckpointRecord, tables: tuple[TableBack, ...]) -> Iterator[FileHandle]:
+    yield from handles_to_restore(target)
+    for table in tables:
+        yield from (*table.record.files, *table.adds, *table.kept)
+
+
+def splits_back(now: CheckpointRecord | None, then: CheckpointRecord) -> tuple[SplitBack, ...]:
+    """Return where every split stands and goes, those too that one of the two rows does not know."""
+    before, after = _positions(now), _positions(then)
+    found = []
+    for source, split in dict.fromkeys([*after, *before]):
+        here, there = before.get((source, split)), after.get((source, split))
+        read, kept = rows_before(here), rows_before(there)
+        rows = None if read is None or kept is None else read - kept
+        found.append(SplitBack(source, split, here, there, rows))
+    return tuple(found)
+
+
+def _positions(record: CheckpointRecord | None) -> dict[tuple[str, str], str | None]:
+    return {
+        (vertex.vertex, split): subtask.position
+        for vertex in (record.vertices if record is not None else ())
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=bool(vertex.splits))
+    }

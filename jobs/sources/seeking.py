@@ -1,0 +1,84 @@
+"""From the words by which a user names a place in a split to the position that the source itself would write there.
+
+What can be named is told by the form of the split's own positions (`position_form`), and how far it reaches by
+polling it to its end, which reads no row. A source of another kind can go to its `start` and its `end`.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.file_position import FilePosition
+from jobs.sources.port import Source, SourceError
+from jobs.sources.position_form import END, START, rows_before, written
+
+_ALL: Final = 1_000_000_000_000
+"""Rows to poll for: a split that offers as many has no end."""
+
+
+class NoSuchPositionError(SourceError):
+    """Words that name no place in a split: says which places there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A split of a source, and the position at which it stands (None: its start)."""
+
+    source: VertexId
+    split: SplitId
+    position: str | None
+
+
+def seek(source: Source, place: Place, words: str) -> str | None:
+    """Return the position that `words` name in that split, None for its start.
+
+    Raises NoSuchPositionError, and SourceError if the split cannot be read.
+    """
+    if words == START:
+        return None
+    end = _end(source, place, words)
+    if words == END:
+        return end
+    if end is None:
+        raise _unknown(place, words, "the split is empty so far: only 'start' is there")
+    if rows_before(end) is not None and end.isdecimal():
+        return _number(place, words, int(end))
+    try:
+        whole = FilePosition.parse(end)
+    except SourceError:
+        raise _unknown(place, words, "of this source only 'start' and 'end' can be named") from None
+    return _in_file(place, words, whole)
+
+
+def _end(source: Source, place: Place, words: str) -> str | None:
+    found = source.poll(PollSource(place.source, place.split, place.position, _ALL))
+    if found is None:
+        return place.position
+    if found.rows >= _ALL and words == END:
+        raise _unknown(place, words, "it has no end: name a position")
+    return found.end
+
+
+def _number(place: Place, words: str, end: int) -> str:
+    if not words.isdecimal() or int(words) > end:
+        raise _unknown(place, words, f"write 'start', 'end' or a number from 0 to {end}")
+    return str(int(words))
+
+
+def _in_file(place: Place, words: str, whole: FilePosition) -> str:
+    name, _, rows = words.rpartition(":")
+    names = [file.name for file in whole.files]
+    if name not in names or not rows.isdecimal():
+        shown = f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]
+        raise _unknown(place, words, f"write 'start', 'end' or FILE:ROWS, like {written(whole.text())}; files: {shown}")
+    index = names.index(name)
+    if int(rows) > whole.files[index].rows:
+        raise _unknown(place, words, f"{name} has {whole.files[index].rows} rows")
+    before = [0, *accumulate(file.rows for file in whole.files)][index]
+    return FilePosition(files=whole.files[: index + 1], consumed=int(rows), before=before).text()
+
+
+def _unknown(place: Place, words: str, way_out: str) -> NoSuchPositionError:
+    return NoSuchPositionError(f"{words!r} is no position in split {place.split} of source {place.source}: {way_out}")

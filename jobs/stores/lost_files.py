@@ -1,0 +1,78 @@
+"""Which of our files somebody else took out of an append table: their rows are elsewhere now, or deleted.
+
+Read from the log's own entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that was put
+back since, by whomever, counts as there.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
+from jobs.stores.delta_log import LogEntry, entries_after
+
+_PARTS_OF_A_STAGED_PATH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LostFile:
+    """A file of ours that is in no version since, and the foreign entry that took it out."""
+
+    path: str
+    by: LogEntry
+
+
+def is_ours(path: str) -> bool:
+    """Return whether a path, as a table's log names it, is that of a file that a vertex staged."""
+    parts = path.split("/")
+    return (
+        len(parts) == _PARTS_OF_A_STAGED_PATH
+        and parts[0] == STAGED
+        and parse_generation(parts[1]) is not None
+        and parse_staged_name(parts[2]) is not None
+    )
+
+
+def lost_files(table: DeltaTable, folder: Path, after: int) -> dict[str, LostFile]:
+    """Return what foreign entries after that version took out of ours and nobody put back, by path.
+
+    Raises OSError if an entry of the log is gone.
+    """
+    lost: dict[str, LostFile] = {}
+    for entry in reversed(list(entries_after(table, after))):
+        for action, path in _actions(folder, entry.version):
+            if action == "add":
+                lost.pop(path, None)
+            elif entry.ours is None and is_ours(path):
+                lost[path] = LostFile(path, entry)
+    return lost
+
+
+def merged(by: LogEntry, folder: str) -> str:
+    """Return what is in the way of a rollback, and the way out: rows of ours lie in files with others."""
+    return (
+        f"foreign {by} took files of ours out and wrote their rows into others, so what came after the checkpoint "
+        f"can't be told apart: take it back (RESTORE TABLE delta.`{folder}` TO VERSION AS OF {by.version - 1}), and "
+        "do the same again"
+    )
+
+
+def marked(paths: Collection[str], folder: str) -> str:
+    """Return what is in the way of a rollback, and the way out: a file with a deletion vector can't be taken out."""
+    return (
+        f"a DELETE or UPDATE left deletion vectors on {len(paths)} files of ours ({min(paths)}), which only Spark can "
+        f"take out: find its version (DESCRIBE HISTORY delta.`{folder}`), go back to the one before (RESTORE TABLE "
+        f"delta.`{folder}` TO VERSION AS OF ...), and do the same again"
+    )
+
+
+def _actions(folder: Path, version: int) -> Iterator[tuple[str, str]]:
+    """Yield the removes of one log entry, then its adds."""
+    entry = folder / "_delta_log" / f"{version:020d}.json"
+    lines = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines() if line]
+    for action in ("remove", "add"):
+        yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)

@@ -1,0 +1,193 @@
+"""What takes each table from what it shows to its content at an older cut: files in, files out (K2).
+
+An upsert or state table is set to the cut's files (ADR 1, 3). Of an append table our own files go back, and foreign
+ones stay: which of ours were active then is in the table's log, and what others took out of it since stays out.
+Reads logs, and changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.paths import relative_to_table, table_of_state
+from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from jobs.stores.cuts import Cut
+from jobs.stores.deletion_vectors import paths_with_deletion_vectors
+from jobs.stores.logged_statistics import logged_statistics
+from jobs.stores.lost_files import is_ours, lost_files, marked, merged
+from jobs.stores.output_tables import shape_of
+from jobs.stores.table_rules import problems_of, purge
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import UNKNOWN_CRC32, Base, base_of, keyed_tables, load
+
+
+class TableNotRolledBackError(Exception):
+    """A table that cannot go back: names it, what is in the way, and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableBack:
+    """One table's way back: what its row says, its Delta version now, and the one whose content comes back.
+
+    `to_version` is None for content that was never published (a plain savepoint's), or none at all.
+    """
+
+    record: TableRecord
+    version: int
+    to_version: int | None
+    adds: tuple[FileHandle, ...]
+    removes: tuple[FileHandle, ...]
+    kept: tuple[FileHandle, ...]
+    """Files of ours that are active and stay so."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The rows that can be read, every recorded cut, and the cut that tables show now."""
+
+    records: Mapping[CheckpointId, CheckpointRecord]
+    cuts: Mapping[CheckpointId, Cut]
+    now: Cut
+    pending: CheckpointRecord | None = None
+    """Committed, and not or not wholly published."""
+
+
+def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -> tuple[TableBack, ...]:
+    """Return the way back of every table that the job has now or had at that row.
+
+    Raises TableNotRolledBackError, and TableNotCopyableError for a log that cannot be read or a cut that is gone.
+    """
+    base = base_of(target, seen.records, seen.cuts)
+    keyed = dict(keyed_tables(target, warehouse.paths.job))
+    names = dict.fromkeys([*seen.now, *base.cut, *keyed, *(table.table for row in base.rows for table in row.tables)])
+    modes = _modes(warehouse, seen.records.values(), names)
+    found = []
+    for name in names:
+        if modes[name] is TableMode.APPEND:
+            found.append(_append_back(warehouse, name, base, seen))
+        else:
+            files = keyed[name].files if name in keyed else ()
+            found.append(_keyed_back(warehouse, TableName(name), modes[name], files, base))
+    return tuple(found)
+
+
+def _modes(
+    warehouse: Warehouse, rows: Iterable[CheckpointRecord], names: Iterable[TableName]
+) -> dict[TableName, TableMode]:
+    """Return how each table follows its stream: as any row says; one that no row has changed is left as it is."""
+    job, known = warehouse.paths.job, dict.fromkeys(names, TableMode.APPEND)
+    for row in rows:
+        known |= {table.table: table.mode for table in row.tables}
+        known |= {name: table.mode for name, table in keyed_tables(row, job)}
+        known |= {name: TableMode.STATE for each in row.vertices if (name := table_of_state(job, each.vertex)) in known}
+    return known
+
+
+def _keyed_back(
+    warehouse: Warehouse, name: TableName, mode: TableMode, files: tuple[FileHandle, ...], base: Base
+) -> TableBack:
+    table = load(warehouse, name)
+    _must_be_writable(warehouse, table, name, mode)
+    vectors = paths_with_deletion_vectors(table)
+    if vectors:
+        folder = str(warehouse.path(name))
+        what = f"has deletion vectors on {len(vectors)} files ({min(vectors)})"
+        raise TableNotRolledBackError(f"table {name} {what}: {purge(folder)}, and do the same again")
+    active = _active(table, name)
+    wanted = {file.path: file for file in files}
+    record = TableRecord(table=name, mode=mode, files=files, parent_version=table.version())
+    return TableBack(
+        record=record,
+        version=table.version(),
+        to_version=_version_of(name, base),
+        adds=tuple(file for path, file in wanted.items() if path not in active),
+        removes=tuple(file for path, file in active.items() if path not in wanted),
+        kept=tuple(file for path, file in wanted.items() if path in active),
+    )
+
+
+def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: History) -> TableBack:
+    table, folder = load(warehouse, name), warehouse.path(name)
+    then = base.cut.get(name, 0)
+    known = {file.path: file for row in seen.records.values() for each in row.tables for file in each.adds}
+    old = load(warehouse, name, then)
+    wanted = {path: known.get(path, file) for path, file in _ours(old, name).items()}
+    wanted |= {file.path: file for row in base.rows for each in row.tables if each.table == name for file in each.adds}
+    now = _ours(table, name) | _pending(seen.pending, name)
+    lost = {f"{name}/{path}": each for path, each in lost_files(table, folder, then).items()}
+    merged_ones = sorted(lost.keys() - wanted.keys())
+    if merged_ones:
+        raise TableNotRolledBackError(f"table {name}: {merged(lost[merged_ones[0]].by, str(folder))}")
+    removes = tuple(file for path, file in sorted(now.items()) if path not in wanted)
+    adds = _with_statistics(
+        old, name, [file for path, file in sorted(wanted.items()) if path not in now and path not in lost]
+    )
+    _must_let_go(warehouse, table, name, removes)
+    record = TableRecord(table=name, mode=TableMode.APPEND, adds=adds, removes=removes, parent_version=table.version())
+    kept = tuple(file for path, file in sorted(wanted.items()) if path in now)
+    return TableBack(record, table.version(), _version_of(name, base), adds, removes, kept)
+
+
+def _version_of(name: TableName, base: Base) -> int | None:
+    """Return the version whose content of ours comes back; None if rows since then bring more into the table."""
+    unpublished = any(table.table == name for row in base.rows for table in row.tables)
+    return None if unpublished else base.cut.get(name, 0)
+
+
+def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHandle]:
+    """Return what a committed row may yet bring into the table: whoever was only asleep may still publish it."""
+    tables = row.tables if row is not None else ()
+    return {file.path: file for table in tables if table.table == name for file in table.adds}
+
+
+def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, removes: tuple[FileHandle, ...]) -> None:
+    _must_be_writable(warehouse, table, name, TableMode.APPEND)
+    folder = str(warehouse.path(name))
+    if not removes:
+        return
+    if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+        way_out = f"run ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.appendOnly'='false')"
+        raise TableNotRolledBackError(f"table {name} is append-only, and a rollback takes files out: {way_out}")
+    inside = {path for file in removes if (path := relative_to_table(name, file.path)) is not None}
+    vectors = paths_with_deletion_vectors(table).intersection(inside)
+    if vectors:
+        raise TableNotRolledBackError(f"table {name}: {marked(vectors, folder)}")
+
+
+def _must_be_writable(warehouse: Warehouse, table: DeltaTable, name: TableName, mode: TableMode) -> None:
+    """Refuse now what the log would refuse after the commit point; the columns are the table's own."""
+    shape = shape_of(table)
+    problems = problems_of(shape, shape.columns, mode, str(warehouse.path(name)))
+    if problems:
+        raise TableNotRolledBackError(f"table {name} {problems[0].what}: {problems[0].way_out}")
+
+
+def _ours(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:
+    return {path: file for path, file in _active(table, name).items() if is_ours(relative_to_table(name, path) or "")}
+
+
+def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) -> tuple[FileHandle, ...]:
+    """Return the files with the statistics that the log had of them; a row's own handles have theirs."""
+    if not any(file.crc32 == UNKNOWN_CRC32 for file in files):
+        return tuple(files)
+    logged = {f"{name}/{unquote(each['path'])}": each for each in pa.table(old.get_add_actions()).to_pylist()}
+    return tuple(
+        replace(file, stats=logged_statistics(logged[file.path])) if file.crc32 == UNKNOWN_CRC32 else file
+        for file in files
+    )
+
+
+def _active(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:
+    """Return the active files of a loaded table as handles; their checksums are not in the log."""
+    actions = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"]).to_pylist()
+    handles = (
+        FileHandle(f"{name}/{unquote(each['path'])}", each["num_records"] or 0, each["size_bytes"], UNKNOWN_CRC32)
+        for each in actions
+    )
+    return {file.path: file for file in handles}

@@ -1,0 +1,181 @@
+"""A job of one keyed operator, driven by hand: real state files of any backend, real publications, and a dictionary.
+
+Each epoch changes some keys, as a micro-batch would, and completes a checkpoint; `model` says what the operator's
+state then is, and was at every checkpoint before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import polars as pl
+import pyarrow as pa
+
+from checkpointing.channel_items import StagedSegment
+from checkpointing.graph import TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, Version
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, JobName, VertexId
+from checkpointing.job.restoring import live_files
+from checkpointing.key_groups import key_group_ranges
+from checkpointing.messages import Publication
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.backend import RangeState, state_file_schema
+from jobs.state.backends import IncrementalBackend, StateBackend
+from jobs.state.compaction import CompactionPolicy
+from jobs.state.key_groups import KeyGroupRange
+from jobs.state.merge import KEY_GROUP, change_of, of_keys
+from jobs.state.worker_copy import WorkerCopies
+from jobs.stores.checkpoints import Appended, CheckpointStore
+from jobs.stores.cuts import CutStore
+from jobs.stores.output_tables import OutputTables
+from jobs.stores.publisher import Publisher
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+JOB, OPERATOR = JobName("counts"), VertexId("by_key")
+KEY_GROUPS = 8
+KEYS = ("place", "day")
+SCHEMA = pa.schema([("place", pa.string()), ("day", pa.int64()), ("rows", pa.int64()), ("seen", pa.list_(pa.int64()))])
+INCREMENTAL = IncrementalBackend(CompactionPolicy(ratio=2.0, deltas_max=3))
+
+Key = tuple[str | None, int]
+Value = tuple[int, list[int]]
+Rows = list[tuple[object, ...]]
+
+
+@dataclass
+class KeyedJob:
+    """The job in its warehouse; the clock stands at the checkpoint's number, in seconds."""
+
+    root: Path
+    backend: StateBackend = INCREMENTAL
+    parallelism: int = 1
+    retained: int = 1_000
+    checkpoint: int = 0
+    row: CheckpointRecord | None = None
+    state: dict[Key, Value] = field(default_factory=dict)
+    model: dict[int, Rows] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the job's tables."""
+        self.warehouse = Warehouse(self.root, ProtocolPaths(JOB), now_ms=lambda: self.checkpoint * 1000)
+        self.table = self.warehouse.paths.state_table(OPERATOR)
+        self._rows, self._cuts = CheckpointStore(self.warehouse), CutStore(self.warehouse)
+        logs = TableLogs(self.warehouse)
+        OutputTables(self.warehouse, logs).ensure(self.table, state_file_schema(SCHEMA, KEYS), TableMode.STATE)
+        self._publisher = Publisher(self.warehouse, logs)
+
+    def epoch(self, changes: Mapping[Key, Value | None], on_their_way: int = 0) -> int:
+        """Change keys (None: the key goes), complete a checkpoint, publish it; return its id."""
+        self.commit(changes, on_their_way)
+        self.publish()
+        return self.checkpoint
+
+    def commit(self, changes: Mapping[Key, Value | None], on_their_way: int = 0) -> None:
+        """Append the row of the next checkpoint and drop those that are retained no more."""
+        self.checkpoint += 1
+        for key, value in changes.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+        self.model[self.checkpoint] = ordered((*key, *value) for key, value in self.state.items())
+        subtasks = self._subtasks(changes, on_their_way)
+        self.row = CheckpointRecord(
+            job=JOB,
+            checkpoint=CheckpointId(self.checkpoint),
+            parent=CheckpointId(self.checkpoint - 1),
+            generation=Generation(1),
+            nonce=f"row {self.checkpoint}",
+            max_parallelism=KEY_GROUPS,
+            vertices=(VertexRecord(vertex=OPERATOR, micro_batch=self.checkpoint, subtasks=subtasks),),
+            tables=(),
+            statistics=Statistics(triggered_ms=0, committed_ms=0, rows=len(changes)),
+        )
+        version, _ = self._rows.observe()
+        subsumed = [CheckpointId(each) for each in range(1, self.checkpoint - self.retained + 1)]
+        assert isinstance(self._rows.append(self.row, version, subsumed), Appended)
+
+    def publish(self) -> None:
+        """Publish the newest row and record its cut; drop the cuts of rows that are gone."""
+        assert self.row is not None
+        files = {keyed.file.path: keyed.file for subtask in self.row.vertices[0].subtasks for keyed in subtask.state}
+        publication = Publication(self.table, TableMode.STATE, files=tuple(files.values()))
+        shown = self._publisher.publish(publication, self.row.checkpoint)
+        kept = {CheckpointId(self.checkpoint - back) for back in range(self.retained)}
+        self._cuts.record(self.row.checkpoint, [(self.table, shown.version)], kept)
+
+    def _subtasks(self, changes: Mapping[Key, Value | None], on_their_way: int) -> tuple[SubtaskSnapshot, ...]:
+        vertex = Vertex(id=OPERATOR, kind=VertexKind.KEYED, parallelism=self.parallelism)
+        was = live_files(vertex, self.row, KEY_GROUPS)
+        owned = key_group_ranges(KEY_GROUPS, self.parallelism)
+        held = ChannelState(
+            ChannelId(EdgeId(VertexId("numbers"), OPERATOR, 0), 0),
+            (StagedSegment((FileHandle("numbers.parquet", on_their_way, 1, 1),)),) if on_their_way else (),
+        )
+        return tuple(
+            SubtaskSnapshot(
+                state=self._written(KeyGroupRange(own.first, own.last), live.state, changes),
+                in_flight=(held,) if on_their_way and place == 0 else (),
+            )
+            for place, (own, live) in enumerate(zip(owned, was, strict=True))
+        )
+
+    def _written(
+        self, own: KeyGroupRange, files: tuple[KeyedFile, ...], changes: Mapping[Key, Value | None]
+    ) -> tuple[KeyedFile, ...]:
+        writer = StagedFiles(str(self.root), JOB, Generation(1), OPERATOR, self.checkpoint)
+        state = RangeState(
+            operator=OPERATOR,
+            table=self.table,
+            keys=KEYS,
+            schema=SCHEMA,
+            range=own,
+            files=files,
+            writer=writer,
+            version=Version(Generation(1), self.checkpoint),
+            backend=self.backend,
+            copies=WorkerCopies(0),
+        )
+        mine = {key: value for key, value in changes.items() if own.first <= group_of(key) <= own.last}
+        if not mine:
+            return files
+        loaded = state.load()
+        touched = pl.DataFrame(
+            [(*key, group_of(key)) for key in mine],
+            schema={"place": pl.String, "day": pl.Int64, KEY_GROUP: pl.Int32},
+            orient="row",
+        )
+        after = pl.DataFrame(
+            [(*key, *value) for key, value in mine.items() if value is not None],
+            schema={"place": pl.String, "day": pl.Int64, "rows": pl.Int64, "seen": pl.List(pl.Int64)},
+            orient="row",
+        )
+        delta = change_of(of_keys(loaded, touched, KEYS), after, touched, KEYS)
+        return (*files, state.write(loaded, delta))
+
+
+def group_of(key: Key) -> int:
+    """Return a key's key group: any function of the key will do."""
+    place, day = key
+    return (day * 3 + len(place or "")) % KEY_GROUPS
+
+
+def ordered(rows) -> Rows:
+    """Return rows in an order that does not mind null keys."""
+    return sorted(rows, key=lambda row: (row[1], row[0] or "", row[0] is None))
+
+
+def a_life(job: KeyedJob, seed: int, epochs: int = 9) -> KeyedJob:
+    """Let a job change keys at random, lose some, and change its parallelism now and then; return it."""
+    chance = Random(seed)  # noqa: S311 - the same life each time
+    for number in range(epochs):
+        if number % 3 == 2:
+            job.parallelism = chance.choice((1, 2, 3, 5))
+        keys = [(chance.choice(("a", "bb", None)), chance.randrange(6)) for _ in range(chance.randrange(1, 7))]
+        job.epoch({key: chance.choice((None, (number, [number, key[1]]), (number, []))) for key in keys})
+    return job

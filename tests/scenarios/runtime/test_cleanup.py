@@ -1,0 +1,370 @@
+"""Clean-up on real Delta tables, without Spark: what anybody needs stays whole, all else goes, beside a tick too."""
+
+import shutil
+import threading
+import zlib
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import Generation, VertexId
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.cleaning import clean_up, plan_cleanup
+from jobs.runtime.importing import import_row
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.stores import holders
+from jobs.stores.checkpoints import Appended
+from jobs.stores.cuts import CutStore
+from jobs.stores.savepoint_copy import recorded_cuts
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+
+DAY_MS = 86_400_000
+ROWS = {"a": 300, "b": 300}
+ORPHAN = "11111111-2222-3333-4444-555555555555"
+
+
+def at_ms(root: Path, now_ms: int) -> Warehouse:
+    """Return the warehouse as of that moment."""
+    return Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: now_ms)
+
+
+def staged(root: Path) -> set[str]:
+    """Return every file below a folder for staged ones."""
+    return {str(path.relative_to(root)) for path in root.rglob("_data/**/*") if path.is_file()}
+
+
+def needed(root: Path) -> set[str]:
+    """Return, from rows and logs alone, what checkpoints, savepoints and readers need."""
+    found = {path for record in records(root).values() for path in files_of(record)}
+    for cut in recorded_cuts(at(root)).values():
+        for table, version in cut.items():
+            found |= {f"{table}/{path}" for path in _paths(root / table, version)}
+            found |= {f"{table}/{path}" for path in _paths(root / table, None)}
+    return found
+
+
+def _paths(folder: Path, version: int | None) -> list[str]:
+    return [str(row["path"]) for row in pl.DataFrame(DeltaTable(folder, version=version).get_add_actions()).to_dicts()]
+
+
+def orphan(root: Path, table: str = str(BRONZE), generation: int = 1, name: str = "") -> str:
+    """Leave a file that no row and no log names, and return its path."""
+    plain = str(StagedName(VertexId("bronze"), 0, ORPHAN))
+    path = f"{table}/_data/{generation}/{name or plain}"
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(b"left behind")
+    return path
+
+
+def whole(root: Path) -> None:
+    """Read every retained cut by version and every named file by its checksum."""
+    for cut in recorded_cuts(at(root)).values():
+        for table, version in cut.items():
+            assert DeltaTable(root / table, version=version).to_pyarrow_table().num_rows >= 0
+    for record in records(root).values():
+        for vertex in record.vertices:
+            for snapshot in vertex.subtasks:
+                for keyed in snapshot.state:
+                    assert keyed.file.crc32 == zlib.crc32((root / keyed.file.path).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """Make a warehouse with a history: two ticks, a savepoint between them, checkpoints that were subsumed."""
+    root = tmp_path_factory.mktemp("history")
+    run(root, 3, plan=build(ROWS))
+    savepoint_at_rest(at(root))
+    run(root, 1, plan=build(ROWS))
+    return root
+
+
+@pytest.fixture
+def root(history, tmp_path):
+    """Return a copy of it for one test."""
+    return shutil.copytree(history, tmp_path / "warehouse")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """Return the tables as a run leaves them that nothing disturbed."""
+    root = tmp_path_factory.mktemp("expected")
+    run(root, plan=build(ROWS))
+    return read_cut(root)
+
+
+def test_after_a_clean_up_every_retained_row_restores_and_every_cut_reads(root, tmp_path, expected):
+    """Each checkpoint and savepoint, checksums and all, ends in an undisturbed run's tables; nothing else is left."""
+    orphan(root)
+    DeltaTable(root / BRONZE).optimize.compact()  # so that only older versions, those of cuts, show what was staged
+    before = _cut_contents(root)
+    done = clean_up(at(root), 0)
+    assert len(done.deleted.files) > 3
+    assert {path for path in needed(root) if "/_data/" in path} == staged(root)
+    whole(root)
+    assert before == _cut_contents(root)
+    assert len(records(root)) > 2
+    for number in records(root):
+        fork = tmp_path / f"fork-{number}"
+        import_row(wanted(f"{root}@{number}", fork, plan=build(ROWS)))
+        run(fork, plan=build(ROWS))
+        assert expected == read_cut(fork), number
+    run(root, plan=build(ROWS))
+    assert expected == read_cut(root)
+
+
+def _cut_contents(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]:
+    return {
+        (checkpoint, str(table)): sorted(pl.read_delta(str(root / table), version=version).rows(), key=str)
+        for checkpoint, cut in recorded_cuts(at(root)).items()
+        for table, version in cut.items()
+    }
+
+
+def test_readers_have_their_grace(root):
+    """What a table no longer shows stays 24 h from the clean-up that first found it unneeded; then it goes."""
+    at(root).path(at(root).paths.cleanup_looks).unlink()
+    now_ms = at(root).now_ms() + 1_000
+    gone = {each.file.path for each in plan_cleanup(at(root), 0).decision.delete if each.file.shown}
+    assert gone
+    first = clean_up(at_ms(root, now_ms), DAY_MS)
+    assert () == first.deleted.files
+    assert gone <= {each.file.path for each in first.decision.waiting}
+    assert gone <= staged(root)
+    clean_up(at_ms(root, now_ms + DAY_MS - 1), DAY_MS)
+    assert gone <= staged(root)
+    assert gone <= {each.file.path for each in clean_up(at_ms(root, now_ms + DAY_MS), DAY_MS).deleted.files}
+    whole(root)
+
+
+def test_a_dry_run_changes_nothing(root):
+    """Not a byte of the warehouse, and no claim."""
+    orphan(root)
+    _leave_a_cut_behind(root)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    plan = plan_cleanup(at(root), 0)
+    assert len(plan.decision.delete) > 3
+    assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    assert {each.file.path for each in plan.decision.delete} == {
+        each.file.path for each in clean_up(at(root), 0).deleted.files
+    }
+
+
+def test_what_a_killed_process_left_goes_wherever_it_lies(root):
+    """Outputs, states and channels, whole files and unfinished ones; what is named otherwise is not ours."""
+    state, channel = f"_tidemark/{JOB}/state/by_key", f"_tidemark/{JOB}/channels/x"
+    names = ("", f".bronze-0-{ORPHAN}.parquet.tmp")
+    left = {orphan(root, table, name=name) for table in (str(BRONZE), str(GOLD), state, channel) for name in names}
+    foreign = orphan(root, name="notes.txt")
+    assert left <= {each.file.path for each in clean_up(at(root), 0).deleted.files}
+    assert needed(root) | {foreign} == staged(root)
+
+
+def test_an_interrupted_clean_up_is_just_run_again(root, monkeypatch):
+    """One that dies between two files leaves whole cuts, and the next one finishes its work."""
+    orphan(root)
+    real, left = Path.unlink, [3]
+
+    def dies(path, *, missing_ok=False):
+        if path.suffix == ".parquet" and "_data" in path.parts:
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+        real(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", dies)
+    with pytest.raises(KeyboardInterrupt):
+        clean_up(at(root), 0)
+    monkeypatch.setattr(Path, "unlink", real)
+    whole(root)
+    assert needed(root) < staged(root)
+    clean_up(at(root), 0)
+    assert needed(root) == staged(root)
+
+
+def test_a_file_that_cannot_be_deleted_is_told_and_stops_no_other(root, monkeypatch):
+    """The clean-up goes on, and names it with the reason."""
+    stuck, real = orphan(root), Path.unlink
+
+    def refuses(path, *, missing_ok=False):
+        if path.name == Path(stuck).name:
+            raise PermissionError(13, "Permission denied")
+        real(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuses)
+    done = clean_up(at(root), 0)
+    assert (f"{stuck}: Permission denied",) == done.notes
+    assert needed(root) | {stuck} == staged(root)
+
+
+@pytest.mark.parametrize("damage", ["gone", "shortened"])
+def test_a_table_whose_log_cannot_be_read_is_left_alone_as_a_whole(root, damage):
+    """What it needs cannot be told: no file of it goes, and the others' are cleaned up."""
+    log = root / GOLD / "_delta_log"
+    newest = max(log.glob("*.json"))
+    orphan(root)
+    mine = {path for path in staged(root) if path.startswith(str(GOLD))}
+    shutil.rmtree(log) if damage == "gone" else newest.unlink()
+    done = clean_up(at(root), 0)
+    assert mine == {path for path in staged(root) if path.startswith(str(GOLD))}
+    assert done.deleted.files
+    (note,) = done.notes
+    assert note.startswith(f"table {GOLD} is left alone: its log cannot be read")
+
+
+def test_a_damaged_log_entry_is_met_before_anything_is_deleted(root):
+    """A dry run names the table; the clean-up itself, which claims as a tick does, stops where a tick would."""
+    orphan(root)
+    before = staged(root)
+    max((root / GOLD / "_delta_log").glob("*.json")).write_text("{")
+    (note,) = plan_cleanup(at(root), 0).notes
+    assert note.startswith(f"table {GOLD} is left alone: its log cannot be read")
+    with pytest.raises(Exception, match="Json error"):
+        clean_up(at(root), 0)
+    assert before == staged(root)
+
+
+def test_another_jobs_table_in_the_same_warehouse_is_none_of_ours(root):
+    """A clean-up touches the tables that this job made, or that its rows name."""
+    shutil.copytree(root / GOLD, root / "gold/others")
+    DeltaTable(root / "gold/others").alter.set_table_properties({"tidemark.job": "others"}, raise_if_not_exists=False)
+    before = {path for path in staged(root) if path.startswith("gold/others")}
+    clean_up(at(root), 0)
+    assert before == {path for path in staged(root) if path.startswith("gold/others")}
+
+
+def test_what_an_optimize_left_goes_once_no_cut_needs_it(root):
+    """Others' files in a table that this job made are known by its log: only ours knows which cuts need them."""
+    DeltaTable(root / BRONZE).optimize.compact()
+    (compacted,) = (path for path in (root / BRONZE).glob("*.parquet"))
+    DeltaTable(root / BRONZE).restore(DeltaTable(root / BRONZE).version() - 1)
+    before = {path for path in staged(root) if path.startswith(str(BRONZE))}
+    done = clean_up(at(root), 0)
+    assert not compacted.exists()
+    assert f"{BRONZE}/{compacted.name}" in {each.file.path for each in done.deleted.files}
+    whole(root)
+    assert {path for path in before if path in needed(root)} == {
+        path for path in staged(root) if path.startswith(str(BRONZE))
+    }
+
+
+def _leave_a_cut_behind(root: Path) -> int:
+    """Drop a row and the savepoint that builds on it as a tick that dies before its next cut; return its id."""
+    oldest = min(records(root))
+    saved = next(number for number, record in records(root).items() if record.is_savepoint)
+    stores = JobStores(at(root), lambda name: None)
+    seen = stores.observe()
+    claim = next(row for row in seen.rows if type(row).__name__ == "Release")
+    freed = claim.model_copy(update={"nonce": "dropping"})
+    assert isinstance(stores.append(freed, seen.version, disposed=(oldest, saved)), Appended)
+    return oldest
+
+
+def test_a_cut_whose_row_is_gone_is_not_offered_and_its_files_go(root):
+    """A tick that died between its row and its cut left cuts of subsumed rows: first they go, then their files."""
+    oldest = _leave_a_cut_behind(root)
+    assert oldest in CutStore(at(root)).recorded()
+    clean_up(at(root), 0)
+    assert oldest not in CutStore(at(root)).recorded()
+    assert needed(root) == staged(root)
+    whole(root)
+
+
+def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, tick, undisturbed, monkeypatch):
+    """A tick died between its commit and its cut: until that is rolled forward, readers have the cut before."""
+    planned = build(config=CONFIG.model_copy(update={"retained": 1}))
+    with pytest.raises(Dead):
+        tick(plan=planned, boundary=Mortal("after:AppendRow", 2))
+    assert {2} == set(records(tmp_path))
+    before = _cut_contents(tmp_path)
+    assert {1} == {checkpoint for checkpoint, _ in before}
+    monkeypatch.setattr(holders, "_process_alive", lambda _: False)
+    clean_up(at(tmp_path), 0)
+    assert before == _cut_contents(tmp_path)
+    monkeypatch.undo()
+    tick(plan=planned)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_beside_a_running_tick_a_clean_up_takes_nothing_from_it(root, tmp_path, expected):
+    """Again and again while a tick works: every cut reads whole at any moment, and the tick ends as if undisturbed."""
+    gate = tmp_path / "gate"
+    old = orphan(root)
+    ticking = threading.Thread(target=_tick, args=(root, gate))
+    claimed = plan_cleanup(at(root), 0).generation
+    ticking.start()
+    while not (root / f"_tidemark/{JOB}/traces/{claimed}.ndjson").exists() and ticking.is_alive():
+        ticking.join(0.01)
+    first = clean_up(at(root), 0)
+    assert first.beside is not None
+    assert old in {each.file.path for each in first.deleted.files}
+    gate.write_text("")
+    rounds = 0
+    while ticking.is_alive() or not rounds:
+        clean_up(at(root), 0)
+        rounds += 1
+    ticking.join()
+    whole(root)
+    assert expected == read_cut(root)
+    clean_up(at(root), 0)
+    assert needed(root) == staged(root)
+
+
+def _tick(root: Path, gate: Path) -> None:
+    run_tick(build(ROWS), RuntimeSettings(warehouse=root), engine=LocalEngine(gate=gate))
+
+
+def test_a_tick_cleans_up_as_its_last_act(tmp_path, tick):
+    """What was left behind long ago goes with the next tick's end, once a grace; its cuts are as if it had not."""
+    tick()
+    left = orphan(tmp_path)
+    now_ms = at(tmp_path).now_ms
+    tick(clock=lambda: now_ms() + DAY_MS + 1)
+    assert not (tmp_path / left).exists()
+    whole(tmp_path)
+
+
+def test_a_tick_may_be_told_not_to(tmp_path, tick):
+    """Without a grace a tick deletes nothing."""
+    tick()
+    left = orphan(tmp_path)
+    now_ms = at(tmp_path).now_ms
+    tick(clock=lambda: now_ms() + DAY_MS + 1, reader_grace_ms=None)
+    assert (tmp_path / left).exists()
+
+
+def test_a_clean_up_that_fails_fails_no_tick(tmp_path, tick, undisturbed):
+    """Its failure is logged; the tick has done its work."""
+
+    def fails(name: str) -> None:
+        if name == "before:Cleanup":
+            raise OSError("the disk is away")
+
+    assert "" == tick(boundary=fails).message
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_tick_that_dies_in_its_clean_up_has_completed(tmp_path, tick, undisturbed):
+    """The next tick finds the cuts, and cleans up."""
+    boundary = Mortal("before:Cleanup")
+    with pytest.raises(Dead):
+        tick(boundary=boundary)
+    assert undisturbed == read_cut(tmp_path)
+    tick(take_over=True)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_the_generations_of_clean_ups_never_use_an_id_twice(root):
+    """A clean-up at rest is a claim and a release, after which the next tick goes on."""
+    before = set(records(root))
+    clean_up(at(root), 0)
+    run(root, plan=build(ROWS))
+    assert max(before) < max(records(root))
+    assert Generation(5) == max(record.generation for record in records(root).values())

@@ -1,0 +1,308 @@
+"""The doctor, as a user types it: each ailment is named with what mends it, and mending it makes it go away."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import SavepointKind
+from checkpointing.metadata.files import handles_to_restore
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Holder
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
+from jobs.doctor.examination import Examination, examine
+from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.cleaning import clean_up
+from jobs.stores import holders
+from jobs.stores.requests import RequestFolder
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB
+from tests.scenarios.runtime.test_savepoints_at_rest import hold
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """Make a warehouse with two checkpoints, and rows left to read."""
+    root = tmp_path_factory.mktemp("history")
+    run(root, 2)
+    return root
+
+
+@pytest.fixture
+def root(history, tmp_path):
+    """Return a copy of it for one test."""
+    return shutil.copytree(history, tmp_path / "warehouse")
+
+
+@pytest.fixture
+def typed(capsys):
+    """Return what a command line says: exit code, stdout, stderr."""
+
+    def type_in(*words):
+        code = execute([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return type_in
+
+
+def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[str, str]:
+    """Return what is found of the job, each with what mends it; the machine's own state is no matter here."""
+    found: Examination = examine(at(root), grace_ms, verify=verify)
+    return {
+        finding.what: finding.mend
+        for section in found.sections
+        if section.name != "machine"
+        for finding in section.findings
+    }
+
+
+def _left_behind(root: Path) -> Path:
+    """Leave the one file in a warehouse that nobody needs, and return its path."""
+    clean_up(at(root), 0)
+    path = root / BRONZE / "_data/1" / "bronze-9-11111111-2222-3333-4444-555555555555.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left behind")
+    return path
+
+
+def the_one(found: dict[str, str]) -> tuple[str, str]:
+    """Return the only finding."""
+    ((what, mend),) = found.items()
+    return what, mend
+
+
+def test_a_job_at_rest_is_healthy(root):
+    """Nothing is found, by size and by checksum, and nothing is changed."""
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert {} == of_job(root)
+    assert {} == of_job(root, verify=True)
+    assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+
+
+def test_a_running_tick_is_no_ailment(root):
+    """Its holder is named, and what it is about to do is not held against it."""
+    hold(root)
+    found = examine(at(root), DAY_MS, verify=False)
+    (job,) = (section for section in found.sections if section.name == "job")
+    assert () == job.findings
+    assert "holds the job" in dict(job.seen)["generation"]
+
+
+def test_a_dead_holder_and_an_unpublished_checkpoint_are_mended_by_the_next_tick(tmp_path, tick, monkeypatch):
+    """A tick that died right after its commit point: both are said, with the command, after which both are gone."""
+    with pytest.raises(Dead):
+        tick(boundary=Mortal("after:AppendRow", 2))
+    monkeypatch.setattr(holders, "_process_alive", lambda _: False)
+    found = of_job(tmp_path)
+    assert [True, True] == [
+        any("died while it held the job" in what for what in found),
+        any(what.startswith("checkpoint 2 is committed, but its tables are not published") for what in found),
+    ]
+    assert {f"tidemark run numbers --warehouse {tmp_path}"} == set(found.values())
+    monkeypatch.undo()
+    tick(take_over=True)
+    assert {} == of_job(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "verify", "expected"),
+    [
+        (Path.unlink, False, "is missing"),
+        (lambda path: path.write_bytes(b"short"), False, "has 5 bytes instead of"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), True, "is damaged: its checksum is"),
+    ],
+)
+def test_a_damaged_snapshot_is_named_with_the_older_one_to_go_back_to(root, damage, verify, expected):
+    """Missing, of another size, of another checksum: row, file, and the rollback that helps."""
+    newest = records(root)[2]
+    names = {file.path for file in handles_to_restore(records(root)[1])}
+    state = next(file for file in handles_to_restore(newest) if file.path not in names)
+    damage(root / state.path)
+    what, mend = the_one(of_job(root, verify=verify))
+    assert what.startswith("checkpoint 2 is damaged: file ")
+    assert state.path in what
+    assert expected in what
+    assert "tidemark rollback numbers 1" in mend
+
+
+def test_a_damaged_savepoint_may_be_given_up(root):
+    """No tick begins from it: the command that disposes of it is what mends."""
+    saved = savepoint_at_rest(at(root)).checkpoint
+    run(root, 1)
+    others = {file.path for number, row in records(root).items() if number != saved for file in handles_to_restore(row)}
+    names = [file.path for file in handles_to_restore(records(root)[saved])]
+    path = next((path for path in names if path not in others), names[0])
+    (root / path).unlink()
+    mends = [mend for what, mend in of_job(root).items() if what.startswith(f"savepoint {saved} is damaged")]
+    assert [True] == [f"tidemark savepoint numbers --dispose {saved}" in mend for mend in mends]
+
+
+def test_a_hollow_table_is_named(root):
+    """A file that a retained cut's version shows and that is gone: table, version, checkpoint."""
+    DeltaTable(root / BRONZE).optimize.compact()
+    run(root, 1)
+    (foreign,) = (root / BRONZE).glob("*.parquet")
+    foreign.unlink()
+    what, mend = the_one(of_job(root))
+    assert what.startswith(f"table {BRONZE} at version ")
+    assert foreign.name in what
+    assert "restore" in mend
+
+
+def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
+    """Files, bytes and tables, and the command, which mends it."""
+    _left_behind(root)
+    what, mend = the_one(of_job(root, grace_ms=0))
+    assert f"needed by nobody: in {BRONZE}" in what
+    assert f"tidemark cleanup numbers --warehouse {root}" == mend
+    clean_up(at(root), 0)
+    assert {} == of_job(root, grace_ms=0)
+
+
+def test_others_changes_and_features_are_named(root):
+    """An upsert table that others changed is set back; a constraint forbids publishing until it is dropped."""
+    DeltaTable(root / GOLD).delete("key = 1")
+    what, mend = the_one(of_job(root))
+    assert what.startswith(f"table {GOLD} was changed by others since the last checkpoint (DELETE at version 3)")
+    assert f"tidemark run numbers --warehouse {root}" in mend
+    DeltaTable(root / GOLD).alter.add_constraint({"small": "key < 1000"})
+    found = of_job(root)
+    assert any("has the check constraint small" in what and "DROP CONSTRAINT" in mend for what, mend in found.items())
+
+
+def test_a_table_whose_log_is_gone_is_named(root):
+    """The rest of the page is there all the same."""
+    shutil.rmtree(root / GOLD / "_delta_log")
+    found = of_job(root)
+    assert any(what.startswith(f"table {GOLD}: its log cannot be read") for what in found)
+
+
+def test_a_long_log_is_told(root, monkeypatch):
+    """Whoever opens such a table waits: ticks write the Delta log checkpoint that helps."""
+    monkeypatch.setattr("jobs.doctor.table_health.LONG_LOG", 3)
+    found = of_job(root)
+    assert f"table {GOLD}: whoever opens it reads 3 log entries" in found
+
+
+def test_requests_that_nobody_answered_are_told(root, monkeypatch):
+    """An old one and one that cannot be read, each with its file; a fresh one may yet be answered."""
+    monkeypatch.setattr("jobs.doctor.job_health.UNANSWERED_MS", DAY_MS)
+    folder = RequestFolder(at(root))
+    dead = Holder(host="elsewhere", pid=1, started="s")
+    old = RequestFolder(Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: 1)).ask(SavepointKind.PLAIN, dead)
+    fresh = folder.ask(SavepointKind.PLAIN, dead)
+    broken = at(root).path(at(root).paths.requests) / "broken.json"
+    broken.write_text("{")
+    found = of_job(root)
+    assert not any(fresh.request in what for what in found)
+    assert any(f"request {old.request} was made" in what for what in found)
+    assert f"rm {broken}" in found.values()
+
+
+def test_the_page_has_an_exit_code_and_a_document(root, typed, monkeypatch):
+    """0 for a healthy job, 1 with findings, for a person and for a machine alike."""
+    monkeypatch.setattr("jobs.doctor.examination.machine_section", _no_machine)
+    code, out, _ = typed("doctor", "numbers", "--warehouse", root)
+    assert ExitCode.DONE is code
+    assert f"numbers in {root} is healthy" in out.replace("\n", "")
+    (root / next(iter(handles_to_restore(records(root)[2]))).path).unlink()
+    code, out, _ = typed("doctor", "numbers", "--warehouse", root)
+    assert ExitCode.FAILED is code
+    assert "checkpoint 2 is damaged" in out
+    assert "mend: Restore it from a backup, or go back to" in out
+    code, out, _ = typed("doctor", "numbers", "--json", "--verify", "--warehouse", root)
+    document = json.loads(out)
+    assert (ExitCode.FAILED, "findings", "numbers") == (code, document["verdict"], document["job"])
+    assert {"section", "what", "mend"} == set(document["findings"][0])
+    assert {"job", "tables", "files"} <= set(document["sections"])
+
+
+def _no_machine(warehouse):
+    from jobs.doctor.findings import Section
+
+    del warehouse
+    return Section("machine")
+
+
+def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
+    """No warehouse, or one of another job: exit code 2, and nothing comes into being."""
+    code, out, _ = typed("doctor", "numbers", "--warehouse", tmp_path / "none")
+    assert ExitCode.USAGE is code
+    assert f"numbers has never run in {tmp_path / 'none'}" in out
+    assert f"tidemark run numbers --warehouse {tmp_path / 'none'}" in out
+    assert not (tmp_path / "none").exists()
+
+
+def test_rows_that_cannot_be_read_are_said_to_be_so(root, typed):
+    """It could not look: exit code 2, with what to do."""
+    for entry in (root / "_tidemark/numbers/checkpoints/_delta_log").glob("*.json"):
+        entry.write_text("{")
+    code, out, _ = typed("doctor", "numbers", "--warehouse", root)
+    assert ExitCode.USAGE is code
+    assert "the job cannot be looked at" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["doctor", "Nope"], "job name 'Nope' does not match"),
+        (["doctor", "numbers", "--verfy"], "no such option: --verfy"),
+        (["cleanup", "numbers", "--reader-grace", "soon"], "reader_grace_ms (given on the command line): write a"),
+        (["cleanup", "numbers", "--reader-grace=-1"], "reader_grace_ms (given on the command line): must be greater"),
+        (["cleanup", "numbers", "7"], "got unexpected extra argument"),
+    ],
+)
+def test_wrong_words_are_answered_with_what_to_type(typed, root, words, expected):
+    """Names, options and values: exit code 2 and one sentence."""
+    code, _, err = typed(*words, "--warehouse", root)
+    assert ExitCode.USAGE is code
+    assert expected in err.lower() or expected in err
+
+
+def test_a_clean_up_is_told_by_table(root, typed):
+    """The dry run and the real one show files, bytes and reasons; then there is nothing left to do."""
+    path = _left_behind(root)
+    now = ("--warehouse", root, "--reader-grace", "0s")
+    code, out, _ = typed("cleanup", "numbers", "--dry-run", *now)
+    assert ExitCode.DONE is code
+    assert "numbers: 1 file, 11 B would be deleted" in out
+    assert path.exists()
+    code, out, _ = typed("cleanup", "numbers", *now)
+    assert ExitCode.DONE is code
+    assert "bronze/numbers" in out
+    assert "staged, and named by no checkpoint" in out
+    assert "numbers: 1 file, 11 B deleted; " in out
+    assert "GiB are free there now" in out
+    _, out, _ = typed("cleanup", "numbers", *now)
+    assert "numbers: nothing to delete now" in out
+
+
+def test_a_clean_up_beside_a_tick_says_whose(root, typed):
+    """The holder is named, and it waits for nobody."""
+    hold(root)
+    code, out, _ = typed("cleanup", "numbers", "--warehouse", root)
+    assert ExitCode.DONE is code
+    assert "numbers is held by process" in out
+
+
+def test_a_clean_up_of_a_job_that_never_ran_says_how_to_run_it(tmp_path, typed):
+    """Nothing is created."""
+    code, _, err = typed("cleanup", "numbers", "--warehouse", tmp_path / "none")
+    assert ExitCode.FAILED is code
+    assert "start it with 'tidemark run numbers'" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_savepoint_is_no_ailment(root):
+    """Its parent's cut is kept for it, and all of its files are there."""
+    assert CheckpointId(3) <= savepoint_at_rest(at(root)).checkpoint
+    assert {} == of_job(root, verify=True)

@@ -1,0 +1,111 @@
+"""One source goes to another position, tables and state stay: said clearly, refused by name, finished after a death."""
+
+from contextlib import suppress
+
+import polars as pl
+import pytest
+
+from checkpointing.metadata.record import RowKind
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.failures import JobHeldError, SavepointRefusedError
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.resetting import Reset, preview_reset, reset
+from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.sources.seeking import NoSuchPositionError
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, laid_out, newest, tick
+from tests.scenarios.runtime.savepoint_job import at, records
+from tests.scenarios.runtime.sequence_job import BRONZE, read_cut
+from tests.scenarios.runtime.test_cancelling import contents
+from tests.scenarios.runtime.test_savepoints_at_rest import hold
+
+SOURCES = KEEPS_ALL.sources
+
+
+def positions(root):
+    """Return where the splits of the newest row stand."""
+    vertex = next(vertex for vertex in newest(root).vertices if vertex.splits)
+    return dict(zip(vertex.splits, (subtask.position for subtask in vertex.subtasks), strict=True))
+
+
+def test_a_source_is_read_again_from_its_start(tmp_path):
+    """Tables stay as they are; the next tick appends every row once more, as it was said."""
+    laid_out(tmp_path, 2)
+    before, shown = newest(tmp_path), contents(tmp_path)
+    plan, row = reset(at(tmp_path), SOURCES, Reset("numbers", "start"))
+    assert (RowKind.RESET, before.checkpoint, ()) == (row.kind, row.parent, row.tables)
+    assert ({"a": None, "b": None}, shown) == (positions(tmp_path), contents(tmp_path))
+    assert shown == read_cut(tmp_path)
+    again = sum(split.rows for split in plan.splits)
+    tick(tmp_path)
+    assert 300 + again == pl.read_delta(str(tmp_path / BRONZE)).height
+    assert 300 + again == sum(row[1] for row in read_cut(tmp_path)["gold/by_key"])
+
+
+def test_one_split_goes_to_its_end_and_the_other_stays(tmp_path):
+    """What lies between is never counted."""
+    laid_out(tmp_path, 1)
+    stood = positions(tmp_path)
+    plan, _ = reset(at(tmp_path), SOURCES, Reset("numbers", "end", "b"))
+    assert {"a": stood["a"], "b": "150"} == positions(tmp_path)
+    skipped = -sum(split.rows for split in plan.splits)
+    tick(tmp_path)
+    assert 300 - skipped == pl.read_delta(str(tmp_path / BRONZE)).height
+
+
+def test_a_dry_run_changes_nothing(tmp_path):
+    """It tells the splits that move, and how many rows lie between."""
+    laid_out(tmp_path, 1)
+    before = JobStores(at(tmp_path), cross_freely).observe()
+    stood = positions(tmp_path)
+    plan = preview_reset(at(tmp_path), SOURCES, Reset("numbers", "7", "a"))
+    assert [("a", stood["a"], "7", int(stood["a"]) - 7)] == [(s.split, s.now, s.then, s.rows) for s in plan.splits]
+    after = JobStores(at(tmp_path), cross_freely).observe()
+    assert (before.version, before.rows) == (after.version, after.rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "said"),
+    [
+        (Reset("nunbers", "start"), RollbackRefusedError, "reads no source 'nunbers': its sources are numbers"),
+        (Reset("numbers", "start", "c"), RollbackRefusedError, "has read no split 'c': its splits are a, b"),
+        (Reset("numbers", "../x"), NoSuchPositionError, "'../x' is no position in split a.*a number from 0 to 150"),
+        (Reset("numbers", "151"), NoSuchPositionError, "'151' is no position in split a.*a number from 0 to 150"),
+    ],
+)
+def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said):
+    """Source, split and position; no row is appended."""
+    laid_out(tmp_path, 1)
+    before = set(records(tmp_path))
+    with pytest.raises(error, match=said):
+        reset(at(tmp_path), SOURCES, asked)
+    assert before == set(records(tmp_path))
+
+
+def test_a_job_that_runs_or_has_nothing_yet_is_refused(tmp_path):
+    """The holder is named; without a checkpoint there is nothing to move."""
+    JobStores(at(tmp_path / "new"), cross_freely)
+    with pytest.raises(SavepointRefusedError, match="completed no checkpoint yet"):
+        reset(at(tmp_path / "new"), SOURCES, Reset("numbers", "start"))
+    laid_out(tmp_path / "w", 1)
+    hold(tmp_path / "w")
+    with pytest.raises(JobHeldError):
+        reset(at(tmp_path / "w"), SOURCES, Reset("numbers", "start"))
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    "boundary", ["after:Claim", "before:AppendRow", "after:AppendRow", "before:RollForwardCut", "before:Release"]
+)
+def test_a_death_on_the_way_is_made_up_for(tmp_path, monkeypatch, boundary):
+    """Before the row nothing has happened, after it the next tick begins from it."""
+    laid_out(tmp_path, 1)
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    before = newest(tmp_path)
+    with suppress(Dead):
+        reset(at(tmp_path), SOURCES, Reset("numbers", "end"), boundary=Mortal(boundary))
+    happened = newest(tmp_path) != before
+    assert happened is (boundary not in ("after:Claim", "before:AppendRow"))
+    rows = pl.read_delta(str(tmp_path / BRONZE)).height
+    tick(tmp_path)
+    assert (rows if happened else 300) == pl.read_delta(str(tmp_path / BRONZE)).height

@@ -1,0 +1,342 @@
+"""A job goes back in place, outputs included, and on from there: nothing is skipped, nothing comes twice (K2)."""
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import SavepointKind, SavepointRequested
+from checkpointing.metadata.record import RowKind
+from jobs.planner import plan
+from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.driver import Inbox
+from jobs.runtime.failures import JobHeldError, NeverRunError
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.rollback import preview_rollback, roll_back
+from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.stores.cuts import CutStore
+from jobs.stores.rollback_tables import TableNotRolledBackError
+from jobs.stores.savepoint_copy import named_files
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, newest, tick, ticks
+from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, declared, read_cut
+from tests.scenarios.runtime.test_cancelling import contents
+from tests.scenarios.runtime.test_savepoints_at_rest import hold
+
+UNHURRIED = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
+"""Only a last checkpoint, when caught up."""
+
+
+def state_rows(root, version=None):
+    """Return the rows of the state table."""
+    return sorted(pl.read_delta(str(root / STATE), version=version).rows())
+
+
+def test_tables_state_and_positions_go_back_in_one_row(tmp_path, undisturbed):
+    """Every table shows what it showed at N, plainly and by cut; the row builds on N; going on ends exactly."""
+    first, *_, last = laid_out(tmp_path, 3)
+    expected, at_first = at_cut(tmp_path, first), records(tmp_path)[first]
+    version = CutStore(at(tmp_path)).read(CheckpointId(first))[STATE]
+    state = state_rows(tmp_path, version)
+    done = roll_back(at(tmp_path), first)
+    row = newest(tmp_path)
+    assert (RowKind.ROLLBACK, first, row) == (row.kind, row.parent, done.record)
+    assert row.checkpoint > last
+    assert [first, row.checkpoint] == sorted(records(tmp_path))
+    assert expected == contents(tmp_path) == read_cut(tmp_path) == at_cut(tmp_path, row.checkpoint)
+    assert state == state_rows(tmp_path)
+    positions = [[each.position for each in vertex.subtasks] for vertex in row.vertices]
+    assert [[each.position for each in vertex.subtasks] for vertex in at_first.vertices] == positions
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_a_dry_run_tells_all_and_changes_nothing(tmp_path):
+    """Tables with versions, files and rows, positions with the rows to be read again, abandoned checkpoints."""
+    first, second, third = laid_out(tmp_path, 3)
+    before = JobStores(at(tmp_path), cross_freely).observe()
+    plan = preview_rollback(at(tmp_path), first)
+    bronze = next(table for table in plan.tables if table.record.table == BRONZE)
+    assert ((second, third), (), ()) == (plan.turn.dropped, plan.turn.abandoned, plan.turn.adopted)
+    assert (third, first) == (plan.newest.checkpoint, plan.target.checkpoint)
+    removed = pl.read_delta(str(tmp_path / BRONZE)).height - len(at_cut(tmp_path, first)[str(BRONZE)])
+    assert removed == sum(file.rows for file in bronze.removes) == sum(split.rows for split in plan.splits)
+    assert ((), bronze.to_version) == (bronze.adds, CutStore(at(tmp_path)).read(CheckpointId(first))[BRONZE])
+    after = JobStores(at(tmp_path), cross_freely).observe()
+    assert (before.version, before.rows, before.cuts) == (after.version, after.rows, after.cuts)
+
+
+@pytest.mark.dear
+def test_old_txn_entries_skip_nothing(tmp_path, undisturbed):
+    """Twice back and on: each table's log ends with the newest id, although it named higher ones than N before."""
+    first, *_ = laid_out(tmp_path, 3)
+    roll_back(at(tmp_path), first)
+    ticks(tmp_path, 2)
+    roll_back(at(tmp_path), first)
+    tick(tmp_path)
+    for table in (BRONZE, GOLD):
+        shown = DeltaTable(str(tmp_path / table)).transaction_version(f"{JOB}/{table}")
+        assert newest(tmp_path).checkpoint == shown
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_rollback_is_rolled_back(tmp_path, undisturbed):
+    """To a row before it, and to the rollback's own row after the job has gone on."""
+    first, second, _ = laid_out(tmp_path, 3)
+    cuts = {each: at_cut(tmp_path, each) for each in (first, second)}
+    back = roll_back(at(tmp_path), second).record.checkpoint
+    ticks(tmp_path, 1)
+    roll_back(at(tmp_path), back)
+    assert cuts[second] == read_cut(tmp_path) == contents(tmp_path)
+    assert [first, second, back, newest(tmp_path).checkpoint] == sorted(records(tmp_path))
+    roll_back(at(tmp_path), first)
+    assert cuts[first] == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def asked(root, kind, *, after=0, plan=KEEPS_ALL):
+    """Run a tick that is asked for a savepoint after so many micro-batches; return the savepoint's id."""
+    inbox, left = Inbox(), [after]
+    before = set(records(root))
+
+    def ask(name):
+        left[0] -= name == "after:RunMicroBatch"
+        if left[0] == 0:
+            left[0] = -1
+            inbox.put(SavepointRequested("asked", kind))
+
+    ask("")
+    run_tick(plan, RuntimeSettings(warehouse=root), engine=LocalEngine(), inbox=inbox, boundary=ask)
+    return next(row.checkpoint for each, row in sorted(records(root).items()) if row.pinned and each not in before)
+
+
+def test_a_stop_s_savepoint_outlives_the_line_and_can_be_gone_back_to(tmp_path, undisturbed):
+    """Rolled back behind it, it stays, marked; going back to it brings its files in again, and its mark goes."""
+    first, *_ = laid_out(tmp_path, 1)
+    stopped = asked(tmp_path, SavepointKind.SUSPEND, after=1)
+    expected = at_cut(tmp_path, stopped)
+    assert (stopped,) == roll_back(at(tmp_path), first).plan.turn.abandoned
+    assert (True, RowKind.ROLLBACK) == (records(tmp_path)[stopped].abandoned, newest(tmp_path).kind)
+    ticks(tmp_path, 1)
+    done = roll_back(at(tmp_path), stopped)
+    assert (stopped,) == done.plan.turn.adopted
+    assert not records(tmp_path)[stopped].abandoned
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    assert None not in lowest_n(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def lowest_n(root):
+    """Return the lowest n of each active file of bronze, as its log says."""
+    actions = pa.table(DeltaTable(str(root / BRONZE)).get_add_actions(flatten=True))
+    return actions["min.n"].to_pylist()
+
+
+def test_a_plain_savepoint_is_gone_back_to_with_what_it_held_pending(tmp_path, undisturbed):
+    """Its unpublished files come into the tables under the new id, those of the checkpoints after it go."""
+    laid_out(tmp_path, 1)
+    saved = asked(tmp_path, SavepointKind.PLAIN, after=1, plan=build(config=UNHURRIED))
+    row = records(tmp_path)[saved]
+    held_rows = sum(file.rows for table in row.tables if table.table == BRONZE for file in table.adds)
+    before = len(at_cut(tmp_path, row.parent)[str(BRONZE)])
+    assert (RowKind.SAVEPOINT, True, True) == (row.kind, held_rows > 0, newest(tmp_path).checkpoint > saved)
+    done = roll_back(at(tmp_path), saved)
+    assert newest(tmp_path) == done.record
+    assert before + held_rows == pl.read_delta(str(tmp_path / BRONZE)).height == len(read_cut(tmp_path)[str(BRONZE)])
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+@pytest.mark.dear
+def test_a_savepoint_at_rest_is_a_place_to_come_back_to(tmp_path, undisturbed):
+    """Taken before a rollback, it brings the job back to where it stood."""
+    first, *_ = laid_out(tmp_path, 2)
+    expected = read_cut(tmp_path)
+    saved = savepoint_at_rest(at(tmp_path)).checkpoint
+    roll_back(at(tmp_path), first)
+    assert expected != read_cut(tmp_path)
+    roll_back(at(tmp_path), saved)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.dear
+def test_checkpoints_of_another_parallelism_are_left_and_gone_back_to(tmp_path, undisturbed):
+    """From three subtasks back to the cut of two, and on as if nothing had been."""
+    first, *_ = laid_out(tmp_path, 1)
+    expected = read_cut(tmp_path)
+    three = plan(declared(config=KEEPS_ALL.config), parallelism=3, config=KEEPS_ALL.config)
+    ticks(tmp_path, 1, plan=three)
+    assert 3 == len(next(vertex for vertex in newest(tmp_path).vertices if vertex.vertex == "by_key").subtasks)
+    roll_back(at(tmp_path), first)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_what_others_appended_stays(tmp_path):
+    """Rows of another writer, before and after N, are in the table after the rollback as before."""
+    first, *_ = laid_out(tmp_path, 1)
+    expected = at_cut(tmp_path, first)[str(BRONZE)]
+    append_foreign(tmp_path, 1)
+    ticks(tmp_path, 1)
+    append_foreign(tmp_path, 2)
+    roll_back(at(tmp_path), first)
+    shown = pl.read_delta(str(tmp_path / BRONZE))
+    assert [1, 2] == sorted(shown.filter(split="x")["n"].to_list())
+    assert expected == sorted(shown.filter(pl.col("split") != "x").rows())
+    assert shown.height == len(read_cut(tmp_path)[str(BRONZE)])
+
+
+def append_foreign(root, n):
+    """Append a row of another writer to bronze."""
+    row = {"split": ["x"], "n": [n], "key": [1], "value": [1], "_split": ["x"], "_position": [n]}
+    write_deltalake(str(root / BRONZE), pl.DataFrame(row).to_arrow(), mode="append")
+
+
+@pytest.mark.dear
+def test_what_others_compacted_before_n_stays_compacted(tmp_path):
+    """A foreign OPTIMIZE before N is part of what the table shows at N."""
+    laid_out(tmp_path, 1)
+    append_foreign(tmp_path, 1)
+    DeltaTable(str(tmp_path / BRONZE)).optimize.compact()
+    _, second = ticks(tmp_path, 1)
+    expected = read_cut(tmp_path)
+    tick(tmp_path)
+    roll_back(at(tmp_path), second)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert 301 == pl.read_delta(str(tmp_path / BRONZE)).height
+
+
+def test_a_compaction_of_old_files_after_n_is_not_undone(tmp_path):
+    """Files of N that others merged since stay merged: their rows are there once."""
+    laid_out(tmp_path, 2)
+    second = newest(tmp_path).checkpoint
+    expected = read_cut(tmp_path)
+    DeltaTable(str(tmp_path / BRONZE)).optimize.compact()
+    ticks(tmp_path, 1)
+    roll_back(at(tmp_path), second)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_rows_that_others_merged_with_later_ones_are_refused_with_the_way_out(tmp_path, undisturbed):
+    """An OPTIMIZE over N's files and newer ones is named; taken back as the message says, the rollback goes through."""
+    first, *_ = laid_out(tmp_path, 2)
+    expected = at_cut(tmp_path, first)
+    table = DeltaTable(str(tmp_path / BRONZE))
+    table.optimize.compact()
+    before, rows = contents(tmp_path), set(records(tmp_path))
+    said = (
+        rf"foreign OPTIMIZE at version {table.version()} took files of ours out.*VERSION AS OF {table.version() - 1}\)"
+    )
+    with pytest.raises(TableNotRolledBackError, match=said):
+        roll_back(at(tmp_path), first)
+    assert (before, rows) == (contents(tmp_path), set(records(tmp_path)))
+    DeltaTable(str(tmp_path / BRONZE)).restore(table.version() - 1)
+    roll_back(at(tmp_path), first)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_an_append_only_table_says_how_to_let_it_go_back(tmp_path):
+    """The property is named; nothing is appended."""
+    first, *_ = laid_out(tmp_path, 2)
+    DeltaTable(str(tmp_path / BRONZE)).alter.set_table_properties({"delta.appendOnly": "true"})
+    rows = set(records(tmp_path))
+    with pytest.raises(TableNotRolledBackError, match=r"bronze/numbers is append-only.*'delta.appendOnly'='false'"):
+        roll_back(at(tmp_path), first)
+    assert rows == set(records(tmp_path))
+
+
+def test_what_a_table_lost_to_a_foreign_delete_in_an_upsert_table_comes_back(tmp_path):
+    """Gold is set to the cut's files, whatever somebody did to it."""
+    first, *_ = laid_out(tmp_path, 2)
+    expected = at_cut(tmp_path, first)
+    DeltaTable(str(tmp_path / GOLD)).delete("key < 3")
+    done = roll_back(at(tmp_path), first)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    assert any("DELETE" in note for note in done.notes)
+
+
+def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeypatch, undisturbed):
+    """A tick died behind its commit point: its row is rolled forward first, then the job goes back."""
+    first, *_ = laid_out(tmp_path, 1)
+    expected = read_cut(tmp_path)
+    with pytest.raises(Dead):
+        run_tick(
+            KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal("after:AppendRow")
+        )
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    pending = newest(tmp_path).checkpoint
+    assert (pending,) == preview_rollback(at(tmp_path), first).turn.dropped
+    assert pending == preview_rollback(at(tmp_path), first).pending.checkpoint
+    assert None is roll_back(at(tmp_path), first).plan.pending
+    shown = [entry["checkpoint"] for entry in published(tmp_path)]
+    assert pending in shown
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def published(root):
+    """Return what bronze's log says of our commits, newest first."""
+    return [
+        entry["tidemark"]
+        for entry in DeltaTable(str(root / BRONZE)).history()
+        if "checkpoint" in entry.get("tidemark", {})
+    ]
+
+
+def test_a_tick_that_runs_is_left_alone(tmp_path):
+    """The refusal names its process; no row is appended."""
+    first, *_ = laid_out(tmp_path, 2)
+    hold(tmp_path)
+    before = JobStores(at(tmp_path), cross_freely).observe().version
+    with pytest.raises(JobHeldError, match=r"job numbers is held by process \d+ on"):
+        roll_back(at(tmp_path), first)
+    assert before == JobStores(at(tmp_path), cross_freely).observe().version
+
+
+def test_wrong_numbers_are_answered_with_right_ones(tmp_path):
+    """No such checkpoint, and the one at which the job stands: both name those that can be gone back to."""
+    with pytest.raises(NeverRunError, match="has never run in"):
+        roll_back(at(tmp_path / "none"), 1)
+    assert not (tmp_path / "none").exists()
+    first, second, third = laid_out(tmp_path, 3)
+    saved = savepoint_at_rest(at(tmp_path)).checkpoint
+    offered = rf"it can go back to {saved} \(savepoint\), {second}, {first}$"
+    for number, said in ((99, "has no checkpoint or savepoint 99"), (third, f"stands at checkpoint {third} already")):
+        with pytest.raises(RollbackRefusedError, match=f"{said}: {offered}"):
+            roll_back(at(tmp_path), number)
+
+
+def test_what_the_abandoned_checkpoints_named_is_nobody_s_any_more(tmp_path):
+    """Rows and cuts of the abandoned line are gone at once; no file that a row names is missing."""
+    first, *_ = laid_out(tmp_path, 3)
+    done = roll_back(at(tmp_path), first)
+    kept = records(tmp_path)
+    assert {first, done.record.checkpoint} == set(kept) == set(CutStore(at(tmp_path)).recorded())
+    assert [] == [path for row in kept.values() for path in named_files(row) if not (tmp_path / path).exists()]
+
+
+@pytest.mark.dear
+def test_retention_goes_on_over_a_rollback(tmp_path):
+    """The rollback's row counts as a retained one, and is subsumed like any other; its state is kept as long."""
+    run(tmp_path, 2)
+    first, *_ = sorted(records(tmp_path))
+    roll_back(at(tmp_path), first)
+    run(tmp_path, plan=build({"a": 400, "b": 400}, config=CONFIG))
+    assert {RowKind.CHECKPOINT} == {row.kind for row in records(tmp_path).values()}
+    assert 2 == len(records(tmp_path))
+    for row in records(tmp_path).values():
+        assert [] == [path for path in named_files(row) if not (tmp_path / path).exists()]

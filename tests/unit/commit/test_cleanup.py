@@ -1,0 +1,255 @@
+"""Clean-up as a decision: never a file that somebody needs or may be reading, and in the end all others."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from checkpointing.commit.cleanup import (
+    CleanupDecision,
+    CleanupFacts,
+    FoundFile,
+    Look,
+    Reason,
+    Shown,
+    TableSeen,
+    decide_cleanup,
+    noted,
+    readable_cuts,
+)
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
+
+GRACE_MS = 48
+"""So that looks within 2 ms are noted as one."""
+
+TABLE = TableName("gold/by_key")
+
+
+def _row(number: int, files: frozenset[str]) -> CheckpointRecord:
+    handles = tuple(FileHandle(path, 1, 1, 1) for path in sorted(files))
+    return CheckpointRecord(
+        job="numbers",
+        checkpoint=CheckpointId(number),
+        parent=CheckpointId(number - 1),
+        generation=Generation(1),
+        nonce=str(number),
+        max_parallelism=8,
+        vertices=(),
+        tables=(TableRecord(table=TABLE, mode=TableMode.UPSERT, files=handles, parent_version=0),),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+    )
+
+
+@dataclass
+class World:
+    """A table, its cuts and a clock; it remembers until when each file could be read, which no clean-up is told."""
+
+    now_ms: int = 1_000
+    generation: int = 1
+    staged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Every file that is there: the generation that staged it, and when."""
+    versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
+    removed_ms: dict[int, int] = field(default_factory=dict)
+    cuts: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, frozenset[str]] = field(default_factory=dict)
+    looks: tuple[Look, ...] = ()
+    looked: list[int] = field(default_factory=list)
+    readable_until: dict[str, int] = field(default_factory=dict)
+    files: int = 0
+    checkpoints: int = 0
+
+    def stage(self) -> str:
+        self.files += 1
+        path = f"{TABLE}/_data/{self.generation}/{self.files}"
+        self.staged[path] = (self.generation, self.now_ms)
+        return path
+
+    def publish(self, kept: int, new: int) -> None:
+        """Complete a checkpoint: some of the table's files stay, others come; its row names what came."""
+        active = sorted(self.versions[-1])
+        came = frozenset(self.stage() for _ in range(new))
+        self.versions.append(came.union(active[:kept]))
+        self.removed_ms[len(self.versions) - 1] = self.now_ms
+        self.checkpoints += 1
+        self.cuts[self.checkpoints] = len(self.versions) - 1
+        self.rows[self.checkpoints] = came
+        self.note_readable()
+
+    def disturb(self, kept: int) -> None:
+        """Commit a version that belongs to no cut, as others do: some files stay, and one comes."""
+        self.versions.append(frozenset([*sorted(self.versions[-1])[:kept], self.stage()]))
+        self.removed_ms[len(self.versions) - 1] = self.now_ms
+        self.note_readable()
+
+    def subsume(self, which: int) -> None:
+        """Drop a row and its cut, but never the newest."""
+        if len(self.cuts) > 1:
+            cut = sorted(self.cuts)[:-1][which % (len(self.cuts) - 1)]
+            del self.cuts[cut], self.rows[cut]
+
+    def readable(self) -> frozenset[str]:
+        return self.versions[-1].union(*(self.versions[version] for version in self.cuts.values()))
+
+    def note_readable(self) -> None:
+        for path in self.readable():
+            self.readable_until[path] = self.now_ms
+
+    def pass_time(self, ms: int) -> None:
+        self.note_readable()
+        self.now_ms += ms
+        self.note_readable()
+
+    def times_in_log(self, path: str) -> tuple[Shown, ...]:
+        inside = [version for version, shown in enumerate(self.versions) if path in shown]
+        if not inside or inside[-1] == len(self.versions) - 1:
+            return ()
+        return (Shown(inside[0], inside[-1] + 1, self.removed_ms[inside[-1] + 1]),)
+
+    def decide(self) -> CleanupDecision:
+        facts = CleanupFacts(
+            current=Generation(self.generation),
+            others_hold=False,
+            now_ms=self.now_ms,
+            grace_ms=GRACE_MS,
+            rows=tuple(_row(number, files) for number, files in self.rows.items()),
+            found=tuple(
+                FoundFile(path, TABLE, Generation(generation), 1, at_ms, self.times_in_log(path))
+                for path, (generation, at_ms) in self.staged.items()
+            ),
+            active=self.readable(),
+            looks=self.looks,
+        )
+        return decide_cleanup(facts)
+
+    def clean_up(self) -> None:
+        """Delete as decided, judge it, and note the look."""
+        decision = self.decide()
+        self.judge({each.file.path for each in decision.delete})
+        look = Look(self.now_ms, {TABLE: TableSeen(len(self.versions) - 1, frozenset(self.cuts.values()))})
+        self.looks = noted(self.looks, look, GRACE_MS)
+        self.looked.append(self.now_ms)
+        for each in decision.delete:
+            del self.staged[each.file.path]
+
+    def judge(self, deleted: set[str]) -> None:
+        """Hold the decision to what readers and rows needed, file by file."""
+        named = frozenset().union(*self.rows.values())
+        for path, (generation, staged_ms) in self.staged.items():
+            needed = path in self.readable() or path in named or generation >= self.generation
+            ended_ms = self.readable_until.get(path)
+            if path in deleted:
+                assert not needed
+                assert self.now_ms - (staged_ms if ended_ms is None else ended_ms) >= GRACE_MS
+            elif not needed and ended_ms is None:
+                assert self.now_ms - staged_ms < GRACE_MS
+            elif not needed:
+                assert not [at for at in self.looked if ended_ms < at <= self.now_ms - GRACE_MS - 2]
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), st.integers(0, 2), st.integers(0, 2)),
+    st.tuples(st.just("disturb"), st.integers(0, 2), st.just(0)),
+    st.tuples(st.just("subsume"), st.integers(0, 1), st.just(0)),
+    st.tuples(st.just("pass_time"), st.sampled_from([1, 10, 46, 60]), st.just(0)),
+    st.tuples(st.just("stage"), st.just(0), st.just(0)),
+    st.tuples(st.just("claim"), st.just(0), st.just(0)),
+    st.tuples(st.just("clean_up"), st.just(0), st.just(0)),
+)
+
+
+def _steps(text: str) -> list[tuple[str, int, int]]:
+    """Return steps written in short: `publish 0 1; claim`."""
+    words = ([*step.split(), "0", "0"] for step in text.split(";"))
+    return [(what, int(first), int(second)) for what, first, second, *_ in words]
+
+
+@example(_steps("publish 0 1; publish 0 0; claim; pass_time 60; subsume; claim"))
+@example(_steps("disturb 0; claim; publish 1 0; publish 0 0; pass_time 60; subsume; claim"))
+@example(_steps("publish 0 1; publish 0 0; subsume; pass_time 1; clean_up; pass_time 60; clean_up; claim"))
+@given(st.lists(STEPS, max_size=60))
+def test_nothing_needed_goes_and_all_else_does(steps):
+    """Whatever is published, subsumed and orphaned in whatever order, by a world that knows who could read what."""
+    world = World()
+    for what, first, second in steps:
+        match what:
+            case "publish":
+                world.publish(first, second)
+            case "disturb":
+                world.disturb(first)
+            case "subsume":
+                world.subsume(first)
+            case "pass_time":
+                world.pass_time(first)
+            case "stage":
+                world.stage()
+            case "claim":
+                world.generation += 1
+                world.clean_up()
+            case _:
+                world.clean_up()
+    world.generation += 1
+    for _ in range(3):
+        world.pass_time(GRACE_MS + 2)
+        world.clean_up()
+    named = frozenset().union(*world.rows.values())
+    assert world.readable() | named == set(world.staged)
+
+
+def test_a_cut_stays_while_a_row_builds_on_it():
+    """The rows' own, a savepoint's parent, and the parent of a committed row that is still to be published."""
+    plain, pending = _row(5, frozenset()), _row(8, frozenset())
+    saved = _row(4, frozenset()).model_copy(update={"kind": RowKind.SAVEPOINT, "pinned": True})
+    recorded = {CheckpointId(number) for number in (2, 3, 4, 5, 6, 7)}
+    assert {3, 4, 5, 7} == readable_cuts((plain, saved, pending), recorded)
+    assert {5} == readable_cuts((plain,), recorded)
+    assert {5} == readable_cuts((plain,), {CheckpointId(4), CheckpointId(5)})
+
+
+def _facts(*found: FoundFile, **changes: object) -> CleanupFacts:
+    plain = {"current": Generation(3), "others_hold": False, "now_ms": 1_000, "grace_ms": 100, "rows": ()}
+    return CleanupFacts(**(plain | {"active": frozenset(), "found": found} | changes))
+
+
+def _deleted(facts: CleanupFacts) -> list[str]:
+    return [each.file.path for each in decide_cleanup(facts).delete]
+
+
+@pytest.mark.parametrize(("generation", "expected"), [(1, ["a"]), (2, ["a"]), (3, []), (4, [])])
+def test_the_present_generation_and_its_successors_are_left_alone(generation, expected):
+    """Only what was staged before the last claim is judged at all."""
+    assert expected == _deleted(_facts(FoundFile("a", TABLE, Generation(generation), 1, 0)))
+
+
+@pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
+def test_what_was_never_published_goes_by_its_age(modified_ms, expected):
+    """Nobody can be reading it: its age alone counts, to the millisecond."""
+    facts = _facts(FoundFile("a", TABLE, Generation(1), 1, modified_ms))
+    assert expected == _deleted(facts)
+    assert [Reason.UNNAMED] == [each.reason for each in (*decide_cleanup(facts).delete, *decide_cleanup(facts).waiting)]
+
+
+def test_what_somebody_else_wrote_goes_only_if_our_log_has_removed_it():
+    """A foreign file that no log of ours ever showed is none of ours."""
+    shown = (Shown(1, 2, 10),)
+    look = Look(20, {TABLE: TableSeen(5, frozenset({4}))})
+    removed, unknown = FoundFile("a", TABLE, None, 1, 0, shown), FoundFile("b", TABLE, None, 1, 0)
+    assert ["a"] == _deleted(_facts(removed, unknown, looks=(look,)))
+
+
+def test_a_first_clean_up_cannot_know_when_a_cut_ended():
+    """A file removed long ago may have been in a cut until just now: without any look it waits once more."""
+    file = FoundFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
+    assert [1_000] == [each.since_ms for each in decide_cleanup(_facts(file)).waiting]
+    assert ["a"] == _deleted(_facts(file, grace_ms=0))
+
+
+def test_nothing_is_judged_while_another_place_is_being_copied_in():
+    """A restore holds a job without any row, and its files are old by name: they must not go before their row comes."""
+    copied = FoundFile("a", TABLE, Generation(1), 1, 0)
+    assert [] == _deleted(_facts(copied, others_hold=True))
+    assert ["a"] == _deleted(_facts(copied))
+    assert ["a"] == _deleted(_facts(copied, others_hold=True, rows=(_row(1, frozenset({"b"})),)))

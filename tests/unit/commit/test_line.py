@@ -1,0 +1,76 @@
+"""The line of the rows: what going back drops, leaves behind and takes up again; pure."""
+
+import pytest
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.line import Turn, restorable, turn_back
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
+
+
+def row(checkpoint, parent, *, generation=1, **fields):
+    """Return a row that says nothing of vertices and tables."""
+    return CheckpointRecord(
+        job="job",
+        checkpoint=CheckpointId(checkpoint),
+        parent=CheckpointId(parent),
+        generation=Generation(generation),
+        nonce=f"n{checkpoint}",
+        max_parallelism=4,
+        vertices=(),
+        tables=(),
+        statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
+        **fields,
+    )
+
+
+STRAIGHT = (row(1, 0), row(2, 1), row(4, 2), row(5, 4))
+PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
+
+
+def test_what_came_after_is_dropped():
+    """And nothing before it."""
+    turn = turn_back(STRAIGHT, STRAIGHT[1])
+    assert ((4, 5), (), ()) == (turn.dropped, turn.abandoned, turn.adopted)
+    assert Turn((), (), ()) == turn_back(STRAIGHT, STRAIGHT[-1])
+
+
+@pytest.mark.parametrize(("savepoint", "leaves"), [(row(3, 2, **PLAIN), False), (row(6, 5, **PLAIN), True)])
+def test_a_plain_savepoint_goes_with_the_cut_that_it_was_taken_after(savepoint, leaves):
+    """One of the cut that is gone back to stays what it was, though its id is higher."""
+    turn = turn_back((*STRAIGHT, savepoint), STRAIGHT[1])
+    assert ((savepoint.checkpoint,) if leaves else ()) == turn.abandoned
+    assert (4, 5) == turn.dropped
+
+
+def test_going_back_to_a_plain_savepoint_leaves_what_completed_after_its_parent():
+    """A checkpoint of a lower id may have committed behind it."""
+    savepoint = row(4, 1, **PLAIN)
+    rows = (row(1, 0), savepoint, row(3, 1), row(5, 3))
+    assert ((3, 5), ()) == (turn_back(rows, savepoint).dropped, turn_back(rows, savepoint).adopted)
+
+
+def test_a_pinned_row_is_left_behind_and_taken_up_again():
+    """Marked, then not; the line that it is taken up from is dropped from where the two part."""
+    stop = row(4, 2, pinned=True)
+    assert Turn((5,), (4,), ()) == turn_back((row(1, 0), row(2, 1), stop, row(5, 4)), row(2, 1))
+    left = stop.model_copy(update={"abandoned": True})
+    rows = (row(1, 0), row(2, 1), left, row(6, 2, kind=RowKind.ROLLBACK), row(7, 6))
+    turn = turn_back(rows, left)
+    assert ((6, 7), (), (4,)) == (turn.dropped, turn.abandoned, turn.adopted)
+    assert {4: False} == turn.marks
+
+
+def test_where_the_lines_part_is_told_by_the_last_parent_that_is_known():
+    """The rows between were dropped long ago."""
+    left = row(9, 8, pinned=True, abandoned=True)
+    rows = (row(2, 1), left, row(20, 2, kind=RowKind.ROLLBACK), row(21, 20))
+    assert ((20, 21), (9,)) == (turn_back(rows, left).dropped, turn_back(rows, left).adopted)
+
+
+def test_the_newest_row_is_told_by_the_order_of_the_rows():
+    """A rollback counts, an abandoned or plain savepoint does not, whatever its id."""
+    rollback = row(8, 2, generation=3, kind=RowKind.ROLLBACK)
+    rows = (row(9, 8, generation=4, **PLAIN), rollback, row(2, 1), row(7, 2, generation=2, pinned=True, abandoned=True))
+    assert rollback == newest_checkpoint(rows) == newest_checkpoint(rows[::-1])
+    assert [9, 8, 2] == [each.checkpoint for each in restorable(rows)]

@@ -1,0 +1,103 @@
+"""`tidemark init`: what a new project holds, and what is refused before anything is written."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from string import Template
+
+import pytest
+
+from jobs.init import project
+from jobs.init.project import ProjectRefusedError, create_project
+
+ROOT = Path(__file__).resolve().parents[3]
+LOADS = """
+from {name}.definitions import defs
+print(sorted(key.to_user_string() for key in defs.resolve_asset_graph().materializable_asset_keys))
+"""
+
+
+def test_a_project_appears_whole(tmp_path):
+    """Its files are a package of its name, tests, and what Dagster, pip and make read; nothing else lies about."""
+    made = create_project(tmp_path / "shop")
+    found = sorted(str(path.relative_to(made.folder)) for path in made.folder.rglob("*") if path.is_file())
+    assert list(made.files) == found
+    assert {"shop/pipeline.py", "shop/definitions.py", "tests/test_pipeline.py", "Makefile", "dagster.yaml"} <= set(
+        found
+    )
+    assert ["shop"] == [path.name for path in tmp_path.iterdir()]
+    assert [] == [name for name in found if "$project" in (made.folder / name).read_text()]
+
+
+def test_an_empty_folder_will_do_and_a_name_may_be_given(tmp_path):
+    """The name of the project need not be the folder's."""
+    folder = tmp_path / "my-shop"
+    folder.mkdir()
+    made = create_project(folder, "web_shop")
+    assert "web_shop" == made.name
+    declared = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert ("web-shop", "web_shop") == (declared["project"]["name"], declared["tool"]["dg"]["project"]["root_module"])
+
+
+def test_the_project_loads_and_is_in_good_style(tmp_path):
+    """Dagster loads its definitions, and the linter finds nothing in what was written."""
+    made = create_project(tmp_path / "shop")
+    command = [sys.executable, "-c", LOADS.format(name="shop")]
+    loaded = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
+    assert 0 == loaded.returncode, loaded.stderr
+    assert (
+        "['_tidemark/shop/state/by_customer', 'bronze/orders', 'gold/customers', 'quarantine/orders']\n"
+        == loaded.stdout
+    )
+    ruff = [Path(sys.executable).with_name("ruff"), "check", "--isolated", "--line-length=120", "--select=E,F,I,UP,D1"]
+    linted = subprocess.run([*ruff, "."], cwd=made.folder, capture_output=True, text=True, check=False)
+    assert 0 == linted.returncode, linted.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("My-Shop", "--name my_shop"),
+        ("9lives", "--name my_9lives"),
+        ("Class", "--name my_class"),
+        ("class", "is a word of Python's"),
+        ("json", "is taken by a module"),
+        ("dagster", "is taken by a module"),
+        ("tests", "is taken by a module"),
+        ("a" * 64, "at most 63"),
+        ("../shop", "--name shop"),
+    ],
+)
+def test_a_name_that_will_not_do_is_refused_with_another_one(tmp_path, name, said):
+    """The error says what is wrong with the name and what to type; nothing is written."""
+    with pytest.raises(ProjectRefusedError) as refused:
+        create_project(tmp_path / "new", name)
+    assert said in str(refused.value)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+    """Neither a folder with a file in it nor a file is written over; the error names what is there."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "notes.txt").write_text("mine")
+    (tmp_path / "book").write_text("mine too")
+    with pytest.raises(ProjectRefusedError, match=r"is not empty, it holds notes\.txt"):
+        create_project(tmp_path / "shop")
+    with pytest.raises(ProjectRefusedError, match="is a file"):
+        create_project(tmp_path / "book")
+    assert ["notes.txt"] == [path.name for path in (tmp_path / "shop").iterdir()]
+
+
+def test_its_dagster_instance_is_this_projects():
+    """The new project's dagster.yaml says what this project's says."""
+    template = (project.TEMPLATES / "dagster.yaml.template").read_text()
+    assert (ROOT / "dagster.yaml").read_text() == Template(template).substitute()
+
+
+def test_it_depends_on_where_this_tidemark_came_from():
+    """Run from a checkout, the project depends on that folder; the versions of all else are written down."""
+    assert f"tidemark @ {ROOT.as_uri()}" == project.requirement()
+    pinned = project.constraints().splitlines()
+    assert "pyspark==4.2.0" in pinned
+    assert [] == [line for line in pinned if line.startswith("tidemark==")]

@@ -1,0 +1,61 @@
+"""Which rows of which state file count: key groups by key group, against the rule stated plainly."""
+
+from random import Random
+
+import pytest
+
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation
+from checkpointing.key_groups import KeyGroupRange
+from jobs.reading.state_slices import files_of, slices_of, without
+
+GROUPS = 16
+
+
+def files(chance: Random) -> list[KeyedFile]:
+    """Return files of random ranges and kinds, oldest first."""
+    found = []
+    for number in range(chance.randrange(8)):
+        first, last = sorted((chance.randrange(GROUPS), chance.randrange(GROUPS)))
+        kind = chance.choice(list(KeyedFileKind))
+        found.append(KeyedFile(FileHandle(f"{number}", 1, 1, 1), kind, first, last, Version(Generation(1), number)))
+    return found
+
+
+def counts(every: list[KeyedFile], place: int, group: int) -> bool:
+    """Say whether a file counts for a key group: it was written for it, and no later base was."""
+
+    def wrote(file: KeyedFile) -> bool:
+        return file.first_key_group <= group <= file.last_key_group
+
+    return wrote(every[place]) and not any(
+        wrote(later) and later.kind is KeyedFileKind.BASE for later in every[place + 1 :]
+    )
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_file_counts_where_no_later_base_was_written(seed):
+    """Within the subtask's range, whatever ranges the files have; every key group of a file is in one slice at most."""
+    chance = Random(seed)  # noqa: S311 - the same files each time
+    every = files(chance)
+    first, last = sorted((chance.randrange(GROUPS), chance.randrange(GROUPS)))
+    slices = list(slices_of(KeyGroupRange(first, last), every))
+    covered = [(each.age_rank, group) for each in slices for group in range(each.first, each.last + 1)]
+    expected = [
+        (place, group) for place in range(len(every)) for group in range(first, last + 1) if counts(every, place, group)
+    ]
+    assert expected == sorted(covered)
+    for each in slices:
+        keyed = every[each.age_rank]
+        assert (keyed.file, keyed.kind) == (each.file, each.kind)
+        assert each.whole == ((each.first, each.last) == (keyed.first_key_group, keyed.last_key_group))
+    assert len({each.file for each in slices}) == len(files_of(slices))
+
+
+@pytest.mark.parametrize(
+    ("taken", "left"),
+    [((0, 3), [(4, 9)]), ((10, 12), [(4, 9)]), ((5, 9), [(4, 4)]), ((6, 7), [(4, 5), (8, 9)]), ((4, 9), [])],
+)
+def test_taking_from_a_range_leaves_what_lies_on_either_side(taken, left):
+    """Nothing in common leaves all of it."""
+    assert [KeyGroupRange(*each) for each in left] == list(without(KeyGroupRange(4, 9), KeyGroupRange(*taken)))

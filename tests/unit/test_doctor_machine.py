@@ -1,0 +1,75 @@
+"""What the doctor says of versions and of the machine."""
+
+import pytest
+
+from checkpointing.identifiers import job_name
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.doctor import machine_health
+from jobs.doctor.machine_health import breaks, machine_section
+from jobs.stores.warehouse import Warehouse
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    return Warehouse(tmp_path / "not/there/yet", ProtocolPaths(job_name("flights")))
+
+
+@pytest.mark.parametrize(
+    ("rules", "found", "expected"),
+    [
+        ("==4.2.0", "4.2.0", False),
+        ("==4.2.0", "4.2.1", True),
+        ("==4.4.0", "4.4", False),
+        (">=1.6,<1.7", "1.6.6", False),
+        ("<1.7,>=1.6", "1.7.0", True),
+        (">=1.6,<1.7", "1.5.9", True),
+        ("<3", "2.3.3", False),
+        ("<3", "3.0.0", True),
+        ("!=2.1", "2.1.0", True),
+        ("", "7", False),
+    ],
+)
+def test_a_version_keeps_or_breaks_a_pin(rules, found, expected):
+    """The rules of a requirement, each of which must hold."""
+    assert expected == breaks(rules, found)
+
+
+def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, monkeypatch):
+    """Wheel and jar of Delta must be one version; every finding says what brings the locked ones back."""
+    found = {"pyspark": "4.3.0", "delta-spark": "4.4.1", "pandas": "2.3.3"}
+    monkeypatch.setattr(machine_health, "_installed", found.get)
+    said = {finding.what: finding.mend for finding in machine_section(warehouse).findings}
+    assert {
+        "package pyspark is 4.3.0, and Tidemark is pinned to pyspark==4.2.0": "make env",
+        "package delta-spark is 4.4.1, and Tidemark is pinned to delta-spark==4.4.0": "make env",
+        "the delta-spark package is 4.4.1 and its jar 4.4.0: they must be the same": "make env",
+    }.items() <= said.items()
+    assert any(what.startswith("package deltalake is not installed") for what in said)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([(127, "")], "no working Java"),
+        ([(0, 'openjdk version "11.0.2" 2019-01-15')], "is Java 11, and Spark needs 17 or 21"),
+        ([(0, 'openjdk version "17.0.9" 2023-10-17'), (1, "")], "lacks the module jdk.incubator.vector"),
+        ([(0, 'openjdk version "21" 2023-09-19'), (0, "")], ""),
+    ],
+)
+def test_java_must_be_one_that_spark_starts_on(warehouse, monkeypatch, answers, expected):
+    """None, another version, or a runtime without what Spark needs: each is said in its own words."""
+    left = list(answers)
+    monkeypatch.setattr(machine_health, "_say", lambda *_: left.pop(0))
+    monkeypatch.setenv("JAVA_HOME", "/somewhere")
+    said = [finding.what for finding in machine_section(warehouse).findings if "ava" in finding.what]
+    assert ([] if not expected else [True]) == [expected in what for what in said]
+
+
+def test_missing_jars_and_a_full_disk_are_told(warehouse, monkeypatch, tmp_path):
+    """The command that fetches the jars, and what can be freed."""
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(machine_health, "FREE_BYTES_MIN", 2**62)
+    said = {finding.what: finding.mend for finding in machine_section(warehouse).findings}
+    assert "make jars" in said.values()
+    (full,) = (mend for what, mend in said.items() if "are free where the warehouse lies" in what)
+    assert f"tidemark cleanup flights --warehouse {warehouse.root}" in full
