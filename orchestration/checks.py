@@ -1,4 +1,4 @@
-"""Asset checks: the suites' verdicts, as kept with the checkpoint, and whether all tables show one cut."""
+"""Asset checks of the suites: every expectation's verdict, as kept with the checkpoint or as the tick failed by it."""
 
 import json
 import re
@@ -19,8 +19,8 @@ from jobs.runtime.suite_verdicts import verdicts_of
 from orchestration.lineage import table_key
 from orchestration.observation import Standing
 
-ONE_CUT: Final = "one_cut"
 _NAME_LENGTH_MAX: Final = 100
+_EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|column_|multicolumn_|table_)?")
 _JUDGED: Final = b'"is":"SuitesJudged"'
 _HEAD: Final = 100
 """Bytes of a trace's line within which it says what it is."""
@@ -28,16 +28,8 @@ _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
 def check_specs(plan: JobPlan) -> tuple[dg.AssetCheckSpec, ...]:
-    """Return a check for each expectation of each suite, and `one_cut` for each table."""
-    cuts = (
-        dg.AssetCheckSpec(
-            ONE_CUT,
-            asset=table_key(table.name),
-            description="The table shows the newest checkpoint, as all others do, at the Delta version of its cut.",
-        )
-        for table in plan.graph.tables()
-    )
-    return (*_suite_specs(plan), *cuts)
+    """Return a check for each expectation of each suite."""
+    return tuple(_suite_specs(plan))
 
 
 def check_names(suite: Suite) -> dict[Expectation, str]:
@@ -48,27 +40,6 @@ def check_names(suite: Suite) -> dict[Expectation, str]:
         same = sum(_name(other) == name for other in names)
         names[expectation] = f"{name}_{same + 1}" if same else name
     return names
-
-
-def cut_results(plan: JobPlan, stands: Standing) -> Iterator[dg.AssetCheckResult]:
-    """Yield for each table whether it shows the newest checkpoint at the version that its cut says, or later."""
-    newest = 0 if stands.epoch is None else stands.epoch.record.checkpoint
-    cut: Mapping[TableName, int] = {} if stands.epoch is None else stands.epoch.versions
-    for table in plan.graph.tables():
-        seen = stands.tables.get(table.name)
-        shows, version = (0, 0) if seen is None else (int(seen.shows), seen.version)
-        recorded = cut.get(table.name)
-        yield dg.AssetCheckResult(
-            passed=newest == 0 or (shows == newest and recorded is not None and recorded <= version),
-            asset_key=table_key(table.name),
-            check_name=ONE_CUT,
-            metadata={
-                "newest_checkpoint": newest,
-                "shows_checkpoint": shows,
-                "delta_version": version,
-                "delta_version_of_cut": "not recorded" if recorded is None else recorded,
-            },
-        )
 
 
 def kept_results(plan: JobPlan, stands: Standing) -> Iterator[dg.AssetCheckResult]:
@@ -152,6 +123,8 @@ def _identity(kind: str, kwargs: Mapping[str, object]) -> str:
 
 
 def _name(expectation: Expectation) -> str:
+    """Return the columns and what is expected of them, in short, as a list of checks has little room."""
     columns = (expectation.kwargs.get(argument) for argument in ("column", "column_A", "column_B"))
-    words = [expectation.type, *(column for column in columns if isinstance(column, str))]
+    expected = _EXPECT.sub("", expectation.type).replace("not_be_", "not_").removeprefix("be_")
+    words = [*(column for column in columns if isinstance(column, str)), expected]
     return re.sub(r"[^A-Za-z0-9_]", "_", "_".join(words))[:_NAME_LENGTH_MAX]

@@ -7,6 +7,8 @@ import dagster as dg
 from orchestration.pipelines import build_definitions
 
 PIPELINES: Final = ("flights",)
-"""Pipelines by name, or as `module:attribute`; each becomes assets, checks, a job and a schedule."""
+"""Pipelines by name, or as `module:attribute`; each becomes assets, checks, jobs, a schedule and sensors."""
 
-defs = dg.Definitions.merge(*(build_definitions(reference) for reference in PIPELINES))
+OWNERS: Final = ("team:tidemark",)
+
+defs = dg.Definitions.merge(*(build_definitions(pipeline, owners=OWNERS) for pipeline in PIPELINES))

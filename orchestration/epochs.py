@@ -1,6 +1,5 @@
 """What Dagster shows of an epoch: numbers for every table, from a completed checkpoint's row."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -8,16 +7,16 @@ from typing import Final, assert_never
 import dagster as dg
 
 from checkpointing.graph import JobGraph, TableMode
-from checkpointing.identifiers import TableName, VertexId
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
+from jobs.cli.render_timeline import describe_position
+from jobs.runtime.discovery import Discovered
+from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]
 
 DATA_VERSION_TAG: Final = "dagster/data_version"
 """Dagster's own tag: what lies downstream counts as out of date when it changes."""
-
-POSITION_SHOWN: Final = 500
-"""Characters of a source's position that are shown; `tidemark checkpoints show` has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +49,46 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
     }
     if table in epoch.versions:
         told["delta_version"] = dg.MetadataValue.int(epoch.versions[table])
-    writer = next(vertex.id for vertex in graph.vertices if any(each.name == table for each in vertex.tables))
+    writer = _writer(graph, table)
     for vertex in statistics.vertices:
-        told |= _vertex_metadata(vertex) if vertex.vertex == writer else {}
+        if vertex.vertex == writer:
+            told |= _vertex_metadata(epoch.record.checkpoint, vertex)
     for written in epoch.record.tables:
         told |= _written(written) if written.table == table else {}
     notes = [note for note in epoch.notes if note.startswith(f"{table}: ")]
     return told | ({"notes": dg.MetadataValue.text("\n".join(notes))} if notes else {})
 
 
-def source_metadata(source: VertexId, epoch: Epoch) -> Metadata:
-    """Return where a source stands at a checkpoint: a position for every split."""
+def row_count(rows: int | None) -> Metadata:
+    """Return how many rows a table has, as Dagster's own pages show it; nothing if it was not counted."""
+    return {} if rows is None else {"dagster/row_count": dg.MetadataValue.int(rows)}
+
+
+def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered | None = None) -> Metadata:
+    """Return where a source stands at a checkpoint: a position for every split, and what it offers beyond."""
     positions = {
-        split: (snapshot.position or "")[:POSITION_SHOWN]
+        split: describe_position(snapshot.position)
         for vertex in epoch.record.vertices
         if vertex.vertex == source
         for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=True)
     }
-    return {
+    told: Metadata = {
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
-        "positions": dg.MetadataValue.json(json.loads(json.dumps(positions))),
+        "positions": dg.MetadataValue.json(positions),
     }
+    return told if discovered is None else told | {"rows_unread": dg.MetadataValue.int(discovered.rows)}
 
 
-def _vertex_metadata(vertex: VertexStatistics) -> Metadata:
+def _writer(graph: JobGraph, table: TableName) -> VertexId:
+    return next(vertex.id for vertex in graph.vertices if any(each.name == table for each in vertex.tables))
+
+
+def _vertex_metadata(checkpoint: CheckpointId, vertex: VertexStatistics) -> Metadata:
+    """Return a vertex's part in an epoch; a picture of the alignment where there is more than one channel."""
+    pictured = len(vertex.barriers) > 1
+    picture = {"alignment": dg.MetadataValue.md(alignment_picture(checkpoint, vertex))} if pictured else {}
     return {
+        **picture,
         "alignment_ms": dg.MetadataValue.int(vertex.alignment_ms),
         "bytes_held": dg.MetadataValue.int(vertex.bytes_held),
         "rows_in": dg.MetadataValue.int(vertex.rows_in),

@@ -34,6 +34,15 @@ def launchpad_schema() -> dict[str, dg.Field]:
     return fields
 
 
+FOLDERS: Final = ("warehouse", "data")
+"""What everything that looks at a job must be told, if it is told to the tick."""
+
+
+def setting_fields(*names: str) -> dict[str, dg.Field]:
+    """Return the fields of these settings, for whatever has to do with a job without being a tick; none is required."""
+    return {name: _field(name) for name in names}
+
+
 def given_settings(config: dict[str, Any]) -> Layer:
     """Return the layer of settings that a run's configuration is."""
     return launchpad_layer({name: value for name, value in config.items() if name != REPORT_EVERY})

@@ -1,6 +1,11 @@
-"""A job graph as assets: a source is an external asset, each table of a vertex an asset, edges as in the graph."""
+"""A job graph as assets: a source is an external asset, each table of a vertex an asset, edges as in the graph.
 
-from collections.abc import Iterator
+The asset graph reads as the pipeline, layer by layer: a group for the sources, one for the operators'
+states, and one for each schema of tables.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
 import dagster as dg
@@ -8,9 +13,34 @@ import pyarrow as pa
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import JobName, TableName, VertexId
+from jobs.operators.schemas import arrow_schema as from_spark
 from jobs.planner import JobPlan
+from jobs.sources.port import LiesInFolder
+from orchestration.tags import JOB_TAG
 
 KINDS: Final = {"spark", "delta"}
+SOURCES: Final = "sources"
+STATE: Final = "state"
+_TEAM: Final = re.compile(r"team:\S+")
+_EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+class InvalidOwnerError(ValueError):
+    """An owner that Dagster cannot show: names it and says how owners are written."""
+
+
+def checked_owners(owners: Sequence[str]) -> list[str]:
+    """Return the owners, each an e-mail address or `team:NAME`; raise InvalidOwnerError for another one."""
+    for owner in owners:
+        if not (_TEAM.fullmatch(owner) or _EMAIL.fullmatch(owner)):
+            raise InvalidOwnerError(f"owner {owner!r}: write an e-mail address, or a team as 'team:NAME'")
+    return list(dict.fromkeys(owners))
+
+
+def group_of(job: JobName, table: Table) -> str:
+    """Return the group of a table: its pipeline and its layer, which is the schema that it lies in."""
+    layer = STATE if table.mode is TableMode.STATE else table.name.split("/")[0]
+    return f"{job}_{layer}"
 
 
 def table_key(table: TableName) -> dg.AssetKey:
@@ -23,39 +53,59 @@ def source_key(job: JobName, source: VertexId) -> dg.AssetKey:
     return dg.AssetKey(["sources", job, source])
 
 
-def source_specs(plan: JobPlan) -> tuple[dg.AssetSpec, ...]:
+def source_specs(plan: JobPlan, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
     """Return the sources, which no run materializes."""
+    return tuple(_source_spec(plan, source.id, list(owners)) for source in plan.graph.sources())
+
+
+def table_specs(plan: JobPlan, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
+    """Return the tables in topological order, a vertex's state before its outputs."""
     return tuple(
-        dg.AssetSpec(
-            source_key(plan.job, source.id),
-            group_name=plan.job,
-            description=f"What source {source.id} of pipeline {plan.job} reads. Every checkpoint holds its position.",
-        )
-        for source in plan.graph.sources()
+        _table_spec(plan, vertex, table, list(owners))
+        for vertex in plan.graph.vertices
+        for table in ordered_tables(vertex)
     )
 
 
-def table_specs(plan: JobPlan) -> tuple[dg.AssetSpec, ...]:
-    """Return the tables in topological order, a vertex's state before its outputs."""
-    return tuple(_spec(plan, vertex, table) for vertex in plan.graph.vertices for table in _ordered(vertex))
+def _source_spec(plan: JobPlan, name: VertexId, owners: list[str]) -> dg.AssetSpec:
+    source = plan.sources[name]
+    schema = from_spark(source.schema())
+    told: dict[str, object] = {"dagster/column_schema": _column_schema(schema)}
+    what = f"What source `{name}` reads"
+    if isinstance(source, LiesInFolder):
+        what = f"The Parquet files of source `{name}`, a folder for each split"
+        told["folder"] = dg.MetadataValue.path(source.root)
+    return dg.AssetSpec(
+        source_key(plan.job, name),
+        group_name=f"{plan.job}_{SOURCES}",
+        kinds={"parquet"} if isinstance(source, LiesInFolder) else set(),
+        description=f"{what}. Every checkpoint holds its position; nothing here is ever written.",
+        owners=owners,
+        tags={JOB_TAG: plan.job},
+        metadata=told,
+    )
 
 
-def _spec(plan: JobPlan, vertex: Vertex, table: Table) -> dg.AssetSpec:
+def _table_spec(plan: JobPlan, vertex: Vertex, table: Table, owners: list[str]) -> dg.AssetSpec:
     return dg.AssetSpec(
         table_key(table.name),
         deps=list(dict.fromkeys(_deps(plan, vertex, table))),
-        group_name=plan.job,
+        group_name=group_of(plan.job, table),
         kinds=set(KINDS),
         description=_description(plan, vertex, table),
+        owners=owners,
+        tags={JOB_TAG: plan.job},
         metadata={
             "vertex": vertex.id,
             "mode": table.mode.value,
+            "dagster/table_name": str(table.name).replace("/", "."),
             "dagster/column_schema": _column_schema(plan.table_schemas[table.name]),
         },
     )
 
 
-def _ordered(vertex: Vertex) -> list[Table]:
+def ordered_tables(vertex: Vertex) -> list[Table]:
+    """Return the tables of a vertex, its state before its outputs."""
     return sorted(vertex.tables, key=lambda table: table.mode is not TableMode.STATE)
 
 

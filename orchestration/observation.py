@@ -1,15 +1,19 @@
-"""What a warehouse says of a job once a tick is over: its newest checkpoint, and what each table shows."""
+"""What a warehouse says of a job at rest: its newest checkpoint, the line that led to it, and what each table shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.identifiers import JobName, TableName
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.planner import JobPlan
+from jobs.runtime.job_state import Activity, JobState, has_run, observe_state
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
-from jobs.stores.observe import TableSeen, observe
+from jobs.stores.table_contents import TableShown, rows_at, table_shown
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 from orchestration.epochs import Epoch
@@ -17,17 +21,77 @@ from orchestration.epochs import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a job stands: its newest checkpoint with its cut (None before the first), and the tables as they are."""
+    """Where a job stands: its rows, its newest checkpoint with its cut (None before the first), its tables."""
 
+    rows: tuple[Row, ...]
     epoch: Epoch | None
-    tables: Mapping[TableName, TableSeen]
+    tables: Mapping[TableName, TableShown]
+
+    @property
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        """The retained checkpoints and savepoints."""
+        return tuple(row for row in self.rows if isinstance(row, CheckpointRecord))
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        """The id of the newest checkpoint, 0 before the first."""
+        return CheckpointId(0) if self.epoch is None else self.epoch.record.checkpoint
 
 
-def standing(root: Path, job: JobName) -> Standing:
-    """Observe a job that has run there. Raises what the codec raises for rows of another version."""
-    warehouse = Warehouse(root.absolute(), ProtocolPaths(job))
-    cuts = CutStore(warehouse)
-    seen = observe(warehouse, CheckpointStore(warehouse), cuts, TableLogs(warehouse))
-    newest = newest_checkpoint(seen.facts.rows)
-    epoch = None if newest is None else Epoch(newest, (), cuts.read(newest.checkpoint) or {})
-    return Standing(epoch, {table.table: table for table in seen.tables})
+NEVER_RAN = Standing((), None, {})
+
+
+def warehouse_of(root: Path, job: JobName) -> Warehouse:
+    """Return a job's names bound to a folder."""
+    return Warehouse(root.absolute(), ProtocolPaths(job))
+
+
+class RowCounts:
+    """How many rows each append table has, checkpoint by checkpoint: counted once by its log, then added up.
+
+    Rows that others append meanwhile are not among them; the end of a tick counts anew.
+    """
+
+    def __init__(self, root: Path, plan: JobPlan) -> None:
+        """Count nothing yet."""
+        self._logs = TableLogs(warehouse_of(root, plan.job))
+        self._appended = [name for name, mode in plan.modes.items() if mode is TableMode.APPEND]
+        self._rows: dict[TableName, int] = {}
+
+    def after(self, epoch: Epoch) -> Mapping[TableName, int]:
+        """Return the rows after this completed checkpoint, the next one after that of the last call."""
+        for name in self._appended:
+            if name in self._rows:
+                written = (table for table in epoch.record.tables if table.table == name)
+                self._rows[name] += sum(file.rows for table in written for file in table.adds)
+                continue
+            rows = rows_at(self._logs, name, epoch.versions[name]) if name in epoch.versions else None
+            if rows is not None:
+                self._rows[name] = rows
+        return dict(self._rows)
+
+
+def standing(root: Path, plan: JobPlan) -> Standing:
+    """Observe a job and its tables; nothing is created. Raises what the codec raises for rows of another version."""
+    warehouse = warehouse_of(root, plan.job)
+    if not has_run(warehouse):
+        return NEVER_RAN
+    _, rows = CheckpointStore(warehouse).observe()
+    newest = newest_checkpoint(rows)
+    cut = {} if newest is None else CutStore(warehouse).read(newest.checkpoint) or {}
+    logs = TableLogs(warehouse)
+    shown = {name: table_shown(logs, name, mode, cut.get(name)) for name, mode in plan.modes.items()}
+    epoch = None if newest is None else Epoch(newest, (), cut)
+    return Standing(rows, epoch, {name: table for name, table in shown.items() if table is not None})
+
+
+def activity(root: Path, job: JobName) -> JobState | None:
+    """Return whether a tick of the job runs there, None if it never ran."""
+    warehouse = warehouse_of(root, job)
+    return observe_state(warehouse, CheckpointStore(warehouse)) if has_run(warehouse) else None
+
+
+def held_by(root: Path, job: JobName) -> str | None:
+    """Return who holds the job and why he still counts, None if a tick may begin."""
+    state = activity(root, job)
+    return state.why if state is not None and state.activity is Activity.RUNNING else None

@@ -6,11 +6,29 @@ import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.planner import JobPlan
+from jobs.runtime.discovery import Discovered
 from jobs.runtime.listener import NoticeFailed, Progress, Recovery, Restarting, SparkStarted
-from orchestration.epochs import DATA_VERSION_TAG, Epoch, table_metadata
-from orchestration.lineage import table_key
+from orchestration.epochs import DATA_VERSION_TAG, Epoch, row_count, source_metadata, table_metadata
+from orchestration.lineage import source_key, table_key
+from orchestration.observation import RowCounts, Standing
+
+
+def observe_sources(
+    plan: JobPlan,
+    stands: Standing,
+    context: dg.OpExecutionContext,
+    discovered: Mapping[VertexId, Discovered] | None = None,
+) -> None:
+    """Log an observation of every source: where the newest checkpoint stands in it; nothing before the first."""
+    if stands.epoch is None:
+        return
+    for source in plan.graph.sources():
+        found = None if discovered is None else discovered[source.id]
+        told = source_metadata(source.id, stands.epoch, found)
+        context.log_event(dg.AssetObservation(source_key(plan.job, source.id), metadata=told))
 
 
 class EpochReporter:
@@ -19,11 +37,13 @@ class EpochReporter:
     Dagster writes an event down as soon as it is logged, so that its page plots a tick that still runs.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, graph: JobGraph, every: int) -> None:
-        """Report each `every`-th checkpoint of this job."""
+    def __init__(self, context: dg.AssetExecutionContext, graph: JobGraph, every: int, counts: RowCounts) -> None:
+        """Report each `every`-th checkpoint of this job, with the rows of its tables."""
         self._context = context
         self._graph = graph
         self._every = max(1, every)
+        self._counts = counts
+        self._rows: Mapping[TableName, int] = {}
         self._seen = 0
         self.held: Epoch | None = None
         """The newest checkpoint that this tick completed, not reported yet; None if there is none."""
@@ -43,6 +63,7 @@ class EpochReporter:
             self.report_held()
         self._seen += 1
         self.held = Epoch(record, notes, dict(versions))
+        self._rows = self._counts.after(self.held)
         for note in notes:
             self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
 
@@ -79,7 +100,7 @@ class EpochReporter:
                 dg.AssetMaterialization(
                     table_key(table.name),
                     description=f"checkpoint {epoch.record.checkpoint}",
-                    metadata=table_metadata(self._graph, table.name, epoch),
+                    metadata=table_metadata(self._graph, table.name, epoch) | row_count(self._rows.get(table.name)),
                     tags={DATA_VERSION_TAG: epoch.data_version},
                 )
             )

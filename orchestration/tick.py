@@ -2,25 +2,38 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
 from jobs.launch import Launch, launch
+from jobs.pipelines.registry import PipelineReference
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import TablesAheadError, TickRefusedError
+from jobs.runtime.failures import JobHeldError, TablesAheadError, TickRefusedError
 from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
-from orchestration.checks import cut_results, kept_results, rejected_results
-from orchestration.epochs import Metadata, source_metadata, table_metadata
+from orchestration.checks import kept_results, rejected_results
+from orchestration.epochs import Epoch, Metadata, row_count, table_metadata
+from orchestration.health import Limits
+from orchestration.health_checks import log_health
 from orchestration.launchpad import REPORT_EVERY, given_settings
-from orchestration.lineage import source_key, table_key, table_specs
-from orchestration.observation import Standing, standing
-from orchestration.reporting import EpochReporter
+from orchestration.lineage import ordered_tables, table_key
+from orchestration.observation import RowCounts, Standing, standing
+from orchestration.pictures import checkpoints_table
+from orchestration.reporting import EpochReporter, observe_sources
+from orchestration.tags import FAILURE_TAG
+
+_LASTING: Final = (
+    CheckpointFailureReason.QUALITY,
+    CheckpointFailureReason.TABLE_CHANGED,
+    CheckpointFailureReason.FENCED,
+)
+"""Reasons that the next tick meets again, unless somebody does something: to try again is of no use."""
 
 Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 
@@ -35,25 +48,30 @@ class TickRunner(Protocol):
         ...
 
 
-def tick_events(reference: str, context: dg.AssetExecutionContext, runner: TickRunner) -> Iterator[Events]:
-    """Run one tick and yield what Dagster is to know: a result for every table, a result for every check.
+def tick_events(
+    reference: PipelineReference, context: dg.AssetExecutionContext, runner: TickRunner, limits: Limits
+) -> Iterator[Events]:
+    """Run one tick and yield what Dagster is to know: a result for every table, a result for every expectation.
 
     Raises dg.Failure, with the way out, for refused settings, a job that another one holds, and a tick that
     failed; DagsterExecutionInterruptedError after a tick that a termination of the Dagster run has stopped.
     """
     config = context.op_execution_context.op_config
-    started = _launched(reference, config)
-    reporter = EpochReporter(context, started.plan.graph, config[REPORT_EVERY])
+    started = _launched(reference, config, context)
+    counts = RowCounts(started.settings.warehouse, started.plan)
+    reporter = EpochReporter(context, started.plan.graph, config[REPORT_EVERY], counts)
     inbox = Inbox()
     try:
         report = runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
     except TickRefusedError as refused:
+        _marked(context, "held" if isinstance(refused, JobHeldError) else "refused")
         hint = "" if isinstance(refused, TablesAheadError) else " (in the launchpad: take_over: true)"
-        raise dg.Failure(f"{refused}{hint}") from refused
+        raise dg.Failure(f"{refused}{hint}", allow_retries=False) from refused
     match report.outcome:
         case TickOutcome.FAILED:
             reporter.report_held()
-            yield from _failed(started.plan, report)
+            log_health(started, limits, context.op_execution_context)
+            yield from _failed(started.plan, report, context)
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
             raise dg.DagsterExecutionInterruptedError
@@ -63,11 +81,17 @@ def tick_events(reference: str, context: dg.AssetExecutionContext, runner: TickR
             assert_never(unreachable)
 
 
-def _launched(reference: str, config: dict[str, object]) -> Launch:
+def _launched(reference: PipelineReference, config: dict[str, object], context: dg.AssetExecutionContext) -> Launch:
     try:
         return launch(reference, given_settings(config))
     except InvalidSettingsError as error:
+        _marked(context, "settings")
         raise dg.Failure(str(error), allow_retries=False) from error
+
+
+def _marked(context: dg.AssetExecutionContext, failure: str) -> None:
+    """Tag the run with a failure that the same tick would meet again: nobody takes such a run up."""
+    context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: failure})
 
 
 def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSettings:
@@ -81,21 +105,24 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
     return replace(started.runtime(), dagster_run=context.run.run_id, run_ended=run_ended)
 
 
-def _failed(plan: JobPlan, report: TickReport) -> Iterator[Events]:
+def _failed(plan: JobPlan, report: TickReport, context: dg.AssetExecutionContext) -> Iterator[Events]:
     """Yield the checks that failed, if it was by a suite; then fail as a person should read it."""
-    quality = report.reason is CheckpointFailureReason.QUALITY
-    if quality:
+    lasting = report.reason in _LASTING
+    if report.reason is not None and lasting:
+        _marked(context, report.reason.name.lower())
+    if report.reason is CheckpointFailureReason.QUALITY:
         yield from rejected_results(plan, report.trace)
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
         f"{reason}{report.message}",
         metadata={
             "completed_checkpoints": len(report.completed),
+            "last_checkpoints": dg.MetadataValue.md(checkpoints_table(report.completed)),
             "generation": report.generation,
             "restarts": report.restarts,
             "trace": dg.MetadataValue.path(report.trace),
         },
-        allow_retries=not quality,
+        allow_retries=not lasting,
     )
 
 
@@ -103,27 +130,18 @@ def _succeeded(
     started: Launch, report: TickReport, reporter: EpochReporter, context: dg.AssetExecutionContext
 ) -> Iterator[Events]:
     plan = started.plan
-    stands = standing(started.settings.warehouse, plan.job)
+    stands = standing(started.settings.warehouse, plan)
     ended: Metadata = {
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
         "restarts": dg.MetadataValue.int(report.restarts),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
+        "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
         "trace": dg.MetadataValue.path(report.trace),
     }
-    _observe_sources(plan, stands, context)
+    observe_sources(plan, stands, context.op_execution_context)
     yield from _materialized(plan, stands, reporter, ended)
     yield from kept_results(plan, stands)
-    yield from cut_results(plan, stands)
-
-
-def _observe_sources(plan: JobPlan, stands: Standing, context: dg.AssetExecutionContext) -> None:
-    if stands.epoch is None:
-        return
-    for source in plan.graph.sources():
-        context.log_event(
-            dg.AssetObservation(source_key(plan.job, source.id), metadata=source_metadata(source.id, stands.epoch))
-        )
 
 
 def _materialized(
@@ -131,10 +149,16 @@ def _materialized(
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Yield the newest cut for every table, in topological order; its data version is new only if the cut is."""
     epoch = reporter.held or stands.epoch
-    for spec in table_specs(plan):
-        table = next(each.name for each in plan.graph.tables() if table_key(each.name) == spec.key)
-        yield dg.MaterializeResult(
-            asset_key=spec.key,
-            metadata=ended | (table_metadata(plan.graph, table, epoch) if epoch is not None else {}),
-            data_version=dg.DataVersion(epoch.data_version if epoch is not None else "0"),
-        )
+    for vertex in plan.graph.vertices:
+        for table in ordered_tables(vertex):
+            told = {} if epoch is None else _told(plan, table.name, epoch, stands)
+            yield dg.MaterializeResult(
+                asset_key=table_key(table.name),
+                metadata=ended | told,
+                data_version=dg.DataVersion(epoch.data_version if epoch is not None else "0"),
+            )
+
+
+def _told(plan: JobPlan, table: TableName, epoch: Epoch, stands: Standing) -> Metadata:
+    seen = stands.tables.get(table)
+    return table_metadata(plan.graph, table, epoch) | row_count(None if seen is None else seen.rows)

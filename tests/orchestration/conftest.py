@@ -30,8 +30,8 @@ def run_job(tmp_path: Path, instance: dg.DagsterInstance) -> Callable[..., dg.Ex
     ) -> dg.ExecuteInProcessResult:
         definitions = build_definitions(reference, runner=partial(run_tick, engine=engine or LocalEngine()))
         config = {"warehouse": str(tmp_path / "warehouse")} | settings
-        return definitions.resolve_job_def(JOB).execute_in_process(
-            run_config={"ops": {f"{JOB}_tick": {"config": config}}}, instance=instance, raise_on_error=False
+        return definitions.resolve_job_def(f"{JOB}_tick").execute_in_process(
+            run_config={"ops": {JOB: {"config": config}}}, instance=instance, raise_on_error=False
         )
 
     return run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.quality.expectation import Expectation
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.sequence import SequenceSource, SequenceSplit
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine
 
 LARGEST_ALLOWED = 120
@@ -17,6 +17,11 @@ LARGEST_ALLOWED = 120
 def build(_data: Path) -> Pipeline:
     """Return numbers to bronze, counted by key in gold: what `LocalEngine` can run."""
     return _pipeline(())
+
+
+def endless(_data: Path) -> Pipeline:
+    """Return the same over numbers that never end, slowly enough for a checkpoint now and then."""
+    return _pipeline((), SequenceSource({"a": SequenceSplit(None, poll_delay_ms=20)}, keys=KEYS))
 
 
 def judged(_data: Path) -> Pipeline:
@@ -30,9 +35,9 @@ def judged(_data: Path) -> Pipeline:
     )
 
 
-def _pipeline(expectations: tuple[Expectation, ...]) -> Pipeline:
+def _pipeline(expectations: tuple[Expectation, ...], source: SequenceSource | None = None) -> Pipeline:
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
-    numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
+    numbers = pipeline.source("numbers", source or SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     if expectations:
         numbers = numbers.expect(*expectations, suite="small_numbers")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)

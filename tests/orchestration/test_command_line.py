@@ -47,11 +47,11 @@ def lay_out(data: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_dg_launch_materializes_the_flights(tmp_path):
-    """`dg launch --assets` runs a tick on Spark, keeps Dagster's records under .dagster, and writes every table."""
+    """`dg launch --job` runs a tick on Spark, keeps Dagster's records under .dagster, and writes every table."""
     lay_out(tmp_path / "data")
     shutil.copy(ROOT / "dagster.yaml", tmp_path)
     asked = subprocess.run(
-        [Path(sys.executable).with_name("dg"), "launch", "--assets", "group:flights", "--target-path", ROOT],
+        [Path(sys.executable).with_name("dg"), "launch", "--job", "flights_tick", "--target-path", ROOT],
         cwd=tmp_path,
         env={**os.environ, "DAGSTER_HOME": str(tmp_path), "TIDEMARK_SPARK_CORES": "1"},
         capture_output=True,

@@ -1,17 +1,20 @@
-"""What Dagster loads: assets in the lineage of the job graph, settings in the launchpad, a job and a schedule."""
+"""What Dagster loads: assets in the lineage of the job graph, settings in the launchpad, jobs, a schedule, sensors."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from checkpointing.graph import VertexKind
 from jobs.launch import launch
 from jobs.settings import Layer, TickSettings
 from orchestration.definitions import PIPELINES, defs
 from orchestration.launchpad import REPORT_EVERY, launchpad_schema
-from orchestration.lineage import source_key, table_key
+from orchestration.lineage import InvalidOwnerError, source_key, table_key
+from orchestration.pipelines import build_definitions
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = """
@@ -44,38 +47,71 @@ def test_lineage_equals_the_job_graph():
 
 
 def test_sources_are_external_and_tables_are_not():
-    """Only tables are materialized; every table shows its columns, its kinds and the pipeline that it belongs to."""
+    """Only tables are materialized; each shows its columns, kinds and owners, and is tagged with its pipeline."""
     graph = defs.resolve_asset_graph()
     sources = {dg.AssetKey(["sources", "flights", name]) for name in ("flights", "weather")}
     assert sources == graph.external_asset_keys
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
         assert {"spark", "delta"} == node.kinds
-        assert "flights" == node.group_name
+        assert ("flights", {"team:tidemark"}) == (node.tags["tidemark/job"], set(node.owners))
         assert node.metadata["dagster/column_schema"].columns
+    flights = graph.get(dg.AssetKey(["sources", "flights", "flights"]))
+    assert {"parquet"} == flights.kinds
+    assert Path("data/flights").absolute() == Path(flights.metadata["folder"].path)
+
+
+def test_the_graph_has_a_group_for_each_layer():
+    """Sources, operators' states and each schema of tables are a group of their own, named after the pipeline."""
+    graph = defs.resolve_asset_graph()
+    groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
+    assert {
+        "sources/flights/flights": "flights_sources",
+        "bronze/flights": "flights_bronze",
+        "quarantine/flights": "flights_quarantine",
+        "_tidemark/flights/state/silver_flights": "flights_state",
+        "silver/flights": "flights_silver",
+        "gold/delays_by_wind": "flights_gold",
+    }.items() <= groups.items()
+
+
+@pytest.mark.parametrize("owner", ["tidemark", "team:", "team:a b", "somebody@", ""])
+def test_an_owner_that_dagster_cannot_show_is_refused_by_name(owner):
+    """Owners are e-mail addresses or teams; the error names the one that is neither, and how to write it."""
+    with pytest.raises(InvalidOwnerError, match=re.escape(repr(owner)) + ".*team:NAME"):
+        build_definitions("flights", owners=("data@example.org", owner))
 
 
 def test_a_check_for_each_expectation_and_a_cut_for_each_table():
-    """Silver shows its suite's three expectations, and every table whether it shows the newest cut."""
+    """Silver shows its suite's expectations, every table whether it is at the cut, every output its freshness."""
     graph = defs.resolve_asset_graph()
     checks = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
-    suites = {name for table, name in checks if table == "silver/flights" and name != "one_cut"}
+    suites = {name for table, name in checks if table == "silver/flights" and name not in ("one_cut", "fresh")}
     assert {
-        "expect_column_values_to_be_between_distance",
-        "expect_column_values_to_not_be_null_arr_delay",
-        "expect_column_values_to_be_in_set_origin",
+        "distance_between",
+        "arr_delay_not_null",
+        "origin_in_set",
     } == suites
     assert {key.to_user_string() for key in graph.materializable_asset_keys} == {
         table for table, name in checks if name == "one_cut"
     }
+    outputs = {table for table, name in checks if name == "fresh"}
+    assert outputs == {table for table, _ in checks if not table.startswith("_tidemark/")}
+    assert {"_tidemark/flights/state/silver_flights"} == {
+        table for table, name in checks if name == "nothing_waiting_too_long"
+    }
 
 
-def test_a_job_and_a_schedule_for_each_pipeline():
-    """Each pipeline has a job whose Dagster runs bear its tag, and a schedule that has to be switched on."""
+def test_a_job_a_schedule_and_sensors_for_each_pipeline():
+    """Ticks bear a tag by which they wait for each other, other jobs do not; what starts ticks is off at first."""
     for name in PIPELINES:
-        assert {"tidemark/job": name} == dict(defs.resolve_job_def(name).tags)
+        assert {"tidemark/job": name} == dict(defs.resolve_job_def(f"{name}_tick").tags)
+        for verb in ("savepoint", "stop"):
+            assert {"tidemark/about": name} == dict(defs.resolve_job_def(f"{name}_{verb}").tags)
         schedule = defs.resolve_schedule_def(f"{name}_schedule")
-        assert (name, dg.DefaultScheduleStatus.STOPPED) == (schedule.job_name, schedule.default_status)
+        assert (f"{name}_tick", dg.DefaultScheduleStatus.STOPPED) == (schedule.job_name, schedule.default_status)
+        for sensor in (f"{name}_new_data", f"{name}_recovery"):
+            assert dg.DefaultSensorStatus.STOPPED is defs.resolve_sensor_def(sensor).default_status
 
 
 def test_the_launchpad_has_every_setting_and_says_what_each_is():

@@ -33,6 +33,13 @@ def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dic
     ]
 
 
+def checks_of(instance: dg.DagsterInstance, key: dg.AssetKey, *names: str) -> list[dg.AssetCheckEvaluation]:
+    """Return the newest evaluation of these checks of a table; Dagster shows one that is missing as failed."""
+    storage = instance.event_log_storage
+    records = [storage.get_asset_check_execution_history(dg.AssetCheckKey(key, name), limit=1)[0] for name in names]
+    return [record.event.dagster_event.asset_check_evaluation_data for record in records]
+
+
 def failure(result: dg.ExecuteInProcessResult) -> str:
     """Return what the failed step says."""
     (event,) = [event for event in result.all_events if event.is_step_failure]
@@ -65,7 +72,11 @@ def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, t
     assert "caught_up" == shown[-1]["outcome"]
     assert DeltaTable(str(tmp_path / "warehouse" / BRONZE)).version() == shown[-1]["delta_version"]
     assert {"duration_ms", "alignment_ms", "bytes_held", "epoch_rows"} < set(shown[0])
-    assert 7 == materializations(instance, GOLD_KEY)[-1]["dagster/row_count"]
+    assert (300, 7) == (shown[-1]["dagster/row_count"], materializations(instance, GOLD_KEY)[-1]["dagster/row_count"])
+    assert ["3", "2", "1"] == [
+        line.split(" | ")[0].strip("| ") for line in shown[-1]["last_checkpoints"].splitlines()[2:]
+    ]
+    assert [100, 200, 300] == [each["dagster/row_count"] for each in shown]
 
 
 def test_a_second_materialization_is_caught_up_and_its_data_version_the_same(run_job, instance):
@@ -77,21 +88,24 @@ def test_a_second_materialization_is_caught_up_and_its_data_version_the_same(run
     assert ("caught_up", 0, 3) == tuple(second[name] for name in ("outcome", "completed_checkpoints", "checkpoint"))
     assert first["data_version"] == second["data_version"]
     checks = result.get_asset_check_evaluations()
-    assert {("one_cut", True)} == {(check.check_name, check.passed) for check in checks}
-    assert 3 == len(checks)
+    assert {("one_cut", True), ("fresh", True)} == {(check.check_name, check.passed) for check in checks}
+    assert 5 == len(checks)
 
 
 def test_a_source_shows_where_it_stands(run_job, instance):
-    """After a tick the source is observed with the position of each split."""
+    """After a tick the source is observed with the position of each split, and what it still offers."""
+    run_job(checkpoints=1)
     run_job()
-    (record,) = instance.fetch_observations(dg.AssetKey(["sources", JOB, "numbers"]), limit=5).records
-    assert {"a": "150", "b": "150"} == record.asset_observation.metadata["positions"].value
+    records = instance.fetch_observations(dg.AssetKey(["sources", JOB, "numbers"]), limit=5).records
+    assert {"a": "150", "b": "150"} == records[0].asset_observation.metadata["positions"].value
+    told = [record.asset_observation.metadata.get("rows_unread") for record in reversed(records)]
+    assert [200, 0] == [each.value for each in told if each is not None]
 
 
 def test_the_launchpad_bounds_a_tick_and_a_wrong_value_is_named(run_job):
     """`checkpoints` ends a tick; a value that the settings refuse fails the Dagster run, naming field and place."""
     result = run_job(checkpoints=1)
-    (last,) = [event for event in result.asset_materializations_for_node(f"{JOB}_tick") if event.asset_key == GOLD_KEY]
+    (last,) = [event for event in result.asset_materializations_for_node(JOB) if event.asset_key == GOLD_KEY]
     assert ("stopped", 1) == tuple(last.metadata[name].value for name in ("outcome", "completed_checkpoints"))
     assert "interval_ms (set in the launchpad)" in failure(run_job(interval_ms="soon"))
 
@@ -139,10 +153,11 @@ def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):
     result = run_job("tests.orchestration.numbers:judged", report_every=100)
     assert not result.success
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
-    between = checks["expect_column_values_to_be_between_value"]
+    between = checks["value_between"]
     assert not between.passed
     assert "121" in between.metadata["unexpected_values"].value
-    assert checks["expect_column_values_to_not_be_null_value"].passed
+    assert checks["value_not_null"].passed
     assert "turn the expectation into a row rule" in failure(result)
+    assert {True} == {check.passed for check in checks_of(instance, BRONZE_KEY, "one_cut", "fresh")}
     assert [2] == [each["checkpoint"] for each in materializations(instance, BRONZE_KEY)]
     assert 200 == len(read_cut(tmp_path / "warehouse")[BRONZE])

@@ -110,7 +110,7 @@ def _reports(planned: VertexPlan, effect: RunMicroBatch, writer: StagedFiles) ->
 def _keyed(
     spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, inputs: Mapping[int, pl.DataFrame]
 ) -> Iterator[pa.RecordBatch]:
-    task = keyed_task(spec, effect, writer)
+    task = keyed_task(spec, effect, writer, only=None)
     for subtask in range(spec.parallelism):
         batches = [_exchanged(spec, tag, rows, subtask) for tag, rows in inputs.items()]
         yield from task.carry_out(subtask, iter(batches))

@@ -1,0 +1,212 @@
+"""Checks that look at the warehouse: whether all tables show one cut, whether it is fresh, what waits too long.
+
+They need no Spark and run after every tick, or alone whenever somebody wants to know.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+
+from checkpointing.commit.net import live_files
+from checkpointing.graph import Table, TableMode, Vertex
+from checkpointing.identifiers import VertexId
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.quantities import count, moment, seconds
+from jobs.operators.waiting import ROWS, still_waiting, waiting_rows, waits_in
+from jobs.planner import JobPlan
+from jobs.runtime.discovery import Discovered
+from jobs.stores.table_contents import TableShown
+from orchestration.cut_line import broken_rules
+from orchestration.lineage import table_key
+from orchestration.observation import Standing
+
+ONE_CUT: Final = "one_cut"
+FRESH: Final = "fresh"
+WAITING: Final = "nothing_waiting_too_long"
+_KEYS_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a table counts as stale, and when a row in an operator's state has waited too long, in ms."""
+
+    fresh_within_ms: int = 24 * 3_600_000
+    waiting_within_ms: int = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is judged: a job as it stands in a warehouse, what its sources offer besides, and the time in ms."""
+
+    plan: JobPlan
+    root: Path
+    stands: Standing
+    discovered: Mapping[VertexId, Discovered]
+    now_ms: int
+
+    @property
+    def rows_unread(self) -> int:
+        """Rows that the sources offer and the newest checkpoint does not hold."""
+        return sum(found.rows for found in self.discovered.values())
+
+
+def health_specs(plan: JobPlan, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
+    """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait."""
+    return tuple(
+        dg.AssetCheckSpec(name, asset=table_key(table.name), description=_about(name, limits))
+        for vertex in plan.graph.operators()
+        for table in vertex.tables
+        for name in _names(plan, vertex, table)
+    )
+
+
+def health_results(look: Look, limits: Limits) -> Iterator[dg.AssetCheckResult]:
+    """Yield a result for each of `health_specs`. Raises StateFileError for a state file that cannot be read."""
+    rules = broken_rules(look.stands)
+    for vertex in look.plan.graph.operators():
+        for table in vertex.tables:
+            for name in _names(look.plan, vertex, table):
+                yield _result(name, vertex, table, look, limits, rules)
+
+
+def _names(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[str]:
+    yield ONE_CUT
+    if table.mode is not TableMode.STATE:
+        yield FRESH
+    elif waits_in(plan.vertices[vertex.id]) is not None:
+        yield WAITING
+
+
+def _about(name: str, limits: Limits) -> str:
+    return {
+        ONE_CUT: "The table is at the newest checkpoint, like all others: at the Delta version of its cut, its files "
+        "those of the checkpoint's row; and the retained rows form one line.",
+        FRESH: f"The newest checkpoint is at most {seconds(limits.fresh_within_ms)} old, or the sources have nothing "
+        "that it lacks.",
+        WAITING: "No row waits for its counterpart that waited already at a retained checkpoint "
+        f"{seconds(limits.waiting_within_ms)} ago.",
+    }[name]
+
+
+def _result(
+    name: str, vertex: Vertex, table: Table, look: Look, limits: Limits, rules: tuple[str, ...]
+) -> dg.AssetCheckResult:
+    key = table_key(table.name)
+    newest = look.stands.epoch
+    if newest is None:
+        return dg.AssetCheckResult(
+            passed=False,
+            asset_key=key,
+            check_name=name,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{look.plan.job} has completed no checkpoint in {look.root} yet: materialize its tables",
+        )
+    if name == ONE_CUT:
+        return _one_cut(vertex, table, look, newest.record, rules)
+    if name == FRESH:
+        return _fresh(key, newest.record, look, limits)
+    return _waiting(key, vertex, newest.record, look, limits)
+
+
+def _one_cut(
+    vertex: Vertex, table: Table, look: Look, newest: CheckpointRecord, rules: tuple[str, ...]
+) -> dg.AssetCheckResult:
+    versions = {} if look.stands.epoch is None else look.stands.epoch.versions
+    recorded = versions.get(table.name)
+    seen = look.stands.tables.get(table.name)
+    wrong = [*_wrong(vertex, table, newest, seen, recorded), *rules]
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        asset_key=table_key(table.name),
+        check_name=ONE_CUT,
+        description="; ".join(wrong) or f"the table is at checkpoint {newest.checkpoint}, as all others are",
+        metadata={
+            "newest_checkpoint": newest.checkpoint,
+            "shows_checkpoint": 0 if seen is None else int(seen.shows),
+            "delta_version": 0 if seen is None else seen.version,
+            "delta_version_of_cut": "not recorded" if recorded is None else recorded,
+        },
+    )
+
+
+def _wrong(
+    vertex: Vertex, table: Table, newest: CheckpointRecord, seen: TableShown | None, recorded: int | None
+) -> Iterator[str]:
+    """Yield what keeps a table from being at the newest checkpoint; a table that it does not change stays behind."""
+    if recorded is None:
+        yield f"checkpoint {newest.checkpoint} is committed, its cut not recorded yet: the next tick publishes it"
+        return
+    if seen is None or recorded > seen.version:
+        yield f"the cut says version {recorded}, and the table {'is gone' if seen is None else f'is at {seen.version}'}"
+        return
+    changed = any(written.table == table.name for written in newest.tables)
+    if changed and seen.shows < newest.checkpoint:
+        yield f"checkpoint {newest.checkpoint} changes the table, which shows {seen.shows}"
+    record = next((each for each in newest.vertices if each.vertex == vertex.id), None)
+    if record is not None and seen.at_cut is not None:
+        wanted = {file.path for file in live_files(table, record)}
+        if wanted != seen.at_cut:
+            lacks, more = len(wanted - seen.at_cut), len(seen.at_cut - wanted)
+            yield f"at its cut the table lacks {lacks} of the checkpoint's files and has {more} others"
+
+
+def _fresh(key: dg.AssetKey, newest: CheckpointRecord, look: Look, limits: Limits) -> dg.AssetCheckResult:
+    age_ms = max(look.now_ms - newest.statistics.committed_ms, 0)
+    unread = look.rows_unread
+    passed = age_ms <= limits.fresh_within_ms or unread == 0
+    behind = f"{count(unread)} rows wait at the sources" if unread else "the sources have nothing that it lacks"
+    return dg.AssetCheckResult(
+        passed=passed,
+        asset_key=key,
+        check_name=FRESH,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"checkpoint {newest.checkpoint} is {seconds(age_ms)} old, and {behind}"
+        + ("" if passed else ": start a tick, or switch the schedule on"),
+        metadata={
+            "age_s": dg.MetadataValue.float(round(age_ms / 1000, 1)),
+            "rows_unread": dg.MetadataValue.int(unread),
+            "committed_at": dg.MetadataValue.timestamp(newest.statistics.committed_ms / 1000),
+        },
+    )
+
+
+def _waiting(
+    key: dg.AssetKey, vertex: Vertex, newest: CheckpointRecord, look: Look, limits: Limits
+) -> dg.AssetCheckResult:
+    spec = waits_in(look.plan.vertices[vertex.id])
+    if spec is None:
+        raise ValueError(f"nothing waits in vertex {vertex.id}")
+    now = waiting_rows(look.root, newest, spec)
+    waits = int(now[ROWS].sum())
+    since = _newest_before(look.stands.records, look.now_ms - limits.waiting_within_ms)
+    late = 0 if since is None else still_waiting(waiting_rows(look.root, since, spec), now, spec.keys)
+    if since is None:
+        oldest = min(look.stands.records, key=lambda record: record.checkpoint)
+        compared = (
+            f"since when cannot be told: the oldest checkpoint kept is of {moment(oldest.statistics.committed_ms)}"
+        )
+    else:
+        compared = f"{count(late)} of them since before {moment(since.statistics.committed_ms)}"
+    keys = now.sort(ROWS, descending=True).head(_KEYS_SHOWN)
+    return dg.AssetCheckResult(
+        passed=late == 0,
+        asset_key=key,
+        check_name=WAITING,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{count(waits)} rows wait for their counterpart, {compared}",
+        metadata={
+            "rows_waiting": dg.MetadataValue.int(waits),
+            "rows_waiting_too_long": dg.MetadataValue.int(late),
+            "keys": dg.MetadataValue.json(
+                [{name: str(value) for name, value in row.items()} for row in keys.to_dicts()]
+            ),
+        },
+    )
+
+
+def _newest_before(records: tuple[CheckpointRecord, ...], at_ms: int) -> CheckpointRecord | None:
+    before = [record for record in records if record.statistics.committed_ms <= at_ms]
+    return max(before, key=lambda record: record.checkpoint, default=None)

@@ -1,0 +1,129 @@
+"""The health of a job as Dagster runs it: one op for all checks of `health`, after each tick or alone."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import dagster as dg
+
+from jobs.launch import Launch, launch
+from jobs.pipelines.registry import PipelineReference
+from jobs.planner import JobPlan
+from jobs.runtime.discovery import discover
+from jobs.settings import InvalidSettingsError, Problem, duration_ms
+from jobs.sources.port import SourceError
+from orchestration.health import Limits, Look, health_results, health_specs
+from orchestration.launchpad import FOLDERS, given_settings, setting_fields
+from orchestration.observation import standing
+from orchestration.reporting import observe_sources
+
+FRESH_WITHIN: Final = "fresh_within"
+WAITING_WITHIN: Final = "waiting_within"
+
+
+def health_checks(reference: PipelineReference, plan: JobPlan, limits: Limits) -> dg.AssetChecksDefinition:
+    """Return the checks that look at the warehouse; no Spark is started and nothing is changed."""
+
+    @dg.multi_asset_check(
+        name=f"{plan.job}_checks",
+        specs=health_specs(plan, limits),
+        config_schema=setting_fields(*FOLDERS) | _limit_fields(),
+        can_subset=True,
+        description=f"Do all tables of {plan.job} show one cut, is it fresh, does anything wait too long?",
+    )
+    def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        yield from _judged(reference, plan, limits, context)
+
+    return health
+
+
+def _judged(
+    reference: PipelineReference, plan: JobPlan, limits: Limits, context: dg.AssetCheckExecutionContext
+) -> Iterator[dg.AssetCheckResult]:
+    """Look once, log what the sources offer, and judge what was asked for."""
+    config = context.op_execution_context.op_config
+    folders = _of_the_tick(context, plan) | {name: config[name] for name in FOLDERS if name in config}
+    try:
+        started = launch(reference, given_settings(folders))
+        limits = _limits(config, limits)
+    except InvalidSettingsError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+    try:
+        look = _looked(started)
+    except SourceError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+    observe_sources(look.plan, look.stands, context.op_execution_context, look.discovered)
+    for result in health_results(look, limits):
+        if _wanted(context, result):
+            yield result
+
+
+def log_health(started: Launch, limits: Limits, context: dg.OpExecutionContext) -> None:
+    """Log the checks' results from a tick that failed: Dagster runs no check behind it, and would show them as failed.
+
+    Nothing is logged if the sources cannot be read, which the tick says itself.
+    """
+    try:
+        look = _looked(started)
+    except SourceError:
+        return
+    for result in health_results(look, limits):
+        if result.asset_key is not None and result.check_name is not None:
+            evaluation = dg.AssetCheckEvaluation(
+                asset_key=result.asset_key,
+                check_name=result.check_name,
+                passed=result.passed,
+                metadata=result.metadata,
+                severity=result.severity,
+                description=result.description,
+            )
+            context.log_event(evaluation)  # type: ignore[arg-type] # taken, and written down; only the annotation lags
+
+
+def _looked(started: Launch) -> Look:
+    stands = standing(started.settings.warehouse, started.plan)
+    return Look(
+        plan=started.plan,
+        root=started.settings.warehouse.absolute(),
+        stands=stands,
+        discovered=discover(started.plan.sources, None if stands.epoch is None else stands.epoch.record),
+        now_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _wanted(context: dg.AssetCheckExecutionContext, result: dg.AssetCheckResult) -> bool:
+    if result.asset_key is None or result.check_name is None:
+        return False
+    return dg.AssetCheckKey(result.asset_key, result.check_name) in context.selected_asset_check_keys
+
+
+def _of_the_tick(context: dg.AssetCheckExecutionContext, plan: JobPlan) -> dict[str, Any]:
+    """Return the folders that the tick of the same run was given: the checks look where it wrote."""
+    config: Mapping[str, Any] = context.run.run_config
+    given = config.get("ops", {}).get(plan.job, {}).get("config", {})
+    return {name: given[name] for name in FOLDERS if name in given}
+
+
+def _limit_fields() -> dict[str, dg.Field]:
+    stale = "How old the newest checkpoint may be while the sources have more: 30m, 24h."
+    late = "How long a row may wait in an operator's state for its counterpart: 30m, 24h."
+    return {
+        FRESH_WITHIN: dg.Field(dg.String, is_required=False, description=stale),
+        WAITING_WITHIN: dg.Field(dg.String, is_required=False, description=late),
+    }
+
+
+def _limits(config: Mapping[str, Any], limits: Limits) -> Limits:
+    return Limits(
+        fresh_within_ms=_given(config, FRESH_WITHIN, limits.fresh_within_ms),
+        waiting_within_ms=_given(config, WAITING_WITHIN, limits.waiting_within_ms),
+    )
+
+
+def _given(config: Mapping[str, Any], name: str, default_ms: int) -> int:
+    if name not in config:
+        return default_ms
+    try:
+        return duration_ms(config[name])
+    except ValueError as error:
+        raise InvalidSettingsError((Problem(name, str(error), "set in the launchpad"),)) from error

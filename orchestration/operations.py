@@ -1,0 +1,251 @@
+"""Jobs that are no ticks: a savepoint, a stop, a rollback, a clean-up.
+
+They bear another tag than ticks, so that Dagster's queue does not let a stop wait for the tick it is to stop.
+What may not be done while a tick runs is refused, naming its holder.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+from rich.console import Console, RenderableType
+
+from checkpointing.identifiers import CheckpointId, JobName
+from checkpointing.messages import SavepointKind
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.cleanup import render_cleanup
+from jobs.cli.quantities import plural, size
+from jobs.cli.render_rollback import render_rollback
+from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
+from jobs.runtime.cleaning import clean_up, plan_cleanup
+from jobs.runtime.failures import RollForwardError, SavepointRefusedError, TickRefusedError
+from jobs.runtime.rollback import preview_rollback, roll_back
+from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.settings import InvalidSettingsError, TickSettings, resolve
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutsNotRecordedError
+from jobs.stores.file_copies import FileNotCopiedError
+from jobs.stores.rollback_tables import TableNotRolledBackError
+from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, must_be_free, named_files
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import TableNotCopyableError
+from orchestration.launchpad import given_settings, setting_fields
+from orchestration.observation import warehouse_of
+from orchestration.tags import ABOUT_TAG
+
+_TOLD_EVERY_S: Final = 10.0
+_WIDTH: Final = 120
+_REFUSALS: Final = (
+    SavepointRefusedError,
+    SavepointNotCopiedError,
+    TableNotCopyableError,
+    FileNotCopiedError,
+    RollbackRefusedError,
+    RollForwardError,
+    TableNotRolledBackError,
+    CutsNotRecordedError,
+    TickRefusedError,
+    InvalidSettingsError,
+)
+
+DRY_RUN: Final = "dry_run"
+_SETTINGS: Final = ("warehouse", "reader_grace_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The job in its warehouse, and the settings that hold for it."""
+
+    warehouse: Warehouse
+    settings: TickSettings
+
+
+Operation = Callable[[dg.OpExecutionContext, Asked], Mapping[str, Any]]
+"""What a job does: returns what is told of it as metadata. Its own fields are in the context's `op_config`."""
+
+
+def operation_jobs(job: JobName) -> tuple[dg.JobDefinition, ...]:
+    """Return the jobs that stand beside a pipeline's ticks."""
+    return (
+        _operation_job(
+            job,
+            "savepoint",
+            _savepoint,
+            {"to": dg.Field(dg.String, is_required=False, description="Make a self-contained copy of it there.")},
+            f"A savepoint of {job}: a running tick takes it and goes on; a job at rest needs none.",
+        ),
+        _operation_job(
+            job,
+            "stop",
+            _stop,
+            {
+                "kind": dg.Field(
+                    dg.Enum(
+                        "Stop",
+                        [
+                            dg.EnumValue("suspend", description="What waits stays in the state."),
+                            dg.EnumValue("drain", description="The input ends: what waits is put out."),
+                        ],
+                    ),
+                    description="suspend keeps in the state what waits, drain puts it out first.",
+                )
+            },
+            f"Stop the running tick of {job} with a savepoint.",
+        ),
+        _operation_job(
+            job,
+            "rollback",
+            _rollback,
+            {
+                "checkpoint": dg.Field(dg.Int, description="The checkpoint or savepoint to go back to."),
+                DRY_RUN: _dry_run(),
+            },
+            f"Take tables, state and positions of {job} back to an older checkpoint, in one commit. No tick may run.",
+        ),
+        _operation_job(
+            job,
+            "cleanup",
+            _cleanup,
+            {DRY_RUN: _dry_run(), **setting_fields("reader_grace_ms")},
+            f"Delete what no retained checkpoint, no savepoint and no reader of {job} needs any more.",
+        ),
+    )
+
+
+def _dry_run() -> dg.Field:
+    return dg.Field(dg.Bool, is_required=False, default_value=False, description="Show what would be done; do nothing.")
+
+
+def _operation_job(
+    job: JobName, verb: str, operation: Operation, fields: Mapping[str, dg.Field], description: str
+) -> dg.JobDefinition:
+    @dg.op(
+        name=f"{verb}_{job}",
+        config_schema={**fields, **setting_fields("warehouse")},
+        description=description,
+        out=dg.Out(dg.Nothing),
+    )
+    def operate(context: dg.OpExecutionContext) -> None:
+        config = context.op_config
+        with _refusals():
+            given = given_settings({name: config[name] for name in _SETTINGS if name in config})
+            settings = resolve({}, given)
+            context.add_output_metadata(operation(context, Asked(warehouse_of(settings.warehouse, job), settings)))
+
+    @dg.job(name=f"{job}_{verb}", description=description, tags={ABOUT_TAG: job}, executor_def=dg.in_process_executor)
+    def operated() -> None:
+        operate()
+
+    return operated
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn what is refused, with the way out, into a failure without a stack of ours before it."""
+    try:
+        yield
+    except _REFUSALS as refused:
+        raise dg.Failure(str(refused), allow_retries=False) from refused
+
+
+def _savepoint(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
+    warehouse, config = asked.warehouse, context.op_config
+    to = Path(config["to"]) if "to" in config else None
+    if to is not None:
+        must_be_free(warehouse, to)
+    taken = take_savepoint(warehouse, _teller(context))
+    record = _record(warehouse, taken.checkpoint)
+    by = f"taken by {taken.by}, which goes on" if taken.by else f"taken at rest, of checkpoint {record.parent}"
+    context.log.info("savepoint %d of %s: %s", record.checkpoint, warehouse.paths.job, by)
+    told = _told(record, taken)
+    if to is None:
+        return told
+    made = copy_savepoint(warehouse, record.checkpoint, to, lambda _copied: None)
+    amount = f"{plural(made.manifest.files, 'file')}, {size(made.manifest.bytes)}"
+    context.log.info("copied whole to %s: %s", made.folder, amount)
+    return {**told, "copy": dg.MetadataValue.path(str(made.folder)), "copied": amount}
+
+
+def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
+    warehouse, config = asked.warehouse, context.op_config
+    kind = SavepointKind.DRAIN if config["kind"] == "drain" else SavepointKind.SUSPEND
+    taken = stop(warehouse, kind, _teller(context))
+    record = _record(warehouse, taken.checkpoint)
+    context.log.info("%s is stopped at savepoint %d; %s ended", warehouse.paths.job, record.checkpoint, taken.by)
+    return {**_told(record, taken), "kind": config["kind"]}
+
+
+def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
+    checkpoint, warehouse = context.op_config["checkpoint"], asked.warehouse
+    if context.op_config[DRY_RUN]:
+        return {"plan": _shown(context, render_rollback(preview_rollback(warehouse, checkpoint)))}
+    done = roll_back(warehouse, checkpoint)
+    said = f"{warehouse.paths.job} is back at {done.plan.target.checkpoint}, as {done.record.checkpoint}"
+    context.log.info("%s; the next tick reads again what came after it", said)
+    for note in done.notes:
+        context.log.warning(note)
+    versions = {str(table): int(version) for table, version in done.versions.items()}
+    return {
+        "back_at": int(done.plan.target.checkpoint),
+        "checkpoint": int(done.record.checkpoint),
+        "delta_versions": dg.MetadataValue.json(versions),
+    }
+
+
+def _cleanup(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
+    grace_ms, dry_run = asked.settings.reader_grace_ms, bool(context.op_config[DRY_RUN])
+    done = plan_cleanup(asked.warehouse, grace_ms) if dry_run else clean_up(asked.warehouse, grace_ms)
+    files = done.decision.delete if dry_run else done.deleted.files
+    return {
+        "would_delete_files" if dry_run else "deleted_files": len(files),
+        "bytes": sum(each.file.bytes for each in files),
+        "free_bytes": done.free_bytes,
+        "report": _shown(context, render_cleanup(asked.warehouse.paths.job, done, grace_ms, dry_run=dry_run)),
+    }
+
+
+def _shown(context: dg.OpExecutionContext, rendered: RenderableType) -> dg.MarkdownMetadataValue:
+    """Log what the command line would show, and return it as a block of Markdown."""
+    console = Console(file=io.StringIO(), record=True, width=_WIDTH, highlight=False)
+    console.print(rendered, soft_wrap=True)
+    text = console.export_text().rstrip()
+    context.log.info("%s", text)
+    return dg.MetadataValue.md(f"```\n{text}\n```")
+
+
+def _told(record: CheckpointRecord, taken: Taken) -> dict[str, Any]:
+    files = named_files(record).values()
+    return {
+        "savepoint": int(record.checkpoint),
+        "taken_by": str(taken.by or "nobody: the job was at rest"),
+        "files": len(files),
+        "bytes": sum(file.bytes for file in files),
+        "restore_with": f"tidemark run {record.job} --from {record.checkpoint}",
+    }
+
+
+def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
+    _, rows = CheckpointStore(warehouse).observe()
+    for row in rows:
+        if isinstance(row, CheckpointRecord) and row.checkpoint == checkpoint:
+            return row
+    raise SavepointRefusedError(
+        f"savepoint {checkpoint} of {warehouse.paths.job} was taken, and has been disposed of since"
+    )
+
+
+def _teller(context: dg.OpExecutionContext) -> Callable[[Waiting], None]:
+    """Return what logs, now and then, who is waited for."""
+    last = -_TOLD_EVERY_S
+
+    def told(waiting: Waiting) -> None:
+        nonlocal last
+        if waiting.seconds - last >= _TOLD_EVERY_S:
+            last = waiting.seconds
+            context.log.info("asked %s %.0f s ago", waiting.holder, waiting.seconds)
+
+    return told

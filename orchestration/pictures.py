@@ -1,0 +1,104 @@
+"""Pictures in Markdown, which Dagster's pages show: the last checkpoints as a table, an alignment as a drawing."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+from urllib.parse import quote
+
+from checkpointing.metadata.record import BarrierRecord, CheckpointRecord, RowKind, VertexStatistics
+from jobs.cli.quantities import count, moment, seconds, size
+
+CHECKPOINTS_SHOWN: Final = 10
+CHANNELS_SHOWN: Final = 16
+"""A vertex may have a channel for each subtask of each input; the slowest ones tell the story."""
+
+_LANE_PX: Final = 24
+_NAME_PX: Final = 160
+_TIME_PX: Final = 240
+_WIDTH_PX: Final = _NAME_PX + _TIME_PX + 90
+_FLOWS: Final = "#c7d2fe"
+_WAITS: Final = "#f59e0b"
+_FONT: Final = "font-family='sans-serif' font-size='12'"
+_NARROW: Final = "\N{NO-BREAK SPACE}"
+
+
+def checkpoints_table(records: Iterable[CheckpointRecord]) -> str:
+    """Return the newest of these rows as a Markdown table, newest first; times are UTC."""
+    newest = sorted({each.checkpoint: each for each in records}.items(), reverse=True)[:CHECKPOINTS_SHOWN]
+    lines = [
+        "| checkpoint | committed, UTC | rows | took | aligned for | held back |",
+        "|---:|---|---:|---:|---:|---:|",
+        *(_row(record) for _, record in newest),
+    ]
+    return "\n".join(lines)
+
+
+def alignment_picture(checkpoint: int, vertex: VertexStatistics) -> str:
+    """Return, for each channel of a vertex, when barrier `checkpoint` came and how long the channel waited then.
+
+    A sentence and a drawing (SVG in a data URI), short for a few channels: from 1,000 characters on Dagster
+    hides Markdown behind a link. The channel that does not wait is the one that the others waited for. Where
+    all came at once, or none was recorded, the sentence stands alone.
+    """
+    if not vertex.barriers:
+        return f"Barrier {checkpoint} came to `{vertex.vertex}` on no channel that was recorded."
+    spread_ms = max(barrier.at_ms for barrier in vertex.barriers) - min(barrier.at_ms for barrier in vertex.barriers)
+    said = (
+        f"Barrier {checkpoint}, {vertex.alignment.value}: {seconds(spread_ms)} from the first channel to the last, "
+        f"{size(vertex.bytes_held)} held back."
+    )
+    if not spread_ms:
+        return said
+    drawn = quote("".join(_drawing(vertex.barriers)), safe="/:;=,+'@!*")
+    return f"{said}\n\n![channels: blue flows, amber waits](data:image/svg+xml,{drawn})"
+
+
+def _drawing(barriers: tuple[BarrierRecord, ...]) -> Iterator[str]:
+    first_ms, last_ms = min(each.at_ms for each in barriers), max(each.at_ms for each in barriers)
+    slowest = sorted(barriers, key=lambda barrier: -barrier.at_ms)[:CHANNELS_SHOWN]
+    left_out = len(barriers) - len(slowest)
+    lanes = sorted(slowest, key=lambda barrier: barrier.channel)
+    height = _LANE_PX * (len(lanes) + bool(left_out))
+    came = [round((lane.at_ms - first_ms) / (last_ms - first_ms) * _TIME_PX) for lane in lanes]
+    yield f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH_PX}' height='{height}' {_FONT}>"
+    yield f"<path fill='{_FLOWS}' d='{_bars((_NAME_PX, px) for px in came)}'/>"
+    yield f"<path fill='{_WAITS}' d='{_bars((_NAME_PX + px, _TIME_PX - px) for px in came)}'/>"
+    for place, lane in enumerate(lanes):
+        waited_ms = last_ms - lane.at_ms
+        said = f"waits {seconds(waited_ms)}" if waited_ms else "last"
+        yield from _texts(place, _channel(lane.channel), said)
+    if left_out:
+        yield from _texts(len(lanes), f"and {left_out} earlier ones", "")
+    yield "</svg>"
+
+
+def _bars(bars: Iterable[tuple[int, int]]) -> str:
+    """Return a path of one bar a lane: where it begins, and how wide it is."""
+    return "".join(f"M{x},{place * _LANE_PX + 3}h{wide}v18h-{wide}z" for place, (x, wide) in enumerate(bars) if wide)
+
+
+def _texts(place: int, name: str, said: str) -> Iterator[str]:
+    y = place * _LANE_PX + 16
+    yield f"<text y='{y}'>{name}</text>"
+    if said:
+        yield f"<text x='{_NAME_PX + _TIME_PX + 5}' y='{y}'>{said}</text>"
+
+
+def _channel(name: str) -> str:
+    """Return a channel's name without the vertex that it leads to: all of a picture lead to the same."""
+    upstream, _, rest = name.partition("->")
+    subtask = rest.partition("[")[2].rstrip("]")
+    return f"{upstream}[{subtask}]" if subtask else upstream
+
+
+def _row(record: CheckpointRecord) -> str:
+    life = record.statistics
+    savepoint = " (savepoint)" if record.kind is RowKind.SAVEPOINT or record.pinned else ""
+    cells = (
+        f"{record.checkpoint}{savepoint}",
+        moment(life.committed_ms)[5:].replace("-", "\N{NON-BREAKING HYPHEN}"),
+        count(life.rows),
+        seconds(life.committed_ms - life.triggered_ms),
+        seconds(max((vertex.alignment_ms for vertex in life.vertices), default=0)),
+        size(sum(vertex.bytes_held for vertex in life.vertices)),
+    )
+    return f"| {' | '.join(cell.replace(' ', _NARROW) for cell in cells)} |"

@@ -1,0 +1,140 @@
+"""What starts ticks by itself: a schedule, a sensor for new data, one for failed runs. All are off at first.
+
+None of them starts a tick while one holds the job; should two start all the same, the fence lets one of them in.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import dagster as dg
+from dagster import SkipReason
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from checkpointing.identifiers import VertexId
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.observation import newest_restorable
+from jobs.cli.quantities import count
+from jobs.launch import Launch
+from jobs.runtime.discovery import ENDLESS, Discovered, discover
+from orchestration.observation import held_by
+from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
+
+LOOK_EVERY_S: Final = 30
+_UNFINISHED: Final = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+
+Launching = Callable[[], Launch]
+"""Finds the pipeline and its settings as they are now."""
+
+
+def tick_schedule(launching: Launching, job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
+    """Return a schedule that starts a tick unless one runs or waits."""
+    name = launching().plan.job
+
+    def execute(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | SkipReason:
+        return due(launching(), context.instance)
+
+    return dg.ScheduleDefinition(
+        name=f"{name}_schedule",
+        job=job,
+        cron_schedule=cron,
+        execution_fn=execute,
+        description=f"A tick of pipeline {name} at a time; it ends by itself when it has caught up.",
+    )
+
+
+def due(launched: Launch, instance: dg.DagsterInstance) -> dg.RunRequest | SkipReason:
+    """Return a request for a tick, or who runs one already."""
+    busy = _busy(launched, instance)
+    return dg.RunRequest() if busy is None else SkipReason(busy)
+
+
+def new_data_sensor(launching: Launching, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Return a sensor that starts a tick when the sources offer what the newest checkpoint does not hold.
+
+    The cursor is what was found when it last started one, so that a tick that fails on some data is not
+    started on the very same data again. Polling needs no Spark and reads no row.
+    """
+    name = launching().plan.job
+
+    @dg.sensor(
+        name=f"{name}_new_data",
+        job=job,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        description=f"Starts a tick of {name} when its sources have new data; looks at file footers only.",
+    )
+    def new_data(context: dg.SensorEvaluationContext) -> dg.RunRequest | SkipReason:
+        launched = launching()
+        busy = _busy(launched, context.instance)
+        if busy is not None:
+            return SkipReason(busy)
+        newest = newest_restorable(launched.settings.warehouse, launched.plan.job)
+        found = discover(launched.plan.sources, newest)
+        return _decided(context, newest, found)
+
+    return new_data
+
+
+def recovery_sensor(launching: Launching, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Return a sensor that takes a failed tick up with one more run, once: never a run that did so itself.
+
+    A failure that the same tick would meet again (a rejected suite, a refused setting, a job that is held)
+    is left to a person; the failed run says what to do.
+    """
+    name = launching().plan.job
+
+    @dg.run_failure_sensor(
+        name=f"{name}_recovery",
+        monitored_jobs=[job],
+        request_job=job,
+        description=f"Starts one recovery run for a tick of {name} that failed; every tick recovers what was left.",
+    )
+    def recovery(context: dg.RunFailureSensorContext) -> dg.RunRequest | SkipReason:
+        return recovery_of(context.dagster_run)
+
+    return recovery
+
+
+def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
+    """Return the one run that takes up a failed one, with its settings, or why there is none."""
+    if RECOVERS_TAG in failed.tags:
+        return SkipReason(f"run {failed.run_id} was itself a recovery, of {failed.tags[RECOVERS_TAG]}: look at it")
+    if FAILURE_TAG in failed.tags:
+        return SkipReason(f"run {failed.run_id} would fail again ({failed.tags[FAILURE_TAG]}): it says what to do")
+    return dg.RunRequest(
+        run_key=f"recovers-{failed.run_id}", run_config=failed.run_config, tags={RECOVERS_TAG: failed.run_id}
+    )
+
+
+def _busy(launched: Launch, instance: dg.DagsterInstance) -> str | None:
+    """Return who is at work on the job or waits to be, None if nobody is."""
+    job = launched.plan.job
+    holder = held_by(launched.settings.warehouse, job)
+    if holder is not None:
+        return holder
+    unfinished = instance.get_runs(dg.RunsFilter(tags={JOB_TAG: job}, statuses=list(_UNFINISHED)), limit=1)
+    return f"run {unfinished[0].run_id} is {unfinished[0].status.value.lower()}" if unfinished else None
+
+
+def _decided(
+    context: dg.SensorEvaluationContext, newest: CheckpointRecord | None, found: dict[VertexId, Discovered]
+) -> dg.RunRequest | SkipReason:
+    checkpoint = 0 if newest is None else newest.checkpoint
+    unread = {name: each.rows for name, each in found.items() if each.rows}
+    if not unread:
+        return SkipReason(f"checkpoint {checkpoint} holds all that the sources offer")
+    cursor = " ".join([f"checkpoint={checkpoint}", *(f"{name}={each.digest}" for name, each in sorted(found.items()))])
+    if cursor == context.cursor:
+        return SkipReason("a tick was started for what the sources offer, and did not get further; nothing is new")
+    context.update_cursor(cursor)
+    rows = {f"tidemark/rows_unread.{name}": _rows(number) for name, number in unread.items()}
+    return dg.RunRequest(run_key=cursor, tags=rows)
+
+
+def _rows(number: int) -> str:
+    return "no end" if number >= ENDLESS else count(number)

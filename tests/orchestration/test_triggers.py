@@ -1,0 +1,98 @@
+"""What starts ticks: when there is new data, when one has failed, and never while one runs."""
+
+from functools import partial
+
+import dagster as dg
+import pytest
+
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.launch import launch
+from jobs.runtime.tick import LEASE_MS, run_tick
+from jobs.settings import Layer
+from jobs.stores.holders import this_process
+from jobs.stores.lease import LeaseStore
+from jobs.stores.warehouse import Warehouse
+from orchestration.pipelines import build_definitions
+from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
+from orchestration.triggers import due, recovery_of
+from tests.orchestration.conftest import NUMBERS
+from tests.orchestration.test_tick import hold
+from tests.scenarios.runtime.sequence_job import JOB, LocalEngine
+
+TICK = f"{JOB}_tick"
+
+
+@pytest.fixture
+def definitions(tmp_path, monkeypatch):
+    """Return the tiny pipeline's definitions, its warehouse in the environment, as for a deployment."""
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
+    return build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()))
+
+
+@pytest.fixture
+def looked(definitions, instance):
+    """Let the sensor look once, with that cursor; return what it says."""
+    repository = definitions.get_repository_def()
+
+    def look(cursor: str | None = None):
+        sensor = definitions.resolve_sensor_def(f"{JOB}_new_data")
+        context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
+        return sensor.evaluate_tick(context)
+
+    return look
+
+
+def test_new_data_starts_a_tick_once(looked):
+    """What the sources offer starts one tick, which says how much; the very same data does not start another."""
+    seen = looked()
+    (request,) = seen.run_requests
+    assert "300" == request.tags["tidemark/rows_unread.numbers"]
+    again = looked(seen.cursor)
+    assert ([], seen.cursor) == (again.run_requests, again.cursor)
+    assert "nothing is new" in again.skip_message
+
+
+def test_nothing_new_starts_nothing(looked, run_job):
+    """Once a checkpoint holds all that is there, nothing is started; a tick that stopped before leaves a reason to."""
+    run_job(checkpoints=1)
+    seen = looked()
+    assert ["200"] == [request.tags["tidemark/rows_unread.numbers"] for request in seen.run_requests]
+    run_job()
+    assert "holds all that the sources offer" in looked(seen.cursor).skip_message
+
+
+def test_nothing_is_started_while_a_tick_runs(looked, instance, tmp_path):
+    """Sensor and schedule pass by while somebody holds the job, or a Dagster run of it waits, and name them."""
+    warehouse = tmp_path / "warehouse"
+    hold(warehouse, this_process("another-run"))
+    LeaseStore(Warehouse(warehouse, ProtocolPaths(JOB))).renew(1, this_process("another-run"), LEASE_MS)
+    assert "Dagster run another-run holds the job" in looked().skip_message
+    assert "Dagster run another-run holds the job" in due(launch(NUMBERS, Layer("", {})), instance).skip_message
+
+
+def test_nothing_is_started_while_a_run_waits(looked, instance):
+    """A Dagster run that is queued counts as one that runs; without it the schedule starts a tick."""
+    launched = launch(NUMBERS, Layer("", {}))
+    assert isinstance(due(launched, instance), dg.RunRequest)
+    waiting = dg.DagsterRun(job_name=TICK, tags={JOB_TAG: JOB}, status=dg.DagsterRunStatus.NOT_STARTED)
+    instance.add_run(waiting)
+    assert f"run {waiting.run_id} is not_started" == looked().skip_message
+    assert f"run {waiting.run_id} is not_started" == due(launched, instance).skip_message
+
+
+def test_a_failed_run_is_taken_up_once():
+    """A crash is followed by one run with the same settings; that one's failure by none, so that nothing loops."""
+    config = {"ops": {JOB: {"config": {"checkpoints": 5}}}}
+    crashed = dg.DagsterRun(job_name=TICK, run_config=config)
+    request = recovery_of(crashed)
+    assert (config, {RECOVERS_TAG: crashed.run_id}) == (request.run_config, request.tags)
+    again = recovery_of(dg.DagsterRun(job_name=TICK, tags=request.tags))
+    assert f"was itself a recovery, of {crashed.run_id}" in again.skip_message
+
+
+def test_a_failure_that_would_come_again_is_left_to_a_person(run_job, instance):
+    """A rejected suite, a held job and a refused setting mark their run, and a marked run is not taken up."""
+    run_job(interval_ms="soon")
+    (failed,) = instance.get_runs()
+    assert "settings" == failed.tags[FAILURE_TAG]
+    assert "would fail again (settings)" in recovery_of(failed).skip_message
