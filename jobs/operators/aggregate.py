@@ -24,6 +24,10 @@ from pyspark.sql.types import (
 )
 
 from jobs.operators.functions import Processed
+from jobs.state.merge import KEY_GROUP
+
+_BEFORE = "\0"
+"""Prefix of the state's columns beside the partials: no column of a user begins with it."""
 
 
 class Kind(Enum):
@@ -62,14 +66,26 @@ class AggregateFunction:
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the aggregates of the touched keys after these rows, as state and as output."""
-        before = state.select(*self.keys, *(one.name for one in self.aggregates))
-        partial = inputs[0] if self.combined else self._partial(inputs[0], before.schema)
-        both = pl.concat([before, partial.select(before.columns).cast(before.schema)])
-        merged = both.group_by(self.keys).agg(_of_partials(one) for one in self.aggregates)
-        return Processed(state=merged, output=merged)
+        rows = inputs[0].with_columns(pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP))
+        new = self.merged(self.partials(rows, state.schema), state).drop(KEY_GROUP)
+        return Processed(state=new, output=new)
 
-    def _partial(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        return rows.group_by(self.keys).agg(_of_rows(one, types[one.name]) for one in self.aggregates)
+    def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+        """Return the aggregates of these rows alone, a row per key (see `MergesPartials`)."""
+        return rows.group_by(self.keys).agg(
+            pl.col(KEY_GROUP).first(),
+            *(_of_partials(one) if self.combined else _of_rows(one, types[one.name]) for one in self.aggregates),
+        )
+
+    def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """Return the new row of each key of the partials (see `MergesPartials`)."""
+        known = before.select(*self.keys, *(pl.col(one.name).alias(f"{_BEFORE}{one.name}") for one in self.aggregates))
+        beside = partials.join(known, on=list(self.keys), how="left", nulls_equal=True)
+        new = (
+            _of_two(one, pl.col(f"{_BEFORE}{one.name}"), pl.col(one.name)).cast(before.schema[one.name])
+            for one in self.aggregates
+        )
+        return beside.select(KEY_GROUP, *self.keys, *new)
 
 
 def aggregate_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
@@ -135,6 +151,20 @@ def _merged(kind: Kind, column: pl.Expr) -> pl.Expr:
             return column.nan_max()
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _of_two(one: Aggregate, before: pl.Expr, partial: pl.Expr) -> pl.Expr:
+    """Return what both come to; a null on one side leaves the other. Polars too has NaN greater than every number."""
+    match one.kind:
+        case Kind.SUM | Kind.COUNT:
+            both = before + partial
+        case Kind.MIN:
+            both = pl.when(before <= partial).then(before).when(partial < before).then(partial)
+        case Kind.MAX:
+            both = pl.when(before >= partial).then(before).when(partial > before).then(partial)
+        case _ as unreachable:
+            assert_never(unreachable)
+    return pl.coalesce(both, before, partial).alias(one.name)
 
 
 def _in_spark(one: Aggregate) -> Column:

@@ -38,6 +38,23 @@ class KeyedFunction(Protocol):
 
 
 @runtime_checkable
+class MergesPartials(Protocol):
+    """What a keyed function of one input is besides if it aggregates: each touched key's output is its new state row.
+
+    Then a task need not find out which keys were touched, lost or given twice (Flink: `AggregateFunction`, whose
+    accumulators are merged). Frames have `_key_group` in front; `types` are those of the state's columns.
+    """
+
+    def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+        """Return one row for each key of these rows: what they alone come to."""
+        ...
+
+    def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """Return the new state row of each key of the partials; `before` has those that had one."""
+        ...
+
+
+@runtime_checkable
 class EndsInput(Protocol):
     """What a keyed function has besides if it holds rows back (Flink: `BoundedMultiInput.endInput`, F4)."""
 

@@ -17,7 +17,7 @@ from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import Generation
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.operators.arrived import TAG, WAKING, struct_column
+from jobs.operators.arrived import TAG, WAKING, flat_column, struct_column
 from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, staged_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
@@ -46,14 +46,17 @@ def keyed_job(
     if misfits:
         rows = staged_rows(spark, spec.output, misfits, Path(writer.root))
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
-    arriving = [_exchange_rows(branch, spec.max_parallelism) for branch in branches]
-    if must_wake(spec, effect):
+    wakes = must_wake(spec, effect)
+    only = branches[0][0] if len(branches) == 1 and not wakes else None
+    lay = _exchange_rows if only is None else _flat_rows
+    arriving = [lay(branch, spec.max_parallelism) for branch in branches]
+    if wakes:
         arriving.append(_waking_rows(spark, spec))
     subtask = F.expr(f"cast({KEY_GROUP} * {spec.parallelism} div {spec.max_parallelism} as int)")
     return (
         _exchanged(arriving)
         .repartitionById(spec.parallelism, subtask)
-        .mapInArrow(_task(spec, effect, writer).run, REPORT_SCHEMA)
+        .mapInArrow(_task(spec, effect, writer, only).run, REPORT_SCHEMA)
     )
 
 
@@ -108,7 +111,16 @@ def _exchange_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
     )
 
 
-def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedTask:
+def _flat_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
+    """Return the rows of the only branch, column by column: nothing else travels with them."""
+    _, rows, schema, keys = branch
+    return in_schema(rows, schema).selectExpr(
+        f"pmod(hash({quoted(keys)}), {max_parallelism}) as {KEY_GROUP}",
+        *(f"{quoted([name])} as {flat_column(place)}" for place, name in enumerate(schema.names)),
+    )
+
+
+def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int | None) -> KeyedTask:
     paths = ProtocolPaths(writer.job)
     upsert = spec.table is not None and spec.table.mode is TableMode.UPSERT
     kept = spec.table is not None and not upsert
@@ -129,6 +141,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         target=_target(spec, effect),
         channel=paths.channel(spec.vertex) if spec.emits and not kept else None,
         emits=spec.emits,
+        only=only,
         end_of_input=effect.end_of_input,
         outdated=_outdated(spec, effect),
     )

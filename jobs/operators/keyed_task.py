@@ -15,7 +15,7 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.arrived import Arrived, take_apart
-from jobs.operators.functions import EndsInput, KeyedFunction, Processed
+from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
@@ -23,7 +23,7 @@ from jobs.state.backends import StateBackend
 from jobs.state.failures import KeyGroupError
 from jobs.state.frames import arrow_of, conform, empty_frame
 from jobs.state.key_groups import KeyGroupRange, range_of
-from jobs.state.merge import KEY_GROUP, StateChange, apply_change, change_of, of_keys, superseded
+from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, change_of, of_keys, superseded
 from jobs.state.upsert_range import UpsertRange
 from jobs.state.worker_copy import COPIES
 
@@ -59,7 +59,8 @@ class UpsertTarget:
 class KeyedTask:
     """What the tasks of one micro-batch need; `state[i]` are subtask i's live state files, oldest first.
 
-    `channel` takes output that is handed on but kept in no append table; None if none is. With
+    `channel` takes output that is handed on but kept in no append table; None if none is. `only` is the
+    one input that rows arrive of, laid out flat; None if they may be several inputs'. With
     `end_of_input` the function, if it can, ends every key of the range after the rows. Subtasks that
     are `outdated` rewrite their range in the declared columns, rows or none.
     """
@@ -80,6 +81,7 @@ class KeyedTask:
     target: AppendTarget | UpsertTarget | None
     channel: TableName | None
     emits: bool
+    only: int | None = None
     end_of_input: bool = False
     outdated: frozenset[int] = frozenset()
 
@@ -97,7 +99,8 @@ class KeyedTask:
 
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""
-        arrived = take_apart(batches, [layout.schema for layout in self.inputs] + self._range_schemas())
+        schemas = [layout.schema for layout in self.inputs] + self._range_schemas()
+        arrived = take_apart(batches, schemas, self.only)
         if arrived.rows == 0 and not self._must_run(subtask):
             return
         own = range_of(subtask, self.parallelism, self.max_parallelism)
@@ -106,8 +109,11 @@ class KeyedTask:
 
     def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
         rows = arrived.frames[: len(self.inputs)]
-        touched = self._touched(rows)
-        output, state = self._process(self._range_state(subtask, own), rows, touched)
+        range_state = self._range_state(subtask, own)
+        if isinstance(self.function, MergesPartials):
+            output, state = self._aggregate(self.function, range_state, rows[0])
+        else:
+            output, state = self._process(range_state, rows, self._touched(rows))
         written = self._write_output(output)
         return TaskReport(
             subtask=subtask,
@@ -117,6 +123,19 @@ class KeyedTask:
             ranges=self._ranges(subtask, own, arrived, output),
             copies=COPIES.take_uses(),
         )
+
+    def _aggregate(
+        self, function: MergesPartials, state: RangeState, rows: pl.DataFrame
+    ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
+        """Return the new rows of the touched keys, as output and as state; few passes over the rows, none over all."""
+        if rows.is_empty() and not state.outdated:
+            return empty_frame(self.output_schema), ()
+        loaded = state.load()
+        partials = function.partials(rows, loaded.schema)
+        new = function.merged(partials, of_keys(loaded, partials, self.keys))
+        output = self._conformed(Processed(state=new, output=new)).output
+        delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
+        return output, (state.write(loaded, delta),)
 
     def _process(
         self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
@@ -228,9 +247,12 @@ class KeyedTask:
 
 def _require_own(operator: str, subtask: int, own: KeyGroupRange, arrived: Arrived) -> None:
     for frame in arrived.frames:
-        alien = frame.filter(~pl.col(KEY_GROUP).is_between(own.first, own.last))
-        if alien.height:
+        if frame.is_empty():
+            continue
+        lowest, highest = frame.select(pl.min(KEY_GROUP).alias("lowest"), pl.max(KEY_GROUP).alias("highest")).row(0)
+        if lowest < own.first or highest > own.last:
+            alien = lowest if lowest < own.first else highest
             raise KeyGroupError(
                 f"operator {operator}: subtask {subtask} owns key groups {own} but received rows of key group "
-                f"{alien.item(0, KEY_GROUP)}; the exchange must not be merged (switch adaptive execution off)"
+                f"{alien}; the exchange must not be merged (switch adaptive execution off)"
             )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
 from checkpointing.identifiers import TableName
-from jobs.sinks.staged_files import StagedFiles
+from jobs.sinks.staged_files import Encoding, StagedFiles
 from jobs.state.compaction import CompactionPolicy, is_base_due
 from jobs.state.failures import StateTooLargeError
 
@@ -41,7 +41,7 @@ class IncrementalBackend:
     def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
         """Write a file."""
         del operator
-        return writer.write(table, rows)
+        return writer.write(table, rows, Encoding.DIFFERENCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class FullBackend:
     def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
         """Write a file."""
         del operator
-        return writer.write(table, rows)
+        return writer.write(table, rows, Encoding.DIFFERENCES)
 
 
 @dataclass(frozen=True, slots=True)

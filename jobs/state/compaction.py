@@ -12,10 +12,14 @@ from checkpointing.handles import KeyedFile, KeyedFileKind
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """A base is worth writing once the deltas hold `ratio` times its rows, or are `deltas_max` files."""
+    """A base is worth writing once the deltas hold `ratio` times its rows, or are `deltas_max` files.
+
+    The size decides: a base is then paid for by as many changed rows as it has. The number of files only bounds
+    what a checkpoint's row names and a cold worker opens; it must not make a large range write itself often.
+    """
 
     ratio: float = 1.0
-    deltas_max: int = 8
+    deltas_max: int = 32
 
     def __post_init__(self) -> None:
         """Raise ValueError unless both limits are positive."""

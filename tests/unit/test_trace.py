@@ -3,7 +3,7 @@
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.config import CheckpointConfig
@@ -22,6 +22,7 @@ MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 def test_a_message_comes_back_as_it_went(kind):
     """Encoded and decoded, every fact and every effect is itself again, whatever it holds."""
 
+    @settings(max_examples=20)  # each holds lists of lists: one alone may cost half a second
     @given(st.integers(min_value=0), st.from_type(kind))
     def comes_back(at_ms, message):
         entry = decode(encode(7, at_ms, message))
@@ -63,18 +64,26 @@ def test_a_reason_is_written_by_its_name():
         b"",
         b"{",
         b"[]",
-        b'{"format":2,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
-        b'{"format":1,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
-        b'{"format":2,"number":1,"at_ms":1,"is":"EndTick"}',
-        b'{"format":2,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
-        b'{"format":2,"number":1,"is":"EndTick","body":{}}',
-        b'{"format":2,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":3,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
+        b'{"format":"3","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":3,"number":1,"at_ms":1,"is":"EndTick"}',
+        b'{"format":3,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
+        b'{"format":3,"number":1,"is":"EndTick","body":{}}',
+        b'{"format":3,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
     ],
 )
 def test_what_is_no_entry_is_refused(line):
     """Anything but an entry of this format raises, with the text that was met."""
     with pytest.raises(UnreadableTraceError):
         decode(line)
+
+
+@pytest.mark.parametrize(("number", "whose"), [(2, "an older"), (4, "a newer")])
+def test_a_trace_of_another_format_is_refused_by_name(number, whose):
+    """Its rows are those of another core: the message says whose, and the way out."""
+    line = b'{"format":%d,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}\n' % number
+    with pytest.raises(UnreadableTraceError, match=f"line 1: written in format {number} by {whose} Tidemark.*install"):
+        list(read([line]))
 
 
 def lines(*bodies):

@@ -100,6 +100,7 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert ("caught_up", "failed") == (won.said["outcome"], lost.said["outcome"])
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
+    assert ("caught_up", "") == _told(tick(order)), "what the loser staged while it lost is for the next tick to remove"
     assert NOTHING == changed(undisturbed)
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from hypothesis import settings
 
 from spec import profiles
@@ -34,6 +35,7 @@ def test_the_command_counts_steps(capsys):
     assert "1 passed, 0 failed" == said[-1]
 
 
+@pytest.mark.dear
 def test_the_command_tells_what_was_broken(capsys, monkeypatch):
     """A finding is told with the rule and the shortest story, and the exit code is 1."""
     from spec.machines.commit_world import CommitWorld

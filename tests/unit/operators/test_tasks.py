@@ -90,6 +90,20 @@ def test_rows_are_taken_apart_by_input_in_their_declared_types():
     assert 1 == len({tuple(part.schema.items()) for part in frames})
 
 
+def test_rows_of_one_input_alone_travel_flat():
+    """Without tag and struct they come to the same frames, whichever input they are of."""
+    rows = pa.record_batch(
+        {
+            "_key_group": pa.array([3, 4], pa.int32()),
+            "_column_0": pa.array(["a", None]),
+            "_column_1": pa.array([1, 2], pa.int32()),
+        }
+    )
+    frames = take_apart([rows], [SCHEMA, SCHEMA], only=1).frames
+    assert [[], [(3, "a", 1), (4, None, 2)]] == [part.rows() for part in frames]
+    assert 1 == len({tuple(part.schema.items()) for part in frames})
+
+
 def test_a_function_that_forgets_a_column_is_told_so():
     """The error names the operator, the column, and what is declared."""
     with pytest.raises(FrameSchemaError, match=r"operator sums: the output of its function lacks \['n'\]"):

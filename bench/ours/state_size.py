@@ -1,0 +1,118 @@
+"""What the size of the state costs: a tick lays every key out, another touches some of them, others restore.
+
+`python -m bench.ours.state_size --keys N --touched M` prints, for checkpoints of 100,000 rows over M of the N keys:
+what each took after its last micro-batch, the seconds from one to the next, and what a restore took until the
+first micro-batch began. The output table is checked against the generator's totals.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from bench.changed_keys import totals_shown
+from bench.measures import Laps, caught_up, print_result
+from bench.ours.keyed_sums import SUMS
+from bench.process_tree import peak_memory_bytes
+from bench.tick_trace import commits, first_micro_batch_ms
+from bench.workload import SPLIT, Totals, Workload, WrongTotalsError, lay_out, totals_of
+from jobs.launch import launch
+from jobs.runtime.session import SparkConfig, open_session
+from jobs.runtime.tick import TickReport, run_tick
+from jobs.settings import flags_layer
+
+_ROWS: Final = 100_000
+_EPOCHS: Final = 24
+_RESTORES: Final = 3
+_SEED_ROWS: Final = 1_000_000
+
+
+def main() -> None:
+    """Measure one state size."""
+    asked = _arguments()
+    every = Workload(
+        rows=min(asked.keys, _SEED_ROWS), files=-(-asked.keys // _SEED_ROWS), keys=asked.keys, in_order=True
+    )
+    some = Workload(rows=_ROWS, files=_EPOCHS + _RESTORES, keys=asked.keys, touched=asked.touched)
+    seed, touching = (lay_out(workload, asked.data) for workload in (every, some))
+    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+        (Path(scratch) / "in" / SPLIT).mkdir(parents=True)
+        spark = open_session(SparkConfig(cores=asked.cores, memory=asked.memory))
+        try:
+            result = _measured(Path(scratch), seed / SPLIT, touching / SPLIT, spark)
+        finally:
+            spark.stop()
+        _require(Path(scratch), totals_of(seed), totals_of(touching))
+    print_result({"program": f"tidemark-state-{asked.keys}-keys-{asked.touched}-touched", **result})
+
+
+def _measured(scratch: Path, seed: Path, touching: Path, spark: SparkSession) -> dict[str, object]:
+    _bring(scratch, sorted(seed.iterdir()), "a")
+    _tick(scratch, spark, Laps(), rows=2 * _SEED_ROWS)
+    files, laps = sorted(touching.iterdir()), Laps()
+    _bring(scratch, files[:_EPOCHS], "b")
+    measured = commits(_tick(scratch, spark, laps, rows=_ROWS).trace)
+    restores = []
+    for place, file in enumerate(files[_EPOCHS:]):
+        _bring(scratch, [file], f"c{place}")
+        started_ms = time.time_ns() / 1_000_000
+        report = _tick(scratch, spark, Laps(), rows=_ROWS)
+        restores.append((first_micro_batch_ms(report.trace) - started_ms) / 1000)
+    return {
+        "seconds": laps.seconds,
+        "cpu_seconds": laps.cpu_seconds,
+        "commits_ms": [one.whole_ms for one in measured],
+        "append_ms": [one.appended_ms - one.sent_ms for one in measured],
+        "publish_ms": [one.published_ms - one.appended_ms for one in measured],
+        "cut_ms": [one.recorded_ms - one.published_ms for one in measured],
+        "restore_s": restores,
+        "peak_memory_bytes": peak_memory_bytes(os.getpid()),
+    }
+
+
+def _tick(scratch: Path, spark: SparkSession, laps: Laps, *, rows: int) -> TickReport:
+    given = flags_layer(
+        {
+            "data": scratch / "in",
+            "warehouse": scratch / "warehouse",
+            "every_rows": rows,
+            "slice_rows_max": min(rows, _SEED_ROWS),
+            "micro_batch_rows_max": max(rows, _SEED_ROWS),
+        }
+    )
+    launched = launch("bench.ours.keyed_sums:build", given)
+    return caught_up(run_tick(launched.plan, launched.runtime(), laps, spark=spark))
+
+
+def _bring(scratch: Path, files: list[Path], prefix: str) -> None:
+    """Let these files be in the source's split, behind those that are there."""
+    for file in files:
+        shutil.copyfile(file, scratch / "in" / SPLIT / f"{prefix}-{file.name}")
+
+
+def _require(scratch: Path, seed: Totals, touching: Totals) -> None:
+    """Raise WrongTotalsError unless the table holds every key once, and what touched some of them."""
+    expected = Totals(seed.rows + touching.rows, seed.keys, touching.total)
+    found = totals_shown(scratch / "warehouse" / SUMS)
+    if found != expected:
+        raise WrongTotalsError(f"laid out {expected}, found {found}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, required=True)
+    parser.add_argument("--touched", type=int, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--memory", default="2g")
+    parser.add_argument("--scratch", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Flink SQL on the keyed sums, rows from CSV: a checkpoint every second, a black-hole sink.
+
+A program for Flink's own environment (`make bench` lays it out), so it imports nothing of this project. Flink
+writes no table here, so the comparison leans its way. Prints the seconds from the job's submission to its end.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from pyflink.common import Configuration
+from pyflink.table import EnvironmentSettings, TableEnvironment
+
+_EVENTS: Final = """
+create table events (k bigint, v bigint) with ('connector' = 'filesystem', 'path' = '{folder}', 'format' = 'csv')
+"""
+_SUMS: Final = """
+create table sums (k bigint, n bigint, total bigint, primary key (k) not enforced) with ('connector' = 'blackhole')
+"""
+
+
+def main() -> None:
+    """Measure one job over the whole workload."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--backend", choices=["rocksdb", "hashmap"], default="rocksdb")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--mini-batch", action="store_true")
+    parser.add_argument("--scratch", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+        tables = _environment(asked, scratch)
+        tables.execute_sql(_EVENTS.format(folder=asked.folder.absolute() / "all"))
+        tables.execute_sql(_SUMS)
+        started = time.monotonic()
+        tables.execute_sql("insert into sums select k, count(*), sum(v) from events group by k").wait()
+        total_s = time.monotonic() - started
+    program = f"flink-sql-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}"
+    sys.stdout.write(json.dumps({"program": program, "total_s": total_s}) + "\n")
+
+
+def _environment(asked: argparse.Namespace, scratch: str) -> TableEnvironment:
+    configuration = Configuration()
+    settings = {
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.dir": f"file://{scratch}",
+        "state.backend.type": asked.backend,
+        "parallelism.default": str(asked.cores),
+        "taskmanager.memory.process.size": "4g",
+        "taskmanager.memory.managed.size": "1g",
+        "table.exec.mini-batch.enabled": str(asked.mini_batch).lower(),
+        "table.exec.mini-batch.allow-latency": "1 s",
+        "table.exec.mini-batch.size": "50000",
+    }
+    for name, value in settings.items():
+        configuration.set_string(name, value)
+    return TableEnvironment.create(
+        EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration).build()
+    )
+
+
+if __name__ == "__main__":
+    main()

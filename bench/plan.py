@@ -1,0 +1,75 @@
+"""Which programs there are and how large their work is, for a full and for a quick run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import flights
+from bench.programs import Program, module
+from bench.workload import Workload, lay_out
+
+ROOT: Final = Path(__file__).resolve().parents[1] / ".bench"
+DATA: Final = ROOT / "data"
+FLINK_PYTHON: Final = ROOT / "flink" / "bin" / "python"
+
+_ROWS: Final = 500_000
+_KEYS: Final = 1_000_000
+WARM_UP: Final = 3
+"""Epochs and batches at the beginning of a program that do not count."""
+WARM_UP_FLIGHTS: Final = 4
+_ONCE: Final = ("state", "tiny", "core")
+"""Programs whose own figures are many enough, so that no round repeats them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is measured. `files` of 500,000 rows each, `rounds` of all programs in turn."""
+
+    files: int
+    rounds: int
+    checkpoints: int
+    """Of the tiny job (P9)."""
+    large_keys: int
+    """The largest state (P6 to P8)."""
+
+
+FULL: Final = Extent(files=16, rounds=2, checkpoints=2_000, large_keys=10_000_000)
+QUICK: Final = Extent(files=8, rounds=1, checkpoints=400, large_keys=4_000_000)
+
+
+def program(name: str, extent: Extent) -> Program:
+    """Return a program by its name, its input laid out; raise KeyError for a name that is none."""
+    scratch = ROOT / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return Program(name, (*_command(name, extent), "--scratch", str(scratch)), once=name.startswith(_ONCE))
+
+
+def _command(name: str, extent: Extent) -> tuple[str, ...]:
+    match name.split(":"):
+        case ["ours", *settings]:
+            flags = (word for setting in settings for word in f"--{setting}".split("="))
+            command = module("bench.ours.keyed_sums", str(_events(extent)), *flags)
+        case ["streaming", provider]:
+            command = module("bench.peers.structured_streaming", str(_events(extent)), "--provider", provider)
+        case ["flink", backend]:
+            script = Path(__file__).parent / "peers" / "flink_sql.py"
+            command = (str(FLINK_PYTHON), str(script), str(_events(extent, csv=True)), "--backend", backend)
+        case ["flights", "ours"]:
+            command = module("bench.ours.flights_medallion", str(flights.lay_out(DATA)))
+        case ["flights", "peer"]:
+            command = module("bench.peers.foreach_batch_flights", str(flights.lay_out(DATA)))
+        case ["state", keys, touched]:
+            command = module("bench.ours.state_size", "--keys", keys, "--touched", touched, "--data", str(DATA))
+        case ["tiny"]:
+            command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
+        case ["core"]:
+            command = module("bench.ours.core_acknowledgements")
+        case ["dagster", runner]:
+            command = module("bench.ours.dagster_epochs", "--by", runner)
+        case _:
+            raise KeyError(name)
+    return command
+
+
+def _events(extent: Extent, *, csv: bool = False) -> Path:
+    return lay_out(Workload(rows=_ROWS, files=extent.files, keys=_KEYS), DATA, csv=csv)

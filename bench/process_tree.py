@@ -1,0 +1,72 @@
+"""What a program and all its child processes cost: CPU seconds and peak memory, as Linux accounts for them.
+
+A Spark program is a tree of processes (Python, the JVM, Python workers), so none alone tells the truth.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_AFTER_NAME: Final = 2
+"""`/proc/<pid>/stat` is counted from the field behind the name in brackets, which is the third."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """One process; `cpu_ticks` with those of its children that have ended and been waited for."""
+
+    pid: int
+    parent: int
+    cpu_ticks: int
+
+
+def cpu_seconds(root: int) -> float:
+    """Return the CPU time that a process and its descendants have used so far, in seconds."""
+    return sum(process.cpu_ticks for process in _tree(root)) / _TICKS_A_SECOND
+
+
+def peak_memory_bytes(root: int) -> int:
+    """Return the sum of the largest resident sizes that the living processes of the tree ever had (VmHWM).
+
+    They need not have been that large at the same moment, so this is an upper bound.
+    """
+    return sum(_peak_bytes(process.pid) for process in _tree(root))
+
+
+def _tree(root: int) -> list[_Process]:
+    seen = {process.pid: process for process in _processes()}
+    children: dict[int, list[int]] = {}
+    for process in seen.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    tree, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting.extend(children.get(pid, ()))
+        if pid in seen:
+            tree.append(seen[pid])
+    return tree
+
+
+def _processes() -> list[_Process]:
+    folders = (folder for folder in Path("/proc").iterdir() if folder.name.isdecimal())
+    return [process for folder in folders if (process := _process(folder)) is not None]
+
+
+def _process(folder: Path) -> _Process | None:
+    """Return the process of a folder of /proc, or None if it has gone meanwhile."""
+    try:
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    used = [int(fields[field - 1 - _AFTER_NAME]) for field in (14, 15, 16, 17)]
+    return _Process(int(folder.name), int(fields[3 - _AFTER_NAME]), sum(used))
+
+
+def _peak_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)

@@ -1,0 +1,58 @@
+"""The programs that the rows need, each as the command that a person could type, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+Result = Mapping[str, Any]
+"""What a program printed, and what the runner measured of its whole process: `process_s`."""
+
+TIMEOUT_S: Final = 1_800
+_WORDS_KEPT: Final = 15
+
+
+class ProgramFailedError(RuntimeError):
+    """A program ended without a result: names it and its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program: how it is started. `once`: its own figures are many enough, so no round repeats it."""
+
+    name: str
+    command: tuple[str, ...]
+    once: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command of one of this folder's modules, in this Python."""
+    return (sys.executable, "-m", name, *arguments)
+
+
+def run(program: Program) -> Result:
+    """Run a program to its end and return its result; raise ProgramFailedError if it has none."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    started = time.monotonic()
+    done = subprocess.run(  # noqa: S603 - our own programs
+        program.command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=Path(__file__).resolve().parents[1],
+        env=environment | dict(program.environment),
+    )
+    took = time.monotonic() - started
+    results = [line for line in done.stdout.splitlines() if line.startswith('{"program"')]
+    if done.returncode or not results:
+        words = "\n".join((done.stdout + done.stderr).splitlines()[-_WORDS_KEPT:])
+        raise ProgramFailedError(f"{program.name} ended with exit code {done.returncode}; its last words:\n{words}")
+    return {**json.loads(results[-1]), "process_s": took}

@@ -1,0 +1,89 @@
+"""The figures as files: `results.json` for programs, `results.md` for people."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.rows import Figures, Row
+
+_DIGITS = 4
+
+
+def write(folder: Path, rows: Sequence[Row], found: Mapping[str, Figures], about: Mapping[str, Any]) -> None:
+    """Write both files; rows that were not measured now keep what an earlier run wrote of them."""
+    path = folder / "results.json"
+    figures = {**_earlier(path), **{name: _rounded(one) for name, one in found.items()}}
+    kept = {row.id: figures[row.id] for row in rows if row.id in figures}
+    path.write_text(json.dumps({"rows": kept, **about}, indent=2) + "\n")
+    (folder / "results.md").write_text(markdown(rows, kept, about))
+
+
+def markdown(rows: Sequence[Row], figures: Mapping[str, Figures], about: Mapping[str, Any]) -> str:
+    """Return the table of all figures, with the bars beside them and where they were taken below."""
+    lines = [
+        "# What was measured",
+        "",
+        "Written by `make bench`: medians of programs that ran in turn on one machine (docs/performance.md says how).",
+        "Times are seconds. Ratios are what travels to another machine, the seconds do not.",
+        "",
+        "| row | work | bar | ratio | ours | peer | reached |",
+        "|---|---|---|---|---|---|---|",
+        *(_line(row, figures[row.id]) for row in rows if row.id in figures),
+        "",
+    ]
+    for title in ("versions", "machine"):
+        lines += [f"## {title.capitalize()}", "", *(f"- {name}: {value}" for name, value in about[title].items()), ""]
+    return "\n".join(lines)
+
+
+def reached(row: Row, figures: Figures) -> str:
+    """Return the verdict as a word."""
+    return "yes" if row.reached(figures) else "**no**"
+
+
+def _line(row: Row, figures: Figures) -> str:
+    cells = [
+        row.id,
+        row.work,
+        row.bar,
+        _ratios(figures),
+        _number(figures.get("ours_s")),
+        _number(figures.get("peer_s")),
+    ]
+    return "| " + " | ".join([*cells, reached(row, figures)]) + " |"
+
+
+def _ratios(figures: Figures) -> str:
+    if "per_second" in figures:
+        return f"{figures['per_second']:,.0f}/s"
+    if "hashmap" in figures:
+        return f"{figures['ratio']:.2f} / {figures['hashmap']['ratio']:.2f}"
+    if "spread_s" in figures:
+        return f"spread {figures['spread_s']:.3f}"
+    if "more_s" in figures:
+        return f"{figures['more_s']:+.3f} s"
+    return f"{figures['ratio']:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    match value:
+        case float():
+            return round(value, _DIGITS)
+        case Mapping():
+            return {name: _rounded(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_rounded(each) for each in value]
+        case _:
+            return value
+
+
+def _earlier(path: Path) -> dict[str, Figures]:
+    if not path.exists():
+        return {}
+    earlier: dict[str, Figures] = json.loads(path.read_text()).get("rows", {})
+    return earlier

@@ -1,0 +1,258 @@
+"""The rows P1 to P11: what each compares, the bar it is to reach, and how the programs' results become its figures.
+
+A ratio says how many times faster ours is (the peer's time over ours), for P5 how much of the throughput is left, for
+P7, P8, P9 and P11 what the larger case costs over the smaller one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.measures import middle, spread, steady
+from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
+from bench.programs import Result
+
+Results = Mapping[str, Sequence[Result]]
+"""By program, one result a round."""
+
+Figures = Mapping[str, Any]
+
+SMALL_KEYS: Final = 10_000
+MIDDLE_KEYS: Final = 1_000_000
+_SINGLE: Final = (
+    "ours:every-rows=100000000:micro-batch-rows=1000000",
+    "ours:every-rows=100000000:micro-batch-rows=4000000",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. `reached` says it of the figures; `programs` depend on how much is measured."""
+
+    id: str
+    work: str
+    bar: str
+    programs: Callable[[Extent], tuple[str, ...]]
+    figures: Callable[[Results, Extent], Figures]
+    reached: Callable[[Figures], bool]
+
+
+def _state(keys: int, touched: int) -> str:
+    return f"state:{keys}:{touched}"
+
+
+def _one_percent(extent: Extent) -> tuple[str, ...]:
+    return tuple(_state(keys, keys // 100) for keys in (SMALL_KEYS, MIDDLE_KEYS, extent.large_keys))
+
+
+# ---------------------------------------------------------------- a batch of ours against one of a peer's
+
+
+def _batches(results: Sequence[Result], figure: str, warm_up: int) -> float:
+    """Return the median over the rounds of each round's median; the last batch of a tick may be a short one."""
+    return middle([middle(steady(result[figure][:-1], warm_up)) for result in results])
+
+
+def _against(ours: str, peer: str, warm_up: int) -> Callable[[Results, Extent], Figures]:
+    def figures(results: Results, extent: Extent) -> Figures:
+        del extent
+        mine, theirs = (_batches(results[name], "seconds", warm_up) for name in (ours, peer))
+        my_cpu, their_cpu = (_batches(results[name], "cpu_seconds", warm_up) for name in (ours, peer))
+        return {
+            "ratio": theirs / mine,
+            "ours_s": mine,
+            "peer_s": theirs,
+            "cpu_ratio": their_cpu / my_cpu,
+            "ours_cpu_s": my_cpu,
+            "peer_cpu_s": their_cpu,
+            "ratios_by_round": [
+                middle(steady(other["seconds"][:-1], warm_up)) / middle(steady(own["seconds"][:-1], warm_up))
+                for own, other in zip(results[ours], results[peer], strict=True)
+            ],
+        }
+
+    return figures
+
+
+def _flink(results: Results, extent: Extent) -> Figures:
+    del extent
+    ours = middle([result["work_s"] for result in results["ours"]])
+    whole = middle([result["process_s"] for result in results["ours"]])
+    by_backend = {
+        backend: {
+            "ratio": middle([one["total_s"] for one in results[f"flink:{backend}"]]) / ours,
+            "peer_s": middle([one["total_s"] for one in results[f"flink:{backend}"]]),
+            "whole_process_ratio": middle([one["process_s"] for one in results[f"flink:{backend}"]]) / whole,
+            "whole_process_peer_s": middle([one["process_s"] for one in results[f"flink:{backend}"]]),
+        }
+        for backend in ("rocksdb", "hashmap")
+    }
+    rocksdb = by_backend["rocksdb"]
+    return {
+        "ratio": rocksdb["ratio"],
+        "ours_s": ours,
+        "peer_s": rocksdb["peer_s"],
+        "whole_process_ours_s": whole,
+        "rocksdb": rocksdb,
+        "hashmap": by_backend["hashmap"],
+    }
+
+
+def _often(results: Results, extent: Extent) -> Figures:
+    del extent
+    often = middle([result["work_s"] for result in results["ours"]])
+    single = {name: middle([result["work_s"] for result in results[name]]) for name in _SINGLE}
+    best = min(single, key=lambda name: single[name])
+    return {"ratio": single[best] / often, "ours_s": often, "peer_s": single[best], "single_checkpoint": best}
+
+
+# ---------------------------------------------------------------- the size of the state
+
+
+def _checkpoint_durations(results: Results, extent: Extent) -> Figures:
+    by_keys = {name: middle(results[name][0]["commits_ms"][WARM_UP:]) / 1000 for name in _one_percent(extent)}
+    parts = {
+        part: {name: middle(results[name][0][part][WARM_UP:]) for name in _one_percent(extent)}
+        for part in ("append_ms", "publish_ms", "cut_ms")
+    }
+    return {"ours_s": max(by_keys.values()), "spread_s": spread(list(by_keys.values())), "by_state": by_keys} | parts
+
+
+def _large_epochs(results: Results, extent: Extent) -> Figures:
+    touched = extent.large_keys // 100
+    small, large = (
+        middle(results[_state(keys, touched)][0]["seconds"][WARM_UP:]) for keys in (MIDDLE_KEYS, extent.large_keys)
+    )
+    peak = results[_state(extent.large_keys, touched)][0]["peak_memory_bytes"]
+    return {"ratio": large / small, "ours_s": large, "peer_s": small, "peak_memory_bytes": peak}
+
+
+def _restores(results: Results, extent: Extent) -> Figures:
+    names = _one_percent(extent)
+    small, large = (middle(results[name][0]["restore_s"]) for name in (names[0], names[-1]))
+    return {"ratio": large / small, "ours_s": large, "peer_s": small}
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def _many_commits(results: Results, extent: Extent) -> Figures:
+    (result,) = results["tiny"]
+    series, part = result["seconds"], min(200, extent.checkpoints // 4)
+    first, last = middle(series[1 : part + 1]), middle(series[-part:])
+    return {"ratio": last / first, "ours_s": last, "peer_s": first, "disk": result["disk"]}
+
+
+def _acknowledgements(results: Results, extent: Extent) -> Figures:
+    del extent
+    (result,) = results["core"]
+    rates = result["per_second"]
+    third = len(rates) // 3
+    return {
+        "per_second": middle(rates),
+        "ours_s": result["subtasks"] / middle(rates),
+        "ratio": middle(rates[:third]) / middle(rates[-third:]),
+    }
+
+
+def _dagster(results: Results, extent: Extent) -> Figures:
+    del extent
+    by_dagster, by_command = (
+        middle([result["epoch_s"] for result in results[name]]) for name in ("dagster:dagster", "dagster:command")
+    )
+    return {"ours_s": by_dagster, "peer_s": by_command, "more_s": by_dagster - by_command}
+
+
+ROWS: Final = (
+    Row(
+        id="P1",
+        work="keyed count and sum, a checkpoint per 500k rows, against Structured Streaming with RocksDB",
+        bar=">= 6x",
+        programs=lambda _: ("ours", "streaming:rocksdb"),
+        figures=_against("ours", "streaming:rocksdb", WARM_UP),
+        reached=lambda found: found["ratio"] >= 6,  # noqa: PLR2004 - the bar, as in the rows below
+    ),
+    Row(
+        id="P2",
+        work="the same against Structured Streaming with its default state store",
+        bar=">= 3x",
+        programs=lambda _: ("ours", "streaming:hdfs"),
+        figures=_against("ours", "streaming:hdfs", WARM_UP),
+        reached=lambda found: found["ratio"] >= 3,  # noqa: PLR2004
+    ),
+    Row(
+        id="P3",
+        work="the same against Flink SQL with RocksDB / hashmap, without start-up",
+        bar=">= 2x / >= 1.5x",
+        programs=lambda _: ("ours", "flink:rocksdb", "flink:hashmap"),
+        figures=_flink,
+        reached=lambda found: found["ratio"] >= 2 and found["hashmap"]["ratio"] >= 1.5,  # noqa: PLR2004
+    ),
+    Row(
+        id="P4",
+        work="bronze, silver and gold of 14k flights, against one foreachBatch",
+        bar=">= 3x",
+        programs=lambda _: ("flights:ours", "flights:peer"),
+        figures=_against("flights:ours", "flights:peer", WARM_UP_FLIGHTS),
+        reached=lambda found: found["ratio"] >= 3,  # noqa: PLR2004
+    ),
+    Row(
+        id="P5",
+        work="throughput with a checkpoint per 500k rows, of that with a single one at the end",
+        bar=">= 0.95",
+        programs=lambda _: ("ours", *_SINGLE),
+        figures=_often,
+        reached=lambda found: found["ratio"] >= 0.95,  # noqa: PLR2004
+    ),
+    Row(
+        id="P6",
+        work="a checkpoint after its last micro-batch, at 10^4, 10^6, 10^7 keys, 1 % of them touched",
+        bar="median <= 0.150 s, spread <= 0.020 s",
+        programs=_one_percent,
+        figures=_checkpoint_durations,
+        reached=lambda found: found["ours_s"] <= 0.150 and found["spread_s"] <= 0.020,  # noqa: PLR2004
+    ),
+    Row(
+        id="P7",
+        work="an epoch at 10^7 keys over one at 10^6, the same rows touched",
+        bar="<= 1.5x",
+        programs=lambda extent: tuple(
+            _state(keys, extent.large_keys // 100) for keys in (MIDDLE_KEYS, extent.large_keys)
+        ),
+        figures=_large_epochs,
+        reached=lambda found: found["ratio"] <= 1.5,  # noqa: PLR2004
+    ),
+    Row(
+        id="P8",
+        work="a restore to its first micro-batch, at 10^7 keys over 10^4",
+        bar="<= 1.2x, <= 1 s",
+        programs=_one_percent,
+        figures=_restores,
+        reached=lambda found: found["ratio"] <= 1.2 and found["ours_s"] <= 1,  # noqa: PLR2004
+    ),
+    Row(
+        id="P9",
+        work="a tiny job's checkpoint: the last 200 of 2,000 over the first 200",
+        bar="<= 1.2x",
+        programs=lambda _: ("tiny",),
+        figures=_many_commits,
+        reached=lambda found: found["ratio"] <= 1.2,  # noqa: PLR2004
+    ),
+    Row(
+        id="P10",
+        work="the core alone: acknowledgements a second, 10,000 subtasks",
+        bar=">= 100,000/s",
+        programs=lambda _: ("core",),
+        figures=_acknowledgements,
+        reached=lambda found: found["per_second"] >= 100_000,  # noqa: PLR2004
+    ),
+    Row(
+        id="P11",
+        work="an epoch of a Dagster tick of 100, over one of `tidemark run`",
+        bar="<= 0.030 s more",
+        programs=lambda _: ("dagster:dagster", "dagster:command"),
+        figures=_dagster,
+        reached=lambda found: found["more_s"] <= 0.030,  # noqa: PLR2004
+    ),
+)
+"""All rows, in order."""

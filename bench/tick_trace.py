@@ -1,0 +1,91 @@
+"""What a tick's trace tells of each checkpoint: when its last micro-batch was done, when it was there for all.
+
+The trace has a line for every fact and effect with the driver's time in milliseconds; so no measurement of the
+commit path needs a clock of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    MicroBatchFinished,
+    RecordCut,
+    RowAppended,
+    RunMicroBatch,
+    TablePublished,
+)
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.trace import TraceEntry, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTimes:
+    """The moments of one checkpoint, in ms since the epoch, in their order."""
+
+    worked_ms: int
+    """The last micro-batch that it waited for was done: what follows is the checkpoint's own."""
+    checked_ms: int
+    """All were acknowledged, and the tables are being looked at."""
+    sent_ms: int
+    """Its row is being appended."""
+    appended_ms: int
+    """THE COMMIT POINT."""
+    published_ms: int
+    """The last of its tables is published."""
+    recorded_ms: int
+    """Its cut is recorded."""
+
+    @property
+    def whole_ms(self) -> int:
+        """From the last micro-batch to the cut."""
+        return self.recorded_ms - self.worked_ms
+
+
+def commits(trace: Path) -> list[CommitTimes]:
+    """Return the moments of every checkpoint that completed in the tick, oldest first.
+
+    Raises UnreadableTraceError for a file that is no trace.
+    """
+    with trace.open("rb") as lines:
+        return list(_commits(read(lines)))
+
+
+def _commits(entries: Iterator[TraceEntry]) -> Iterator[CommitTimes]:
+    """A checkpoint's own time begins with its last micro-batch, or later, when the one before it made way."""
+    worked_ms, at = 0, dict[type, int]()
+    for entry in entries:
+        match entry.body:
+            case MicroBatchFinished() if CheckTables not in at:
+                worked_ms = entry.at_ms
+            case AppendRow(row=row) if not isinstance(row, CheckpointRecord):
+                continue
+            case RecordCut():
+                at.setdefault(TablePublished, entry.at_ms)
+            case CutRecorded():
+                yield _times(worked_ms, at, entry.at_ms)
+                worked_ms, at = entry.at_ms, {}
+            case CheckTables() | AppendRow() | RowAppended() | TablePublished() as body:
+                at[type(body)] = entry.at_ms
+            case _:
+                continue
+
+
+def _times(worked_ms: int, at: dict[type, int], recorded_ms: int) -> CommitTimes:
+    return CommitTimes(
+        worked_ms=worked_ms,
+        checked_ms=at[CheckTables],
+        sent_ms=at[AppendRow],
+        appended_ms=at[RowAppended],
+        published_ms=at[TablePublished],
+        recorded_ms=recorded_ms,
+    )
+
+
+def first_micro_batch_ms(trace: Path) -> int:
+    """Return when the tick's first micro-batch began, in ms since the epoch; raise StopIteration if it ran none."""
+    with trace.open("rb") as lines:
+        return next(entry.at_ms for entry in read(lines) if isinstance(entry.body, RunMicroBatch))
