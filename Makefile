@@ -19,8 +19,13 @@ JARS := .jars/.complete
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
 KILL_SHARE ?= third
+# The order of the tests: the same in each run, so that a red run is the work of a change; `make test SEED=2` tries another.
+SEED ?= 1
+PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
+# A peer in an environment of its own: its pins are not ours.
+FLINK := .bench/flink/.complete
 
-.PHONY: help machine env jars data run test test-kill dev lint types format lock clean
+.PHONY: help machine env jars data run test test-kill coverage bench dev lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -29,11 +34,18 @@ run: machine $(ENV) $(JARS) $(DATA) ## set up what is missing, then one tick of 
 	@$(BIN)/tidemark run flights
 
 test: machine $(ENV) $(JARS) lint types ## lint, types, the pure tests, then those on real Spark and Delta
-	@$(BIN)/pytest -q -n auto -m "not spark and not kill and not dear and not browser"
-	@$(BIN)/pytest -q -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
+	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser"
+	@$(PYTEST) -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
 
 test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary; the dear tests too
-	@$(BIN)/pytest -q -m "(kill or dear) and not browser" --kill-share all
+	@$(PYTEST) -m "(kill or dear) and not browser" --kill-share all
+
+coverage: machine $(ENV) ## branch coverage of the protocol by the pure tests; below 98 % is an error
+	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \
+	    --cov=checkpointing --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=98
+
+bench: machine $(ENV) $(JARS) $(FLINK) ## measure against the peers, half an hour; BENCH='--only P1,P6 --quick' for less
+	@$(BIN)/python -m bench $(BENCH)
 
 dev: machine $(ENV) $(JARS) $(DATA) ## the Dagster UI on this project
 	@mkdir -p .dagster && DAGSTER_HOME=$(CURDIR) $(BIN)/dg dev
@@ -70,6 +82,11 @@ $(JARS): jobs/runtime/jars.py | $(ENV)
 $(DATA): | $(ENV)
 	@$(BIN)/python -m jobs.flights_data data
 
+$(FLINK): | $(ENV)
+	@$(BIN)/python -m venv .bench/flink
+	@.bench/flink/bin/pip install --quiet apache-flink==2.3.0
+	@touch $@
+
 lock: $(ENV) ## resolve the newest versions that pyproject.toml allows
 	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal --no-strip-extras \
 	    --python-version 3.11 pyproject.toml --group dev --group bootstrap -o requirements.lock
@@ -77,6 +94,6 @@ lock: $(ENV) ## resolve the newest versions that pyproject.toml allows
 	    --python-version 3.11 --group bootstrap -c requirements.lock -o bootstrap.lock
 
 clean: ## remove everything that make made, the warehouse included
-	@rm -rf .venv .jars .dagster data warehouse spark-warehouse .coverage
+	@rm -rf .venv .jars .bench .dagster data warehouse spark-warehouse .coverage
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
