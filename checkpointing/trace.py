@@ -15,7 +15,8 @@ from pydantic_core import from_json
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import Effect, Fact
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+"""Raised with every change of the alphabet or of a row in it: a trace replays on the core that wrote it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,13 @@ def decode(line: bytes) -> TraceEntry:
         envelope = from_json(line)
     except ValueError as error:
         raise UnreadableTraceError(f"no JSON ({error}): {line[:200]!r}") from error
-    if not isinstance(envelope, dict) or envelope.get("is") not in _ADAPTERS or envelope.get("format") != FORMAT:
+    written = envelope.get("format") if isinstance(envelope, dict) else None
+    if isinstance(written, int) and written != FORMAT:
+        raise UnreadableTraceError(
+            f"written in format {written} by {'an older' if written < FORMAT else 'a newer'} Tidemark, this one reads "
+            f"format {FORMAT}: a trace replays on the core that wrote it, so install that version to replay it"
+        )
+    if not isinstance(envelope, dict) or envelope.get("is") not in _ADAPTERS or written != FORMAT:
         raise UnreadableTraceError(f"no entry that this version knows: {line[:200]!r}")
     name, number, at_ms = envelope["is"], envelope.get("number"), envelope.get("at_ms")
     if not isinstance(at_ms, int) or not isinstance(number, int):

@@ -78,8 +78,21 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
                 pairs += _pairs(history.multiset(paths))
             else:
                 rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
-    before = [positions(drained) for drained in drains if drained.checkpoint <= record.checkpoint]
+    line = _line(history, record) if drains else set()
+    before = [positions(drained) for drained in drains if drained.checkpoint in line]
     return replay(positions(record), rows, pairs, before)
+
+
+def _line(history: History, record: CheckpointRecord) -> set[CheckpointId]:
+    """Return the row and all that it builds on: what a rollback has left behind never happened."""
+    parents = {
+        event.record.checkpoint: event.record.parent for event in history.events if isinstance(event, RowCommitted)
+    }
+    found, at = {record.checkpoint}, record.parent
+    while at in parents and at not in found:
+        found.add(at)
+        at = parents[at]
+    return found
 
 
 def shown(history: History, cut: CutWritten, state: Contents) -> Contents:

@@ -9,8 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 
-from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
-from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import RecoveryPlan
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
@@ -33,7 +33,7 @@ from checkpointing.messages import (
     SavepointTaken,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
+from checkpointing.metadata.record import Claim, Release
 from spec.carrying_out import Hands
 from spec.faults import NONE, Faults
 from spec.history import (
@@ -62,6 +62,7 @@ from spec.pipeline import (
     TOTALS_STATE,
     TOTALS_TABLE,
 )
+from spec.rolling_back import claimed_at_rest, others_than_the_newest, rolling_back, rolling_forward
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World, Written
 
@@ -160,7 +161,7 @@ class DrivenJob:
         """Claim, recover, and start the door: all of it at once."""
         world = self.world
         retained = tuple(world.checkpoints())
-        claim, plan = self._claim()
+        claim, plan = claimed_at_rest(world)
         self.generation, self._next_id, self.end = claim.generation, claim.first_id, None
         self._recover(claim, plan)
         setup = JobSetup(
@@ -181,34 +182,14 @@ class DrivenJob:
         world.history.add(DoorStarted(self.generation, self.job.graph, plan.restore))
         self._take(self.door.start(world.now_ms))
 
-    def _claim(self) -> tuple[Claim, RecoveryPlan]:
-        """Append a claim on what is there."""
-        world, holder = self.world, HolderObserved(alive=False, lease=None)
-        seen = Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
-        plan = decide_recovery(seen, take_over=True)
-        if not isinstance(plan, RecoveryPlan):
-            raise TypeError(f"nobody holds the job, and yet: {plan}")
-        claim = plan.claim.claim(Holder(host="here", pid=1, started=""), 0, f"nonce-{plan.claim.generation}")
-        world.append(claim, world.version)
-        return claim, plan
-
     def _recover(self, claim: Claim, plan: RecoveryPlan) -> None:
-        if plan.roll_forward is not None:
-            self._roll_forward(plan.roll_forward)
+        for _ in rolling_forward(self.world, self.job.graph, plan.roll_forward):
+            """All of it at once."""
         self.world.discard_leftovers(claim.generation)
 
     def overtake(self) -> None:
         """Another coordinator takes the job over, recovers and dies; the tick that runs does not know."""
-        self._recover(*self._claim())
-
-    def _roll_forward(self, record: CheckpointRecord) -> None:
-        parent = self.world.cuts.get(record.parent, {})
-        touched = {table.table: table.parent_version for table in record.tables}
-        names = [table.name for table in self.job.graph.tables()]
-        versions = {name: parent.get(name, touched.get(name, 0)) for name in names}
-        for publication in publications(record):
-            versions[publication.table] = self.world.publish(record.checkpoint, publication).version
-        self.world.record_cut(record.checkpoint, tuple(versions.items()))
+        self._recover(*claimed_at_rest(self.world))
 
     def crash(self, come_true: int = 0, *, haunts: bool = False) -> None:
         """Drop the tick; what it wanted of the stores comes true where `come_true` has a bit, unheard.
@@ -247,9 +228,19 @@ class DrivenJob:
 
     def dispose(self, checkpoint: CheckpointId) -> None:
         """Claim the job, and drop that savepoint with the release."""
-        claim, _ = self._claim()
+        claim, _ = claimed_at_rest(self.world)
         release = Release(generation=claim.generation, next_id=claim.first_id, at_ms=0, nonce=f"{claim.nonce}/release")
         self.world.dispose(checkpoint, release)
+
+    def others(self) -> tuple[CheckpointId, ...]:
+        """Return the rows that the job may go back to."""
+        return others_than_the_newest(self.world)
+
+    def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
+        """Go back to that row while no tick runs; who does it dies after so many effects."""
+        for done, _ in enumerate(rolling_back(self.world, self.job.graph, checkpoint), start=1):
+            if done == effects_max:
+                break
 
     # -------------------------------------------------------------- what may happen next
 

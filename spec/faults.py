@@ -78,6 +78,8 @@ class Scenario:
     ids_per_claim: int | None
     savepoints_max: int = 0
     """Per tick: how often somebody may ask for a savepoint."""
+    rollbacks_max: int = 0
+    """Behind each tick: how often somebody may take the job back to another row."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property

@@ -4,7 +4,6 @@ They know rows, cuts, files and notifications, nothing of how they came about; s
 simulations, traces of real runs, and a warehouse at rest. This module needs no clock and no test library.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -12,14 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
-from checkpointing.messages import TickOutcome
-from checkpointing.metadata.record import RowKind
 from spec import model
 from spec.alignment import misaligned
 from spec.channel_order import disordered
-from spec.cut_contents import expected, first_cuts, held, in_flight, other_files, positions, repeated_keys, shown
+from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.history import (
-    CheckpointEnded,
     CheckpointTriggered,
     CutWritten,
     DoorBroke,
@@ -31,15 +27,14 @@ from spec.history import (
     JobClaimed,
     OrderBroken,
     RowCommitted,
-    SavepointAnswered,
     TableChanged,
-    TickOver,
     TickStuck,
 )
+from spec.life import badly_ended, falsely_told, left_uncommitted
+from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
 from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
 
 if TYPE_CHECKING:
-    from checkpointing.failures import CheckpointFailureReason
     from checkpointing.metadata.record import CheckpointRecord
 
 
@@ -178,7 +173,7 @@ def published_in_order(history: History) -> Iterator[str]:
                 waiting = [one for one in committed if one not in recorded]
                 if waiting:
                     yield f"row {record.checkpoint} was committed while the cut of {waiting[0]} was not recorded"
-                if record.kind is RowKind.CHECKPOINT:
+                if record.commits:
                     committed.append(record.checkpoint)
             case TableChanged(checkpoint):
                 older = [one for one in committed if one < checkpoint and one not in recorded]
@@ -228,16 +223,16 @@ def one_generation(history: History) -> Iterator[str]:
 
 @_named("parent-line")
 def parent_line(history: History) -> Iterator[str]:
-    """Every row builds on the checkpoint committed before it; on a plain savepoint none does."""
+    """Every row builds on the cut committed before it; on a plain savepoint none does, but a rollback to it."""
     newest = history.baseline[-1] if history.baseline else NO_CHECKPOINT
     for event in history.events:
         match event:
             case DoorStarted(_, _, restored) if restored is not None:
                 newest = max(newest, restored.checkpoint)
             case RowCommitted(record, _):
-                if record.parent != newest:
+                if record.parent != newest and not goes_back(record):
                     yield f"row {record.checkpoint} builds on {record.parent}, not on {newest}"
-                newest = record.checkpoint if record.kind is RowKind.CHECKPOINT else newest
+                newest = record.checkpoint if record.commits else newest
             case _:
                 pass
 
@@ -255,7 +250,7 @@ def ids_rise(history: History) -> Iterator[str]:
                 yield f"id {event.checkpoint} came after {newest_of[event.generation]}"
             given.add(event.checkpoint)
             newest_of[event.generation] = event.checkpoint
-        elif isinstance(event, RowCommitted) and event.record.kind is RowKind.CHECKPOINT:
+        elif isinstance(event, RowCommitted) and event.record.commits:
             if event.record.checkpoint <= newest_row:
                 yield f"row {event.record.checkpoint} was committed after row {newest_row}"
             newest_row = event.record.checkpoint
@@ -281,16 +276,11 @@ def no_file_is_missed(history: History) -> Iterator[str]:
 
 @_named("retention")
 def retention(history: History) -> Iterator[str]:
-    """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only."""
-    committed, savepoints = list(history.baseline), set(history.pinned)
-    for event in _of(history, RowCommitted):
-        if event.record.is_savepoint:
-            savepoints.add(event.record.checkpoint)
-        else:
-            committed.append(event.record.checkpoint)
-        kept = tuple(checkpoint for checkpoint in event.kept if checkpoint not in savepoints)
-        if kept != tuple(committed[-history.retained :]):
-            yield f"after row {event.record.checkpoint} rows {kept} are kept, {history.retained} should be"
+    """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only.
+
+    A rollback takes along what it leaves behind; what is too much then goes with the next checkpoint.
+    """
+    yield from wrongly_retained(history)
 
 
 # ------------------------------------------------------------------ savepoints
@@ -320,69 +310,40 @@ def answers_are_true(history: History) -> Iterator[str]:
     yield from falsely_answered(history)
 
 
+# ------------------------------------------------------------------ the line of rows
+
+
+@_named("line")
+def line(history: History) -> Iterator[str]:
+    """A tick begins from the end of the line; a rollback goes back on it, and takes along what nobody pinned (K2)."""
+    yield from off_the_line(history)
+
+
+@_named("gone-back")
+def gone_back(history: History) -> Iterator[str]:
+    """After a rollback positions, state and tables are those of the row that the job went back to (K2)."""
+    yield from not_gone_back(history)
+
+
 # ------------------------------------------------------------------ life
 
 
 @_named("triggers-end")
 def triggers_end(history: History) -> Iterator[str]:
     """A tick that is caught up has ended every checkpoint it triggered, each once: complete or aborted."""
-    triggered: dict[Generation, list[CheckpointId]] = {}
-    ended: Counter[tuple[Generation, CheckpointId]] = Counter()
-    rows = (event.record for event in _of(history, RowCommitted))
-    saved = {record.checkpoint for record in rows if record.kind is RowKind.SAVEPOINT}
-    for event in history.events:
-        match event:
-            case CheckpointTriggered(generation, checkpoint):
-                triggered.setdefault(generation, []).append(checkpoint)
-            case SavepointAnswered(generation, _, checkpoint) if checkpoint is not None:
-                ended[generation, checkpoint] += checkpoint in saved
-            case CheckpointEnded(generation, checkpoint):
-                ended[generation, checkpoint] += 1
-                if ended[generation, checkpoint] > 1:
-                    yield f"checkpoint {checkpoint} of generation {generation} ended twice"
-            case TickOver(generation, end) if end.outcome is TickOutcome.CAUGHT_UP:
-                for checkpoint in triggered.get(generation, ()):
-                    if not ended[generation, checkpoint]:
-                        yield f"checkpoint {checkpoint} of generation {generation} never ended"
-            case _:
-                pass
+    yield from badly_ended(history)
 
 
 @_named("told-truly")
 def told_truly(history: History) -> Iterator[str]:
     """Completion is told only of a checkpoint whose cut is recorded; an aborted one is never committed."""
-    recorded, committed = set[CheckpointId](), set[CheckpointId]()
-    aborted: dict[CheckpointId, CheckpointFailureReason] = {}
-    for event in history.events:
-        match event:
-            case CutWritten(checkpoint):
-                recorded.add(checkpoint)
-            case RowCommitted(record, _):
-                committed.add(record.checkpoint)
-                if record.checkpoint in aborted:
-                    yield f"checkpoint {record.checkpoint} was committed after it was aborted"
-            case CheckpointEnded(_, checkpoint, None) if checkpoint not in recorded:
-                yield f"checkpoint {checkpoint} was told complete, its cut is not recorded"
-            case CheckpointEnded(_, checkpoint, reason) if reason is not None:
-                aborted[checkpoint] = reason
-                if checkpoint in committed:
-                    yield f"checkpoint {checkpoint} was told aborted, but it is committed"
-            case _:
-                pass
+    yield from falsely_told(history)
 
 
 @_named("caught-up-is-committed")
 def caught_up_is_committed(history: History) -> Iterator[str]:
     """A tick that ends caught up leaves nothing that could be read uncommitted, and nothing in flight."""
-    for event in _of(history, TickOver):
-        if event.end.outcome is not TickOutcome.CAUGHT_UP:
-            continue
-        read = positions(event.newest) if event.newest and event.readable else {}
-        behind = [split for split, rows in event.readable if read.get(split, 0) < rows]
-        if behind:
-            yield f"split {behind[0]} stands at {read.get(behind[0], 0)} of {dict(event.readable)[behind[0]]}"
-        if event.newest and any(in_flight(event.newest)):
-            yield f"checkpoint {event.newest.checkpoint} holds rows in flight that no table shows"
+    yield from left_uncommitted(history)
 
 
 @_named("no-deadlock")

@@ -5,13 +5,13 @@ predicates read the same history as all others, and a history without rollbacks 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from checkpointing.commit.line import turn_back
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from checkpointing.commit.line import Turn, turn_back
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.snapshots import SubtaskSnapshot
-from spec.history import CutWritten, DoorStarted, History, RowCommitted
+from spec.history import CutWritten, DoorStarted, History, JobClaimed, RowCommitted, SavepointDisposed
 
 
 def goes_back(record: CheckpointRecord) -> bool:
@@ -19,47 +19,99 @@ def goes_back(record: CheckpointRecord) -> bool:
     return record.kind is RowKind.ROLLBACK
 
 
-def off_the_line(history: History) -> Iterator[str]:
-    """Yield every row that builds on another than the end of the line, unless it goes back; ticks that began elsewhere.
+@dataclass(slots=True)
+class Line:
+    """The rows that are there, with the marks that rollbacks have given them."""
 
-    Of a rollback: a parent that was not there, and rows that stayed although nobody pinned them. Rows from before
-    the history are not known: the first one that is seen ends the line.
+    there: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
+
+    def turn(self, record: CheckpointRecord) -> Turn | None:
+        """Return what a row does to those that are there: None unless it goes back to one of them."""
+        if not goes_back(record) or record.parent not in self.there:
+            return None
+        return turn_back(self.there.values(), self.there[record.parent])
+
+    def take(self, record: CheckpointRecord, kept: tuple[CheckpointId, ...]) -> None:
+        """Note a row that is in, and which ones the table holds then."""
+        turn = self.turn(record)
+        marks = turn.marks if turn is not None else {}
+        marked = {
+            each: row.model_copy(update={"abandoned": marks[each]}) if each in marks else row
+            for each, row in self.there.items()
+            if each in kept
+        }
+        self.there = marked | {record.checkpoint: record}
+
+    def drop(self, checkpoint: CheckpointId) -> None:
+        """Note that a savepoint was disposed of."""
+        self.there.pop(checkpoint, None)
+
+
+def off_the_line(history: History) -> Iterator[str]:
+    """Yield every tick that began from another row than the end of the line, and every rollback that turns it wrongly.
+
+    Wrong are an id that is not above all others, a parent that was not there, rows that stayed although nobody pinned
+    them, savepoints that went. Rows from before the history are not known: the first one that is seen ends the line.
+    Of a tick that was overtaken before it began nothing is said. What other rows build on is `parent-line`'s.
     """
-    there: dict[CheckpointId, CheckpointRecord] = {}
-    highest, newest = NO_CHECKPOINT, NO_CHECKPOINT
+    line = Line()
+    highest, newest, holder = NO_CHECKPOINT, NO_CHECKPOINT, Generation(0)
     for event in history.events:
         match event:
-            case DoorStarted(generation, _, restored) if newest:
+            case JobClaimed(claim):
+                holder = max(holder, claim.generation)
+            case DoorStarted(generation, _, restored) if newest and generation >= holder:
                 began = restored.checkpoint if restored else NO_CHECKPOINT
                 if began != newest:
                     yield f"generation {generation} began from {began}, and the line ends in {newest}"
             case RowCommitted(record, kept):
-                if record.checkpoint <= highest:
-                    yield f"row {record.checkpoint} came after row {highest}"
                 if goes_back(record):
-                    yield from _turned_wrongly(record, there, kept)
-                elif newest and record.parent != newest:
-                    yield f"row {record.checkpoint} builds on {record.parent}, and the line ends in {newest}"
-                there = {each: row for each, row in there.items() if each in kept} | {record.checkpoint: record}
+                    if record.checkpoint <= highest:
+                        yield f"rollback {record.checkpoint} came after row {highest}"
+                    yield from _turned_wrongly(record, line.turn(record), kept)
+                line.take(record, kept)
                 highest = max(highest, record.checkpoint)
                 newest = record.checkpoint if record.commits else newest
+            case SavepointDisposed(checkpoint):
+                line.drop(checkpoint)
             case _:
                 pass
 
 
-def _turned_wrongly(
-    record: CheckpointRecord, there: dict[CheckpointId, CheckpointRecord], kept: tuple[CheckpointId, ...]
-) -> Iterator[str]:
-    if record.parent not in there:
+def _turned_wrongly(record: CheckpointRecord, turn: Turn | None, kept: tuple[CheckpointId, ...]) -> Iterator[str]:
+    if turn is None:
         yield f"rollback {record.checkpoint} goes back to {record.parent}, which is not there"
         return
-    turn = turn_back(there.values(), there[record.parent])
     for left in turn.dropped:
         if left in kept:
             yield f"row {left} is still there after rollback {record.checkpoint} to {record.parent}"
     for pinned in (*turn.abandoned, *turn.adopted):
         if pinned not in kept:
             yield f"savepoint {pinned} is gone after rollback {record.checkpoint} to {record.parent}"
+
+
+def wrongly_retained(history: History) -> Iterator[str]:
+    """Yield every commit after which others are kept than the newest `retained` checkpoints, savepoints left out.
+
+    A rollback only takes along what it leaves behind: the checkpoint after it makes up for what is too much.
+    """
+    line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
+    for event in history.events:
+        if isinstance(event, SavepointDisposed):
+            line.drop(event.checkpoint)
+        if not isinstance(event, RowCommitted):
+            continue
+        record, turn = event.record, line.turn(event.record)
+        line.take(record, event.kept)
+        if turn is not None:
+            retained = [*(each for each in retained if each not in turn.dropped), record.checkpoint]
+        elif record.is_savepoint:
+            savepoints.add(record.checkpoint)
+        else:
+            retained = [*retained, record.checkpoint][-history.retained :]
+        kept = [checkpoint for checkpoint in event.kept if checkpoint not in savepoints]
+        if kept != retained:
+            yield f"after row {record.checkpoint} rows {kept} are kept, due are {retained}"
 
 
 def not_gone_back(history: History) -> Iterator[str]:
@@ -79,7 +131,7 @@ def not_gone_back(history: History) -> Iterator[str]:
                 cuts[checkpoint] = event
                 record_of = rows.get(checkpoint)
                 if record_of is not None and goes_back(record_of) and record_of.parent in cuts:
-                    yield from _other_files(event, cuts[record_of.parent])
+                    yield from _other_files(history, event, cuts[record_of.parent])
             case _:
                 pass
 
@@ -91,8 +143,10 @@ def _cut_of(record: CheckpointRecord) -> dict[str, tuple[SubtaskSnapshot, ...]]:
     }
 
 
-def _other_files(cut: CutWritten, parent: CutWritten) -> Iterator[str]:
+def _other_files(history: History, cut: CutWritten, parent: CutWritten) -> Iterator[str]:
+    """Yield every table of other files, unless they hold the same rows: a neighbour may have compacted them since."""
     before = dict(parent.active)
     for table, active in cut.active:
-        if active != before.get(table, frozenset()):
+        then = before.get(table, frozenset())
+        if active != then and (not (rows := history.multiset(active)) or rows != history.multiset(then)):
             yield f"{table} shows other files at rollback {cut.checkpoint} than at checkpoint {parent.checkpoint}"

@@ -11,6 +11,7 @@ from spec.history import (
     CutWritten,
     FilesDiscarded,
     History,
+    JobClaimed,
     RowCommitted,
     SavepointAnswered,
     SavepointAsked,
@@ -127,13 +128,19 @@ def badly_answered(history: History) -> Iterator[str]:
 
 
 def falsely_answered(history: History) -> Iterator[str]:
-    """Yield every answer that was not true: the row was not in, was of another kind, or a stop did not stop there."""
+    """Yield every answer that was not true: the row was not in, was of another kind, or a stop did not stop there.
+
+    Where a tick ended that no longer holds the job says nothing: others have gone on, or back.
+    """
     kinds: dict[Request, SavepointKind] = {}
     rows: dict[CheckpointId, CheckpointRecord] = {}
     recorded: set[CheckpointId] = set()
     stopped: dict[Generation, CheckpointId] = {}
+    holder = Generation(0)
     for event in history.events:
         match event:
+            case JobClaimed(claim):
+                holder = max(holder, claim.generation)
             case SavepointAsked(generation, request, kind):
                 kinds[generation, request] = kind
             case RowCommitted(record, _):
@@ -147,7 +154,7 @@ def falsely_answered(history: History) -> Iterator[str]:
                     stopped[generation] = checkpoint
                     if checkpoint not in recorded:
                         yield f"the savepoint {checkpoint} of a stop was told, its cut is not recorded"
-            case TickOver(generation, end, _, newest) if generation in stopped:
+            case TickOver(generation, end, _, newest) if generation in stopped and generation == holder:
                 there = newest.checkpoint if newest else NO_CHECKPOINT
                 if (end.outcome, there) != (TickOutcome.STOPPED, stopped[generation]):
                     yield f"after the savepoint {stopped[generation]} of a stop: {end.outcome.value} at {there}"

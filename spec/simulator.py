@@ -18,9 +18,12 @@ from spec.faults import NONE, Scenario, draw
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.pipeline import MAX_PARALLELISM, graph
+from spec.rolling_back import others_than_the_newest, rolling_back
 from spec.tick import Narrate, Tick, TickPlan
 from spec.world import World
 
+DIES_ROLLING_BACK = 0.05
+"""Per effect."""
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
 
@@ -36,10 +39,15 @@ class Outcome:
 
 
 def simulate(
-    seed: int, narrate: Narrate | None = None, scenario: Scenario | None = None, *, savepoints_max: int | None = None
+    seed: int,
+    narrate: Narrate | None = None,
+    scenario: Scenario | None = None,
+    *,
+    savepoints_max: int | None = None,
+    rollbacks_max: int = 0,
 ) -> Outcome:
-    """Run one seed and judge it; `scenario` replaces the one that the seed draws, `savepoints_max` a part of it."""
-    run = Simulation(seed, narrate, scenario, savepoints_max=savepoints_max)
+    """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last two parts of it."""
+    run = Simulation(seed, narrate, scenario, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max)
     run.run()
     return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
 
@@ -54,12 +62,15 @@ class Simulation:
         scenario: Scenario | None = None,
         *,
         savepoints_max: int | None = None,
+        rollbacks_max: int = 0,
     ) -> None:
         """Draw the scenario; nothing has happened yet."""
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         drawn = draw(self._random)
         chosen = scenario or drawn
-        self.scenario = chosen if savepoints_max is None else replace(chosen, savepoints_max=savepoints_max)
+        savepoints = chosen.savepoints_max if savepoints_max is None else savepoints_max
+        rollbacks = max(chosen.rollbacks_max, rollbacks_max)
+        self.scenario = replace(chosen, savepoints_max=savepoints, rollbacks_max=rollbacks)
         self.world = World(self._new_history)
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
@@ -76,6 +87,7 @@ class Simulation:
             self._more_rows(self._random.random())
             self._start(self._drawn_plan())
             self._play()
+            self._roll_back()
         self._healing = True
         self._more_rows(1.0)
         last = self._start(self._healing_plan())
@@ -179,6 +191,22 @@ class Simulation:
 
     def _is_alive(self, generation: Generation) -> bool:
         return any(tick.generation == generation for tick in self._alive.values())
+
+    # -------------------------------------------------------------- between two ticks
+
+    def _roll_back(self) -> None:
+        """Go back to some other row, abandoned savepoints among them, or do not; who does it may die midway."""
+        most = self.scenario.rollbacks_max
+        for _ in range(self._random.randint(0, most) if most else 0):
+            others = others_than_the_newest(self.world)
+            if not others:
+                return
+            to = self._random.choice(others)
+            if self._narrate is not None:
+                self._narrate(f"{self.world.now_ms:>7} rollback to {to}")
+            for _ in rolling_back(self.world, graph(1), to):
+                if self._strikes(DIES_ROLLING_BACK):
+                    break
 
     # -------------------------------------------------------------- turns
 

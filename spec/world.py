@@ -5,8 +5,10 @@ publishing is idempotent, a cut is recorded once. Files are kept after their del
 can still compare contents; who reads a deleted one is found out.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced, referenced
@@ -31,6 +33,7 @@ from spec.history import (
 from spec.pipeline import ROW_BYTES
 
 StateRows = dict[int, tuple[object, ...] | None]
+NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
 
 class FileGoneError(Exception):
@@ -155,11 +158,18 @@ class World:
         return [row for _, row in self.log if isinstance(row, CheckpointRecord)]
 
     def append(
-        self, row: Row, at_version: int, subsumed: tuple[CheckpointId, ...] = ()
+        self,
+        row: Row,
+        at_version: int,
+        subsumed: tuple[CheckpointId, ...] = (),
+        marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> RowAppended | RowRefused | RowUnknown:
-        """Append the row if the table is at that version; a nonce that is in is found again."""
+        """Append the row if the table is at that version; a nonce that is in is found again.
+
+        `marks` says of other rows whether they are abandoned from this commit on.
+        """
         if self.version == at_version:
-            self._commit(row, subsumed)
+            self._commit(row, subsumed, marks)
             return RowAppended(row.nonce, self.version)
         there = next((version for version, known in self.log if known.nonce == row.nonce), None)
         if there is not None:
@@ -169,15 +179,15 @@ class World:
     def dispose(self, checkpoint: CheckpointId, row: Row) -> None:
         """Drop a savepoint's row in the commit of another, and delete the state files that no row names any more."""
         gone = next(record for record in self.checkpoints() if record.checkpoint == checkpoint)
-        self._commit(row, (checkpoint,))
+        self._commit(row, (checkpoint,), NO_MARKS)
         self.history.add(SavepointDisposed(checkpoint))
         named = frozenset[str]().union(*(self.paths_of(record) for record in self.checkpoints()))
         self.discard(path for path in sorted(self.paths_of(gone) - named) if self.files[path].state)
 
-    def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...]) -> None:
+    def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...], marks: Mapping[CheckpointId, bool]) -> None:
         self.version += 1
         self.log = [
-            (version, known)
+            (version, _marked(known, marks))
             for version, known in self.log
             if not (isinstance(known, CheckpointRecord) and known.checkpoint in subsumed)
         ]
@@ -204,7 +214,8 @@ class World:
             if file.path in self.gone:
                 self.history.add(FileMissed(file.path, f"publishing checkpoint {checkpoint} of {publication.table}"))
         paths = frozenset(file.path for file in wanted)
-        active = log.active | paths if publication.mode is TableMode.APPEND else paths
+        leaving = frozenset(file.path for file in publication.removes)
+        active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
         log.commit(active, checkpoint)
         self.history.add(TableChanged(checkpoint, publication, log.version, active))
         return TablePublished(checkpoint, publication.table, log.version)
@@ -226,6 +237,12 @@ class World:
         active = tuple((name, self.table(name).versions[version]) for name, version in versions)
         self.cuts.setdefault(checkpoint, dict(versions))
         self.history.add(CutWritten(checkpoint, versions, active))
+
+
+def _marked(row: Row, marks: Mapping[CheckpointId, bool]) -> Row:
+    if not isinstance(row, CheckpointRecord) or row.checkpoint not in marks:
+        return row
+    return row.model_copy(update={"abandoned": marks[row.checkpoint]})
 
 
 def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) -> bool:

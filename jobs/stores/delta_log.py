@@ -98,6 +98,9 @@ class DeltaLog:
         """Return the table at its newest version. Raises what delta-rs raises if it cannot be read."""
         if self._table is None:
             return self.reopen()
+        newest = self._table.version()
+        if self._entry(newest).exists() and not self._entry(newest + 1).exists():
+            return self._table  # versions have no gaps; an update would list all entries, however many there are
         try:
             self._table.update_incremental()
         except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right

@@ -28,6 +28,7 @@ REQUESTS_MAX = 6
 STEPS_MAX = 3_000
 LONGEST_MS = 600_000
 _pick = st.integers(0, 30)
+_parallelism = st.integers(1, 3)
 _split = st.sampled_from(SPLITS)
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
 _OF_POLICY = {
@@ -159,6 +160,20 @@ class JobMachine(RuleBasedStateMachine):
         ghost = self.ghosts.pop(pick % len(self.ghosts))
         self.driven.hands.carry_out(ghost, self.driven.generation, NONE)
         self._judge()
+
+    @precondition(lambda self: self.driven.others())
+    @rule(
+        really=st.sampled_from([False, False, True]), pick=_pick, effects=st.integers(1, 30), parallelism=_parallelism
+    )
+    def roll_back(self, really: bool, pick: int, effects: int, parallelism: int) -> None:  # noqa: FBT001
+        """The tick ends or dies, and the job goes back to another row, seldom; who does it may die. A tick follows."""
+        if not really:
+            return
+        self.driven.crash()
+        others = self.driven.others()
+        self.driven.roll_back(others[pick % len(others)], effects)
+        self._judge()
+        self._start(parallelism)
 
     def _start(self, parallelism: int, split: SplitId = SPLITS[0]) -> None:
         rows = self.driven.hands.readable

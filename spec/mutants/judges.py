@@ -23,6 +23,8 @@ STEPS = 40
 """A seed of a machine is so many runs of so many steps: a second or less, so that a known seed is quick."""
 SAVEPOINTS_MAX = 5
 """How often users ask per tick where savepoints are looked at."""
+ROLLBACKS_MAX = 2
+"""How often the job is taken back behind each tick where rollbacks are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,9 @@ class Judge:
     seeds_max: int
 
 
-def _simulated(seed: int, savepoints_max: int | None = None) -> frozenset[str]:
-    return frozenset(violation.invariant for violation in simulate(seed, savepoints_max=savepoints_max).violations)
+def _simulated(seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0) -> frozenset[str]:
+    outcome = simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max)
+    return frozenset(violation.invariant for violation in outcome.violations)
 
 
 def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozenset[str]]:
@@ -54,6 +57,9 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
 
 SIMULATOR = Judge("simulator", _simulated, 400)
 SAVEPOINTS = Judge("simulator with savepoints", partial(_simulated, savepoints_max=SAVEPOINTS_MAX), 400)
+ROLLBACKS = Judge(
+    "simulator with rollbacks", partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=ROLLBACKS_MAX), 400
+)
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)
     for policy, machine in GATE_MACHINES.items()

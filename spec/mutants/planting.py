@@ -8,7 +8,9 @@ from types import ModuleType
 
 from spec.mutants.judges import SIMULATOR, Judge
 
-_JUDGING = frozenset({"spec.invariants", "spec.alignment", "spec.cut_contents", "spec.model", "spec.savepoints"})
+_JUDGING = frozenset(
+    f"spec.{name}" for name in ("invariants", "alignment", "cut_contents", "life", "model", "rollback", "savepoints")
+)
 """Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""
 
 

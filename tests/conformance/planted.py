@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from deltalake import CommitProperties
 
-from checkpointing.commit import leftovers
+from checkpointing.commit import leftovers, recovery
+from jobs.runtime import recovering
 from jobs.stores import checkpoints, cuts, delta_log, publisher, tables
 from jobs.stores import leftovers as deleting
 
@@ -79,6 +80,20 @@ def _take_a_lost_row_for_one_that_is_in(monkeypatch):
 
     monkeypatch.setattr(checkpoints.CheckpointStore, "_read_back", read_back)
 
+
+def _leave_in_what_a_rollback_takes_out(monkeypatch):
+    real = recovery.publications
+
+    def publications(record):
+        return tuple(replace(publication, removes=()) for publication in real(record))
+
+    monkeypatch.setattr(recovering, "publications", publications)
+
+
+LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT = Bug(
+    frozenset({"gone-back", "cut-is-exact", "visible-after-commit"}), _leave_in_what_a_rollback_takes_out
+)
+"""Shown where rows were published behind the one that the job goes back to: all three rules at once."""
 
 FORGET_WHAT_IS_PINNED = Bug(frozenset({"discarded-is-unreferenced"}), _forget_what_is_pinned)
 """Seldom shown: a tick must die over a savepoint that nothing but files behind the newest checkpoint can tell."""

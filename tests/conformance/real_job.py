@@ -1,11 +1,12 @@
 """A whole job over real stores that somebody else's choices drive: what `spec.explore_job` does in memory."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.identifiers import Generation, SplitId
+from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.job.door import JobDoor
 from checkpointing.messages import (
     DiscardFiles,
@@ -20,12 +21,20 @@ from checkpointing.messages import (
     SavepointTaken,
 )
 from jobs.runtime.engine import Engine
+from jobs.runtime.rollback import roll_back
+from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.stores.rollback_tables import TableNotRolledBackError
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
 from spec.history import DoorBroke, DoorStarted, TickOver
 from tests.conformance.real_tick import RealTick
 from tests.conformance.real_world import RealWorld
-from tests.conformance.strikes import Strike
+from tests.conformance.strikes import Boundaries, DiedError, Strike, death
+
+CROSSINGS = 3
+"""How many boundaries an effect crosses, about."""
+PATIENCE_MS = 60_000
+"""How long a claim is left alone whose holder, this very process, is alive: longer than a lease."""
 
 
 class RealHands:
@@ -116,6 +125,23 @@ class RealJob(DrivenJob):
         }
         newest = newest_checkpoint(self.world.rows())
         self.world.history.add(TickOver(self.generation, effect, tuple(seen.items()), newest))
+
+    # -------------------------------------------------------------- rollbacks
+
+    def others(self) -> tuple[CheckpointId, ...]:
+        """Return the rows that the job may go back to."""
+        return self.world.others()
+
+    def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
+        """Go back to that row as the product does; who does it dies behind so many effects. May be refused by name."""
+        boundaries = Boundaries(self.world.watch)
+        self.world.now_ms += PATIENCE_MS
+        with boundaries.struck(death("", effects_max * CROSSINGS, stays=True)), suppress(DiedError):
+            try:
+                roll_back(self.world.warehouse, checkpoint, boundary=boundaries)
+            except (RollbackRefusedError, TableNotRolledBackError):
+                """Neighbours may have merged what would have to go and what stays."""
+        self.world.watch("after:death")
 
     # -------------------------------------------------------------- savepoints
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.config import CheckpointingMode
-from checkpointing.identifiers import SplitId, TableName
+from checkpointing.identifiers import CheckpointId, SplitId, TableName
 from checkpointing.metadata.record import Row
 from jobs.runtime import claiming
 from jobs.runtime.job_stores import JobStores
@@ -61,6 +61,12 @@ class RealWorld:
         stores = JobStores(self.warehouse, self.watch)
         seen = stores.observe()
         claiming.append_claim(stores, seen, claiming.decide(seen, JOB, take_over=True), this_process(), self.watch)
+
+    def others(self) -> tuple[CheckpointId, ...]:
+        """Return the rows that the job may go back to: all but where it stands."""
+        newest = newest_checkpoint(self.rows())
+        records = self.witness.checkpoints()
+        return tuple(row.checkpoint for row in records if newest is not None and row.checkpoint != newest.checkpoint)
 
     # -------------------------------------------------------------- as readers read it
 

@@ -61,13 +61,13 @@ class Boundaries:
             self.armed = [strike for strike in self.armed if strike not in strikes]
 
 
-def death(at: str, skip: int = 0) -> Strike:
-    """Return the end of the tick at a boundary."""
+def death(at: str, skip: int = 0, *, stays: bool = False) -> Strike:
+    """Return the end of the tick at a boundary; with `stays` nothing that it does on its way out succeeds either."""
 
     def die() -> None:
         raise DiedError(at)
 
-    return Strike(at, die, skip)
+    return Strike(at, die, skip, stays)
 
 
 def silence(at: str, *, stays: bool = False) -> Strike:

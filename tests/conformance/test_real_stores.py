@@ -4,11 +4,19 @@ from shutil import rmtree
 
 import pytest
 
+from checkpointing.messages import EndTick
+from spec.history import RowCommitted, TableChanged
+from spec.invariants import violations
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.machines.judging import BrokenRuleError
+from spec.rollback import goes_back
 from tests.conformance.machine import MACHINES, RealStoresMachine, run
 from tests.conformance.numbered import numbered_names
-from tests.conformance.planted import BUGS, FORGET_WHAT_IS_PINNED
+from tests.conformance.planted import BUGS, FORGET_WHAT_IS_PINNED, LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT
+
+NEVER = 999
+ONE_TABLE_SHOWS_IT = 5
+"""Of the effects of a rollback: the claim, the lease, the clean-up, its row, the first table."""
 
 
 def test_real_stores_keep_every_rule():
@@ -52,6 +60,34 @@ def test_a_death_over_a_savepoint_shows_who_forgets_what_is_pinned(planted, monk
             machine.die_over_a_savepoint("after:LogCommit", parallelism=1, split=SPLITS[0])
         rmtree(machine.root)
     assert found.value.invariant in FORGET_WHAT_IS_PINNED.breaks
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_rollback_over_real_stores_goes_back_in_every_table(planted, monkeypatch):
+    """Choices written down: it dies when one table shows it, and the next tick finishes it; a planted bug is found."""
+    if planted:
+        LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT.plant(monkeypatch)
+    with numbered_names():
+        machine = RealStoresMachine()
+        machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=LONGEST_MS)
+        machine.work(EndTick)
+        machine.start(parallelism=2, split=SPLITS[0])
+        machine.work(EndTick)
+        history = machine.driven.world.history
+        if planted:
+            with pytest.raises(BrokenRuleError):
+                machine.roll_back(really=True, pick=0, effects=NEVER, parallelism=1)
+            rmtree(machine.root)
+        else:
+            machine.roll_back(really=True, pick=0, effects=ONE_TABLE_SHOWS_IT, parallelism=1)
+            machine.teardown()
+    broken = {violation.invariant for violation in violations(history)}
+    assert broken == (LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT.breaks if planted else set())
+    (row,) = (event.record for event in history.events if isinstance(event, RowCommitted) and goes_back(event.record))
+    shown = [
+        event for event in history.events if isinstance(event, TableChanged) and event.checkpoint == row.checkpoint
+    ]
+    assert len(row.tables) == len(shown)
 
 
 def hunt(bug, monkeypatch):

@@ -107,11 +107,11 @@ def test_a_path_can_be_told_again():
 def never_roll_forward(monkeypatch):
     from dataclasses import replace
 
-    from spec import explore_job
+    from spec import rolling_back
 
     real = recovery.decide_recovery
     monkeypatch.setattr(
-        explore_job,
+        rolling_back,
         "decide_recovery",
         lambda seen, take_over: replace(real(seen, take_over=take_over), roll_forward=None),
     )

@@ -7,6 +7,7 @@ import pytest
 
 from checkpointing.metadata.record import RowKind
 from spec.history import CutWritten, DoorStarted, RowCommitted
+from spec.invariants import INVARIANTS
 from spec.rollback import not_gone_back, off_the_line
 from spec.simulator import simulate
 
@@ -57,16 +58,22 @@ def test_a_rollback_is_in_order():
 
 
 def test_a_tick_from_the_old_line_is_found():
-    """Behind a rollback a tick must begin from its row, and its first row build on that."""
+    """Behind a rollback a tick must begin from its row; that its first row builds on that is `parent-line`'s."""
     history, row = rolled_back()
     started = next(event for event in history.events if isinstance(event, DoorStarted))
     old = next(e.record for e in reversed(history.events) if isinstance(e, RowCommitted) and e.record != row)
     on_the_old = old.model_copy(update={"checkpoint": row.checkpoint + 1, "parent": old.checkpoint})
-    events = [replace(started, restored=old), RowCommitted(on_the_old, (row.checkpoint, on_the_old.checkpoint))]
-    found = list(off_the_line(replace(history, events=[*history.events, *events])))
-    assert [f"began from {old.checkpoint}", f"builds on {old.checkpoint}"] == [
-        " ".join(text.split(",")[0].split()[2:]) for text in found
+    events = [
+        replace(started, generation=row.generation + 1, restored=old),
+        RowCommitted(on_the_old, (row.checkpoint, on_the_old.checkpoint)),
     ]
+    wrong = replace(history, events=[*history.events, *events])
+    assert [f"began from {old.checkpoint}"] == [
+        " ".join(each.split(",")[0].split()[2:]) for each in off_the_line(wrong)
+    ]
+    assert [f"row {on_the_old.checkpoint} builds on {old.checkpoint}, not on {row.checkpoint}"] == list(
+        INVARIANTS["parent-line"](wrong)
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_positions_and_files_of_another_cut_are_found():
     found = list(not_gone_back(replace(history, events=[*history.events[:-2], wrong, history.events[-1]])))
     assert [f"rollback {row.checkpoint} holds other positions or state than {row.parent}"] == found
     cut = history.events[-1]
-    table, _ = cut.active[0]
-    other = replace(cut, active=((table, frozenset({"another"})), *cut.active[1:]))
+    table = next(name for name, active in cut.active if active)
+    other = replace(cut, active=tuple((name, frozenset() if name == table else each) for name, each in cut.active))
     found = list(not_gone_back(replace(history, events=[*history.events[:-1], other])))
     assert [f"{table} shows other files at rollback {row.checkpoint} than at checkpoint {row.parent}"] == found

@@ -22,6 +22,7 @@ from spec.history import (
     CheckpointTriggered,
     CutWritten,
     DoorBroke,
+    DoorStarted,
     FileMissed,
     FilesDiscarded,
     OrderBroken,
@@ -305,6 +306,21 @@ def append(event):
 GEN = Generation(1)
 
 
+def begin_from_an_older_row(events):
+    commits = [event.record for event in events if isinstance(event, RowCommitted)]
+    began = events[first(events, DoorStarted)]
+    return [*events, replace(began, generation=Generation(999), restored=commits[-2])]
+
+
+def go_back_to_what_is_newest(events):
+    """The row of a rollback says where it goes back to, and holds the cut of where the job stood."""
+    last = events[first(events, RowCommitted, skip=-1)]
+    older = last.kept[-2]
+    wrong = {"kind": RowKind.ROLLBACK, "parent": older, "checkpoint": last.record.checkpoint + 1000}
+    row = last.record.model_copy(update=wrong)
+    return [*events, RowCommitted(row, (*last.kept[:-1], row.checkpoint))]
+
+
 def skip_a_micro_batch(events):
     place = first(events, SegmentsRun, lambda event: any(entry.segments for entry in event.inputs))
     return without(events, place)
@@ -322,6 +338,7 @@ FALSIFIED = {
     "one-generation": commit_by_an_old_generation,
     "parent-line": leave_the_line,
     "ids-rise": give_an_id_again,
+    "line": begin_from_an_older_row,
     "discarded-is-unreferenced": append(FilesDiscarded(("a",), ("a",))),
     "no-file-is-missed": append(FileMissed("a", "micro-batch 3 of joined")),
     "retention": keep_too_many,
@@ -332,6 +349,8 @@ FALSIFIED = {
     "doors-hold": append(DoorBroke(GEN, "KeyError")),
 }
 
+
+FALSIFIED_ROLLBACKS = {"gone-back": go_back_to_what_is_newest}
 
 FALSIFIED_SAVEPOINTS = (
     ("savepoint-is-silent", publish_a_savepoint),
@@ -346,13 +365,19 @@ FALSIFIED_SAVEPOINTS = (
 
 def test_each_invariant_is_falsified_here():
     """The lists are complete: an invariant that nothing can break is none."""
-    assert set(INVARIANTS) == set(FALSIFIED) | {name for name, _ in FALSIFIED_SAVEPOINTS}
+    assert set(INVARIANTS) == set(FALSIFIED) | set(FALSIFIED_ROLLBACKS) | {name for name, _ in FALSIFIED_SAVEPOINTS}
 
 
 @pytest.mark.parametrize("name", FALSIFIED)
 def test_each_invariant_can_fail_alone(name):
     """A history falsified in one way breaks exactly the invariant that forbids it."""
     assert {name} == falsified(FALSIFIED[name], 49)
+
+
+@pytest.mark.parametrize("name", FALSIFIED_ROLLBACKS)
+def test_each_invariant_of_rollbacks_can_fail_alone(name):
+    """So does a history at whose end two rows are there to go back to."""
+    assert {name} == falsified(FALSIFIED_ROLLBACKS[name], 4)
 
 
 @pytest.mark.parametrize(("name", "change"), FALSIFIED_SAVEPOINTS)

@@ -1,0 +1,81 @@
+"""What must be true of how ticks end, and of what is told: the predicates behind the invariants of that name."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import RowKind
+from spec.cut_contents import in_flight, positions
+from spec.history import (
+    CheckpointEnded,
+    CheckpointTriggered,
+    CutWritten,
+    History,
+    RowCommitted,
+    SavepointAnswered,
+    TickOver,
+)
+
+if TYPE_CHECKING:
+    from checkpointing.failures import CheckpointFailureReason
+
+
+def badly_ended(history: History) -> Iterator[str]:
+    """Yield every checkpoint that ended twice, or not at all in a tick that caught up."""
+    triggered: dict[Generation, list[CheckpointId]] = {}
+    ended: Counter[tuple[Generation, CheckpointId]] = Counter()
+    rows = (event.record for event in history.events if isinstance(event, RowCommitted))
+    saved = {record.checkpoint for record in rows if record.kind is RowKind.SAVEPOINT}
+    for event in history.events:
+        match event:
+            case CheckpointTriggered(generation, checkpoint):
+                triggered.setdefault(generation, []).append(checkpoint)
+            case SavepointAnswered(generation, _, checkpoint) if checkpoint is not None:
+                ended[generation, checkpoint] += checkpoint in saved
+            case CheckpointEnded(generation, checkpoint):
+                ended[generation, checkpoint] += 1
+                if ended[generation, checkpoint] > 1:
+                    yield f"checkpoint {checkpoint} of generation {generation} ended twice"
+            case TickOver(generation, end) if end.outcome is TickOutcome.CAUGHT_UP:
+                for checkpoint in triggered.get(generation, ()):
+                    if not ended[generation, checkpoint]:
+                        yield f"checkpoint {checkpoint} of generation {generation} never ended"
+            case _:
+                pass
+
+
+def falsely_told(history: History) -> Iterator[str]:
+    """Yield every completion that was told too early, and every row of a checkpoint that was told aborted."""
+    recorded, committed = set[CheckpointId](), set[CheckpointId]()
+    aborted: dict[CheckpointId, CheckpointFailureReason] = {}
+    for event in history.events:
+        match event:
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case RowCommitted(record, _):
+                committed.add(record.checkpoint)
+                if record.checkpoint in aborted:
+                    yield f"checkpoint {record.checkpoint} was committed after it was aborted"
+            case CheckpointEnded(_, checkpoint, None) if checkpoint not in recorded:
+                yield f"checkpoint {checkpoint} was told complete, its cut is not recorded"
+            case CheckpointEnded(_, checkpoint, reason) if reason is not None:
+                aborted[checkpoint] = reason
+                if checkpoint in committed:
+                    yield f"checkpoint {checkpoint} was told aborted, but it is committed"
+            case _:
+                pass
+
+
+def left_uncommitted(history: History) -> Iterator[str]:
+    """Yield what a tick that caught up left to be read, or in flight."""
+    for event in history.events:
+        if not isinstance(event, TickOver) or event.end.outcome is not TickOutcome.CAUGHT_UP:
+            continue
+        read = positions(event.newest) if event.newest and event.readable else {}
+        behind = [split for split, rows in event.readable if read.get(split, 0) < rows]
+        if behind:
+            yield f"split {behind[0]} stands at {read.get(behind[0], 0)} of {dict(event.readable)[behind[0]]}"
+        if event.newest and any(in_flight(event.newest)):
+            yield f"checkpoint {event.newest.checkpoint} holds rows in flight that no table shows"

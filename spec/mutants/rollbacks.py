@@ -1,0 +1,134 @@
+"""Mutants of rollbacks: the line that one leaves and begins, and what it brings back (K2)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from checkpointing.commit import fencing, line, recovery
+from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused
+from checkpointing.commit.line import Turn
+from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from spec.mutants.judges import ROLLBACKS
+from spec.mutants.planting import Patch, mutant
+
+# ------------------------------------------------------------------ the line of rows
+
+
+@mutant("line", ROLLBACKS)
+def the_rows_that_a_rollback_leaves_behind_stay(patch: Patch) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        return replace(real(rows, to), dropped=())
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant("line", ROLLBACKS)
+def a_rollback_takes_savepoints_along(patch: Patch) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        turn = real(rows, to)
+        return replace(turn, dropped=(*turn.dropped, *turn.abandoned), abandoned=())
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant("line", ROLLBACKS)
+def a_rollback_takes_only_the_newest_row_along(patch: Patch) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        turn = real(rows, to)
+        return replace(turn, dropped=turn.dropped[-1:])
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant("line", ROLLBACKS)
+def a_tick_begins_from_the_row_that_a_rollback_went_back_to(patch: Patch) -> None:
+    def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
+        taken = [row for row in rows if isinstance(row, CheckpointRecord) and row.kind is RowKind.CHECKPOINT]
+        return max(taken, key=lambda record: (record.generation, record.checkpoint), default=None)
+
+    patch.function(fencing, "newest_checkpoint", newest_checkpoint)
+
+
+@mutant("parent-line", ROLLBACKS)
+def the_row_after_a_rollback_builds_on_what_it_went_back_to(patch: Patch) -> None:
+    real = TwoPhaseCommit.__init__
+
+    def begin(
+        self: TwoPhaseCommit,
+        graph: JobGraph,
+        identity: CommitIdentity,
+        *,
+        parent: CheckpointRecord | None,
+        versions: Mapping[TableName, int],
+        at_version: int,
+    ) -> None:
+        if parent is not None and parent.kind is RowKind.ROLLBACK:
+            parent = parent.model_copy(update={"checkpoint": parent.parent})
+        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version)
+
+    patch.put(TwoPhaseCommit, "__init__", begin)
+
+
+@mutant("line", ROLLBACKS)
+def ids_go_on_where_the_job_went_back_to(patch: Patch) -> None:
+    real = fencing.decide_claim
+
+    def decide_claim(
+        rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, take_over: bool
+    ) -> MayClaim | Refused:
+        decision = real(rows, seen, now_ms, take_over=take_over)
+        newest = fencing.newest_checkpoint(rows)
+        if isinstance(decision, Refused) or newest is None or newest.kind is not RowKind.ROLLBACK:
+            return decision
+        return replace(decision, first_id=CheckpointId(newest.parent + 1))
+
+    patch.function(fencing, "decide_claim", decide_claim)
+
+
+# ------------------------------------------------------------------ what comes back
+
+
+Otherwise = Callable[[Publication], tuple[Publication, ...]]
+
+
+def _publish_otherwise(patch: Patch, otherwise: Otherwise) -> None:
+    real = recovery.publications
+
+    def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
+        due = real(record)
+        return due if record.kind is not RowKind.ROLLBACK else tuple(each for one in due for each in otherwise(one))
+
+    patch.function(recovery, "publications", publications)
+
+
+@mutant("gone-back", ROLLBACKS)
+def a_rollback_takes_nothing_out_of_an_append_table(patch: Patch) -> None:
+    _publish_otherwise(patch, lambda publication: (replace(publication, removes=()),))
+
+
+@mutant("gone-back", ROLLBACKS)
+def a_rollback_to_another_line_brings_nothing_back(patch: Patch) -> None:
+    _publish_otherwise(patch, lambda publication: (replace(publication, adds=()),))
+
+
+@mutant("published-completely", ROLLBACKS)
+def a_rollback_leaves_upsert_tables_as_they_are(patch: Patch) -> None:
+    _publish_otherwise(patch, lambda publication: () if publication.mode is TableMode.UPSERT else (publication,))
+
+
+@mutant("gone-back", ROLLBACKS)
+def a_rollback_brings_back_the_newest_file_of_a_state_table_only(patch: Patch) -> None:
+    def newest(publication: Publication) -> tuple[Publication, ...]:
+        only = publication.files[-1:] if publication.mode is TableMode.STATE else publication.files
+        return (replace(publication, files=only),)
+
+    _publish_otherwise(patch, newest)

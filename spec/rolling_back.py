@@ -1,0 +1,146 @@
+"""Going back to an older cut over the simulator's stores: what `tidemark rollback` does, effect by effect (K2).
+
+Where rows turn, which ones leave and how a row is published is the core's own; what leads each table back is
+read from its log, as the real stores do it. Each yield is a place where whoever does it may die.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
+from checkpointing.commit.line import turn_back
+from checkpointing.commit.net import live_files
+from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    Holder,
+    Release,
+    RowKind,
+    Statistics,
+    TableRecord,
+    VertexRecord,
+)
+from spec.pipeline import ROW_BYTES
+from spec.world import World
+
+
+def claimed_at_rest(world: World) -> tuple[Claim, RecoveryPlan]:
+    """Append a claim on a job that nobody holds any more; return it with what is to be done first."""
+    holder = HolderObserved(alive=False, lease=None)
+    seen = Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
+    plan = decide_recovery(seen, take_over=True)
+    if not isinstance(plan, RecoveryPlan):
+        raise TypeError(f"nobody holds the job, and yet: {plan}")
+    claim = plan.claim.claim(Holder(host="here", pid=1, started=""), 0, f"claim-{plan.claim.generation}")
+    world.append(claim, world.version)
+    return claim, plan
+
+
+def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
+    """Return the rows that the job may go back to, savepoints that it has left behind among them."""
+    newest = newest_checkpoint(world.rows())
+    return tuple(row.checkpoint for row in world.checkpoints() if newest and row.checkpoint != newest.checkpoint)
+
+
+def rolling_forward(world: World, graph: JobGraph, record: CheckpointRecord | None) -> Iterator[None]:
+    """Publish a committed row table by table, and record its cut; nothing if there is none."""
+    if record is None:
+        return
+    parent = world.cuts.get(record.parent, {})
+    touched = {table.table: table.parent_version for table in record.tables}
+    versions = {table.name: parent.get(table.name, touched.get(table.name, 0)) for table in graph.tables()}
+    for publication in publications(record):
+        versions[publication.table] = world.publish(record.checkpoint, publication).version
+        yield
+    world.record_cut(record.checkpoint, tuple(versions.items()))
+    yield
+
+
+def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Iterator[None]:
+    """Take tables, state and positions back to that row: claim, roll forward, discard, append, publish, release.
+
+    Nothing is changed but the claim if a table cannot go back, since a neighbour has merged its files.
+    """
+    claim, plan = claimed_at_rest(world)
+    next_id = claim.first_id
+    yield
+    yield from rolling_forward(world, graph, plan.roll_forward)
+    world.discard_leftovers(claim.generation)
+    yield
+    rows = world.checkpoints()
+    target = next(row for row in rows if row.checkpoint == checkpoint)
+    if not _merged(world, graph, target):
+        turn = turn_back(rows, target)
+        row = _rollback_to(world, graph, target, claim)
+        world.append(row, world.version, turn.dropped, turn.marks)
+        next_id = CheckpointId(row.checkpoint + 1)
+        yield
+        yield from rolling_forward(world, graph, row)
+    release = Release(generation=claim.generation, next_id=next_id, at_ms=0, nonce=f"{claim.nonce}/release")
+    world.append(release, world.version)
+
+
+def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim: Claim) -> CheckpointRecord:
+    vertices = tuple(_unstaged(vertex) for vertex in target.vertices)
+    return target.model_copy(
+        update={
+            "kind": RowKind.ROLLBACK,
+            "pinned": False,
+            "abandoned": False,
+            "checkpoint": claim.first_id,
+            "parent": target.checkpoint,
+            "generation": claim.generation,
+            "nonce": f"{claim.nonce}/rollback",
+            "vertices": vertices,
+            "tables": tuple(
+                _back(world, vertex, table, target) for vertex in graph.operators() for table in vertex.tables
+            ),
+            "statistics": Statistics(triggered_ms=0, committed_ms=0, rows=0),
+        }
+    )
+
+
+def _unstaged(vertex: VertexRecord) -> VertexRecord:
+    """Return the vertex without the files staged for append tables, which the row's tables name."""
+    return vertex.model_copy(update={"subtasks": tuple(replace(snapshot, staged=()) for snapshot in vertex.subtasks)})
+
+
+def _back(world: World, vertex: Vertex, table: Table, target: CheckpointRecord) -> TableRecord:
+    """Return what leads a table to its content at that row: its files, or of an append table what comes and goes."""
+    log = world.table(table.name)
+    if table.mode is not TableMode.APPEND:
+        was = next(each for each in target.vertices if each.vertex == vertex.id)
+        files = tuple(live_files(table, was))
+        return TableRecord(table=table.name, mode=table.mode, files=files, parent_version=log.version)
+    wanted = _appended(world, table.name, target)
+    return TableRecord(
+        table=table.name,
+        mode=TableMode.APPEND,
+        adds=tuple(_handle(world, path) for path in sorted(wanted - log.active)),
+        removes=tuple(_handle(world, path) for path in sorted(log.active - wanted)),
+        parent_version=log.version,
+    )
+
+
+def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozenset[str]:
+    """Return an append table's files at the row: at its cut, or at its parent's and what a plain savepoint adds."""
+    published = target.checkpoint in world.cuts
+    cut = world.cuts.get(target.checkpoint if published else target.parent, {})
+    net = [] if published else [each for each in target.tables if each.table == name]
+    return world.table(name).versions[cut.get(name, 0)] | {file.path for each in net for file in each.adds}
+
+
+def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:
+    """Return whether somebody else's file holds rows from before and after the row: the rollback stops by name."""
+    appended = [table.name for table in graph.tables() if table.mode is TableMode.APPEND]
+    changing = (_appended(world, name, target) ^ world.table(name).active for name in appended)
+    return any(world.files[path].generation == 0 for paths in changing for path in paths)
+
+
+def _handle(world: World, path: str) -> FileHandle:
+    rows = len(world.files[path].rows)
+    return FileHandle(path, rows, rows * ROW_BYTES, 0)
