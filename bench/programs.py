@@ -41,15 +41,18 @@ def run(program: Program) -> Result:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     started = time.monotonic()
-    done = subprocess.run(  # noqa: S603 - our own programs
-        program.command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=Path(__file__).resolve().parents[1],
-        env=environment | dict(program.environment),
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - our own programs
+            program.command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            cwd=Path(__file__).resolve().parents[1],
+            env=environment | dict(program.environment),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProgramFailedError(f"{program.name} was still at work after {TIMEOUT_S} s") from error
     took = time.monotonic() - started
     results = [line for line in done.stdout.splitlines() if line.startswith('{"program"')]
     if done.returncode or not results:
