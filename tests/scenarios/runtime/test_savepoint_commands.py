@@ -50,7 +50,9 @@ def test_a_savepoint_with_a_copy_tells_where_and_how_to_restore_it(root, typed, 
     """Files, bytes, the folder, and the command."""
     code, out, _ = typed("savepoint", "numbers", "--to", tmp_path / "copy", "--warehouse", root)
     assert ExitCode.DONE is code
-    assert f"copied whole to {tmp_path / 'copy'}: 6 files, " in out
+    sizes = [file.stat().st_size for file in (tmp_path / "copy").rglob("_data/*/*.parquet")]
+    assert 6 == len(sizes)
+    assert f"copied whole to {tmp_path / 'copy'}: 6 files, {sum(sizes) / 1024:.1f} KiB; " in out
     assert f"tidemark run numbers --from {tmp_path / 'copy'} --warehouse EMPTY_FOLDER" in out
     assert read_cut(root) == read_cut(tmp_path / "copy")
 
