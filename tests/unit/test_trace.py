@@ -3,7 +3,7 @@
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.config import CheckpointConfig
@@ -22,7 +22,6 @@ MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 def test_a_message_comes_back_as_it_went(kind):
     """Encoded and decoded, every fact and every effect is itself again, whatever it holds."""
 
-    @settings(max_examples=20)  # each holds lists of lists: one alone may cost half a second
     @given(st.integers(min_value=0), st.from_type(kind))
     def comes_back(at_ms, message):
         entry = decode(encode(7, at_ms, message))

@@ -77,7 +77,7 @@ CHANGES = st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(-5, 5),
 POLICIES = st.builds(CompactionPolicy, ratio=st.sampled_from([0.1, 1.0, 100.0]), deltas_max=st.integers(1, 5))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(CHANGES, max_size=8),
     POLICIES,
