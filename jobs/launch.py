@@ -30,6 +30,7 @@ class Launch:
             allow_non_restored_state=self.settings.allow_non_restored_state,
             spark=spark_config(self.settings),
             reader_grace_ms=self.settings.reader_grace_ms if self.settings.clean_up else None,
+            table_log_keep_ms=self.settings.table_log_keep_ms,
         )
 
 

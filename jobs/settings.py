@@ -31,6 +31,8 @@ PREFIX: Final = "TIDEMARK_"
 _NOT_FIELDS: Final = frozenset({"TIDEMARK_JARS", "TIDEMARK_KILL_AT"})
 """Variables of the same prefix that are no settings: where the jars lie, and where a test strikes."""
 DEFAULT_READER_GRACE_MS: Final = 86_400_000
+DEFAULT_TABLE_LOG_KEEP_MS: Final = 30 * 86_400_000
+"""Thirty days, as Delta's own `delta.logRetentionDuration`."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]")
@@ -103,6 +105,8 @@ class TickSettings(CheckpointConfig, BaseSettings):
 
     reader_grace_ms: Milliseconds = Field(default=DEFAULT_READER_GRACE_MS, ge=0)
     """How long a file stays that nobody needs any more, for the sake of who is just reading it (K4)."""
+    table_log_keep_ms: Milliseconds = Field(default=DEFAULT_TABLE_LOG_KEEP_MS, ge=0)
+    """How long a table's log entry stays at least, though no retained checkpoint needs its version any more (K4)."""
     clean_up: bool = True
     """Whether a tick that ends in order deletes, as its last act, what nobody needs any more (K4)."""
 

@@ -48,10 +48,14 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """A table's newest version, and its versions in the recorded cuts."""
+    """A table's newest version, its versions in the recorded cuts, and whether each of those cuts names it.
+
+    Who goes back to a cut that does not name a table must see all that the table has had since its first version.
+    """
 
     newest: int
     cuts: frozenset[int] = field(default=frozenset())
+    in_every_cut: bool = False
 
     def needs(self, file: FoundFile) -> bool:
         """Return whether a recorded cut shows the file, or the newest version may."""
@@ -59,6 +63,11 @@ class TableSeen:
             shown.until > self.newest or any(shown.first <= version < shown.until for version in self.cuts)
             for shown in file.shown
         )
+
+    @property
+    def oldest(self) -> int:
+        """Return the oldest version that somebody may begin to read."""
+        return min(self.newest, *self.cuts) if self.in_every_cut and self.cuts else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,19 @@ def noted(looks: Iterable[Look], now: Look, grace_ms: int) -> tuple[Look, ...]:
     if len(kept) > 1 and now.at_ms - kept[-2].at_ms < grace_ms // LOOKS_PER_GRACE:
         kept = kept[:-1]
     return (*kept, now)
+
+
+def log_floor(looks: Collection[Look], table: TableName, now_ms: int, grace_ms: int) -> int:
+    """Return the oldest version of a table that somebody may still be reading; 0 as long as that cannot be told.
+
+    Whoever began to read before the newest look that is a grace old has come to the end, and whoever began after it
+    reads what that look or a younger one saw, or what is newer still. So the log's entries before that version can go.
+    """
+    past = max((look.at_ms for look in looks if now_ms - look.at_ms >= grace_ms), default=None)
+    if past is None:
+        return 0
+    seen = [look.tables.get(table) for look in looks if look.at_ms >= past]
+    return min((each.oldest if each is not None else 0 for each in seen), default=0)
 
 
 def is_due(looks: Iterable[Look], now_ms: int, grace_ms: int) -> bool:

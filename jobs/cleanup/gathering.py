@@ -96,22 +96,28 @@ def _read_tables(
         if table.is_channel(warehouse.paths):
             continue
         try:
-            read[name] = _read(warehouse, name, frozenset(cut[name] for cut in cuts if name in cut))
+            read[name] = _read(warehouse, name, cuts)
         except Exception as error:  # noqa: BLE001 - whatever it is: what it needs cannot be told, so it is left alone
             notes.append(f"table {name} is left alone: its log cannot be read ({type(error).__name__}: {error})")
     return read, tuple(notes)
 
 
-def _read(warehouse: Warehouse, name: TableName, cuts: frozenset[int]) -> _Read:
+def _read(warehouse: Warehouse, name: TableName, cuts: Collection[Cut]) -> _Read:
     folder = warehouse.path(name)
     history = read_history(folder)
     table = DeltaTable(str(folder))
-    newest = table.version()
+    seen = table_seen(name, table.version(), cuts)
     active = set(_named(table, name))
-    for version in sorted(cuts - {newest}, reverse=True):
+    for version in sorted(seen.cuts - {seen.newest}, reverse=True):
         table.load_as_version(version)
         active.update(_named(table, name))
-    return _Read(TableSeen(newest, cuts), frozenset(active), history)
+    return _Read(seen, frozenset(active), history)
+
+
+def table_seen(name: TableName, newest: int, cuts: Collection[Cut]) -> TableSeen:
+    """Return what a look at a table and at the recorded cuts tells of it."""
+    versions = frozenset(cut[name] for cut in cuts if name in cut)
+    return TableSeen(newest, versions, in_every_cut=all(name in cut for cut in cuts))
 
 
 def _named(table: DeltaTable, name: TableName) -> Iterator[str]:

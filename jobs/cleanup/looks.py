@@ -18,6 +18,7 @@ class _Persisted(BaseModel):
 class _TableFile(_Persisted):
     newest: int
     cuts: tuple[int, ...]
+    in_every_cut: bool = False
 
 
 class _LookFile(_Persisted):
@@ -25,8 +26,7 @@ class _LookFile(_Persisted):
     tables: dict[str, _TableFile]
 
     def look(self) -> Look:
-        seen = {TableName(name): TableSeen(each.newest, frozenset(each.cuts)) for name, each in self.tables.items()}
-        return Look(self.at_ms, seen)
+        return Look(self.at_ms, {TableName(name): _seen(each) for name, each in self.tables.items()})
 
 
 class _LooksFile(_Persisted):
@@ -43,15 +43,21 @@ def read_looks(warehouse: Warehouse) -> tuple[Look, ...]:
         return ()
 
 
-def note_look(warehouse: Warehouse, earlier: tuple[Look, ...], now: Look, grace_ms: int) -> None:
-    """Note a look. Two clean-ups at a time may lose one, which only delays."""
-    kept = tuple(_persisted(look) for look in noted(earlier, now, grace_ms))
-    content = _LooksFile(looks=kept).model_dump_json(indent=1)
+def note_look(warehouse: Warehouse, earlier: tuple[Look, ...], now: Look, grace_ms: int) -> tuple[Look, ...]:
+    """Note a look, and return all that are kept. Two clean-ups at a time may lose one, which only delays."""
+    kept = noted(earlier, now, grace_ms)
+    content = _LooksFile(looks=tuple(_persisted(look) for look in kept)).model_dump_json(indent=1)
     replace(warehouse.path(warehouse.paths.cleanup_looks), content.encode(), unique=str(uuid4()))
+    return kept
+
+
+def _seen(table: _TableFile) -> TableSeen:
+    return TableSeen(table.newest, frozenset(table.cuts), table.in_every_cut)
 
 
 def _persisted(look: Look) -> _LookFile:
-    tables = {
-        str(table): _TableFile(newest=seen.newest, cuts=tuple(sorted(seen.cuts))) for table, seen in look.tables.items()
-    }
-    return _LookFile(at_ms=look.at_ms, tables=tables)
+    return _LookFile(at_ms=look.at_ms, tables={str(table): _file(seen) for table, seen in look.tables.items()})
+
+
+def _file(seen: TableSeen) -> _TableFile:
+    return _TableFile(newest=seen.newest, cuts=tuple(sorted(seen.cuts)), in_every_cut=seen.in_every_cut)

@@ -30,6 +30,7 @@ from checkpointing.messages import (
     SourceIdle,
     TablesChecked,
 )
+from jobs.cleanup.log_keeping import LogKeeping
 from jobs.operators.failures import MicroBatchError
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge
@@ -50,13 +51,23 @@ MAINTAIN_EVERY: Final = 25
 class EffectHandlers:
     """Carries out one tick's effects, from any thread."""
 
-    def __init__(self, plan: JobPlan, stores: JobStores, engine: Engine, boundary: Boundary, notices: Notices) -> None:
-        """Everything that the effects reach, and where a test may strike."""
+    def __init__(
+        self,
+        plan: JobPlan,
+        stores: JobStores,
+        engine: Engine,
+        boundary: Boundary,
+        notices: Notices,
+        *,
+        keeping: LogKeeping | None,
+    ) -> None:
+        """Everything that the effects reach, where a test may strike, and how long logs stay (None: for ever)."""
         self._plan = plan
         self._stores = stores
         self._engine = engine
         self._boundary = boundary
         self._notices = notices
+        self._keeping = keeping
         self._root = stores.warehouse.root
         self._judge = Judge(self._root)
         if plan.suites:
@@ -151,7 +162,7 @@ class EffectHandlers:
         if checkpoint % MAINTAIN_EVERY:
             return
         try:
-            self._stores.maintain(table.name for table in self._plan.graph.tables())
+            self._stores.maintain((table.name for table in self._plan.graph.tables()), self._keeping)
         except Exception:  # noqa: BLE001 - logged; the next look may succeed
             _log.exception("maintenance failed", checkpoint=checkpoint)
 

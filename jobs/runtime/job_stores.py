@@ -12,6 +12,8 @@ from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.cleanup.log_keeping import LogKeeping
+from jobs.cleanup.looks import read_looks
 from jobs.runtime.boundaries import Boundary, log_hook
 from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, DamagedRow
 from jobs.stores.cuts import Cut, CutStore
@@ -125,15 +127,21 @@ class JobStores:
             log = self._logs.log(table)
             return CheckpointId(self._logs.shown(log.current(), table) if log.exists() else NO_CHECKPOINT)
 
-    def maintain(self, tables: Iterable[TableName]) -> None:
-        """Keep all logs short. Only for whoever holds the job, away from the commit path."""
+    def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
+        """Keep all logs short; without `keeping` the tables keep all their entries.
+
+        Only for whoever holds the job, away from the commit path.
+        """
         with self._rows:
             self._checkpoints.maintain()
         with self._recorded:
             self._cuts.maintain()
+        cuts, looks = self.recorded_cuts().values(), read_looks(self.warehouse)
         for table in tables:
             with self._locks.of(table):
                 self._publisher.maintain(table)
+                if keeping is not None:
+                    keeping.shorten(self._logs.log(table), table, looks, cuts, self.warehouse.now_ms())
 
     def _retained(self) -> set[CheckpointId]:
         """Return the checkpoints whose cuts somebody may still read."""

@@ -26,6 +26,7 @@ from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.cleanup.log_keeping import LogKeeping
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
 from jobs.runtime import claiming
@@ -50,7 +51,7 @@ from jobs.runtime.session import SparkConfig
 from jobs.runtime.state_migration import plan_with_migrations
 from jobs.runtime.tables_ahead import must_not_be_ahead
 from jobs.runtime.trace import TraceWriter, drop_old_traces
-from jobs.settings import DEFAULT_READER_GRACE_MS
+from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.sources.port import SourceError
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
@@ -71,8 +72,8 @@ class RuntimeSettings:
     """How a tick runs, whatever the pipeline. `warehouse` must be reachable by all processes of the job.
 
     `dagster_run` names the Dagster run that this tick is; `run_ended` says of another tick's whether it
-    has ended (None: unknown). `reader_grace_ms` is how long unneeded files stay; None: this tick deletes none.
-    `clock` gives ms since the epoch.
+    has ended (None: unknown). `reader_grace_ms` is how long unneeded files stay; None: this tick deletes none, and
+    no log entries of output tables, which stay for `table_log_keep_ms` at least. `clock` gives ms since the epoch.
     """
 
     warehouse: Path
@@ -83,6 +84,7 @@ class RuntimeSettings:
     dagster_run: str | None = None
     run_ended: Callable[[str], bool | None] | None = None
     reader_grace_ms: int | None = DEFAULT_READER_GRACE_MS
+    table_log_keep_ms: int = DEFAULT_TABLE_LOG_KEEP_MS
     lease_ms: int = LEASE_MS
     drain_ms: int = DRAIN_MS
     clock: Callable[[], int] = system_clock_ms
@@ -241,6 +243,10 @@ class _Tick:
         if self._narrator.count or is_cleanup_due(self._warehouse, grace_ms):
             clean_up_after_tick(self._stores, claimed.claim.generation, grace_ms, self._boundary)
 
+    def _keeping(self) -> LogKeeping | None:
+        grace_ms = self._settings.reader_grace_ms
+        return None if grace_ms is None else LogKeeping(grace_ms, self._settings.table_log_keep_ms)
+
     def _recover(self, claimed: Claimed) -> None:
         graph, newest = self._plan.graph, claimed.plan.restore
         with around(self._boundary, ENSURE_TABLES):
@@ -250,7 +256,7 @@ class _Tick:
             done = roll_forward(self._stores, graph, pending, self._boundary)
             self._narrator.rolled_forward(done.record, done.notes, done.versions)
         leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, claimed.seen.rows, self._boundary)
-        self._stores.maintain(table.name for table in graph.tables())
+        self._stores.maintain((table.name for table in graph.tables()), self._keeping())
         self._listener.recovered(
             Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers)
         )
@@ -258,7 +264,9 @@ class _Tick:
     def _drive(self, claimed: Claimed, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
         setup = self._setup(claimed)
         door = JobDoor(setup)
-        handlers = EffectHandlers(self._plan, self._stores, engine, self._boundary, self._notices)
+        handlers = EffectHandlers(
+            self._plan, self._stores, engine, self._boundary, self._notices, keeping=self._keeping()
+        )
         with TraceWriter(self._trace(claimed)) as trace:
             driver = Driver(door, handlers, inbox, trace, self._narrator, Clock(self._settings.clock))
             try:

@@ -10,12 +10,14 @@ power cut is another matter: delta-rs does not fsync, so a reply may be lost wit
 `DeltaLog.sync` makes the newest entry durable for those who need that.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -175,6 +177,14 @@ def entries_after(table: DeltaTable, version: int) -> Iterator[LogEntry]:
         if entry.version <= version:
             return
         yield entry
+
+
+def file_actions(folder: Path, version: int) -> Iterator[tuple[str, str]]:
+    """Yield the removes of one log entry, then its adds, each with its path inside the table; raise OSError."""
+    entry = folder / "_delta_log" / f"{version:020d}.json"
+    lines = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines() if line]
+    for action in ("remove", "add"):
+        yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)
 
 
 def active_paths(table: DeltaTable) -> list[str]:

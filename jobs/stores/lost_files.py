@@ -4,16 +4,14 @@ Read from the log's own entries, which an output table keeps (`output_tables.CON
 back since, by whomever, counts as there.
 """
 
-import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
-from jobs.stores.delta_log import LogEntry, entries_after
+from jobs.stores.delta_log import LogEntry, entries_after, file_actions
 
 _PARTS_OF_A_STAGED_PATH = 3
 
@@ -44,7 +42,7 @@ def lost_files(table: DeltaTable, folder: Path, after: int) -> dict[str, LostFil
     """
     lost: dict[str, LostFile] = {}
     for entry in reversed(list(entries_after(table, after))):
-        for action, path in _actions(folder, entry.version):
+        for action, path in file_actions(folder, entry.version):
             if action == "add":
                 lost.pop(path, None)
             elif entry.ours is None and is_ours(path):
@@ -68,11 +66,3 @@ def marked(paths: Collection[str], folder: str) -> str:
         f"take out: find its version (DESCRIBE HISTORY delta.`{folder}`), go back to the one before (RESTORE TABLE "
         f"delta.`{folder}` TO VERSION AS OF ...), and do the same again"
     )
-
-
-def _actions(folder: Path, version: int) -> Iterator[tuple[str, str]]:
-    """Yield the removes of one log entry, then its adds."""
-    entry = folder / "_delta_log" / f"{version:020d}.json"
-    lines = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines() if line]
-    for action in ("remove", "add"):
-        yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)

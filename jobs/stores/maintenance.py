@@ -3,27 +3,30 @@
 Every `EVERY_VERSIONS` versions a Delta log checkpoint is written. For tables that nobody time-travels
 (`checkpoints`, `cuts`) the log entries before the *last but one* Delta log checkpoint then go, and
 row files that no version since names. A reader that began before is safe: what it has listed stays
-for at least `EVERY_VERSIONS` more versions and an hour. Output tables keep their log entries: cuts name
-old versions.
+for at least `EVERY_VERSIONS` more versions and an hour. Cuts name old versions of output tables, so of their
+logs only what lies before all of them may go (`drop_entries`), and late.
 
 Only whoever holds the job may call this, away from the commit path: a claim moves the version, so a
 row file written before it can never be committed any more.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
 
-from jobs.stores.delta_log import active_paths
+from jobs.stores.delta_log import active_paths, file_actions
+from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
 
 EVERY_VERSIONS: Final = 50
 GRACE_S: Final = 3_600
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+_WHOLE_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint.*\.parquet|crc)")
 _ENTRY = re.compile(r"(\d{20})\.json")
 _TEMPORARY = re.compile(r"(_commit_.*\.tmp|\d{20}\.json#.*|.*\.tmp)")
@@ -39,8 +42,7 @@ class LogLength:
 
 def log_length(folder: Path) -> LogLength:
     """Return how long a table's log is. Raises OSError if there is none."""
-    names = (_ENTRY.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
-    versions = [int(found[1]) for found in names if found]
+    versions = list(_versions(folder))
     last = max(_log_checkpoints(folder), default=-1)
     return LogLength(len(versions), sum(version > last for version in versions))
 
@@ -66,16 +68,63 @@ def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:
     return True
 
 
+def drop_entries(folder: Path, floor: int, *, kept_s: float, now_s: float) -> bool:
+    """Drop an output table's log entries before the newest Delta log checkpoint at or before `floor`.
+
+    That checkpoint must be `kept_s` old; what an entry says of a file that is there yet and that only entries speak of
+    stays, so that the clean-up finds it. Oldest first, so that a log never has a gap; returns whether any went.
+    """
+    while (start := _newest_start(folder, floor, now_s - kept_s)) is not None:
+        blocking = _needed_by_cleanup(folder, start)
+        if blocking is None:
+            return _drop_log_before(start, folder)
+        floor = blocking
+    return False
+
+
+def _newest_start(folder: Path, floor: int, before_s: float) -> int | None:
+    """Return the newest version that a log could begin with: one with a Delta log checkpoint in a single file."""
+    log = folder / "_delta_log"
+    names = (_WHOLE_CHECKPOINT.fullmatch(path.name) for path in log.iterdir())
+    for version in sorted((int(found[1]) for found in names if found), reverse=True):
+        entry = log / f"{version:020d}.json"
+        if version <= floor and entry.exists() and entry.stat().st_mtime <= before_s:
+            return version
+    return None
+
+
+def _needed_by_cleanup(folder: Path, start: int) -> int | None:
+    """Return the first entry before `start` that took out somebody else's file which still lies in the folder."""
+    for version in sorted(_versions(folder)):
+        if version >= start:
+            return None
+        for action, path in file_actions(folder, version):
+            if action == "remove" and not is_ours(path) and _lies_in(folder, path):
+                return version
+    return None
+
+
+def _lies_in(folder: Path, path: str) -> bool:
+    return not path.startswith("/") and ".." not in path.split("/") and (folder / path).exists()
+
+
+def _versions(folder: Path) -> Iterator[int]:
+    """Yield the versions of a log's entries."""
+    names = (_ENTRY.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
+    return (int(found[1]) for found in names if found)
+
+
 def _log_checkpoints(folder: Path) -> set[int]:
     names = (_CHECKPOINT.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
     return {int(found[1]) for found in names if found}
 
 
-def _drop_log_before(version: int, folder: Path) -> None:
-    for path in (folder / "_delta_log").iterdir():
-        found = _VERSIONED.fullmatch(path.name)
-        if found and int(found[1]) < version:
-            path.unlink(missing_ok=True)
+def _drop_log_before(version: int, folder: Path) -> bool:
+    found = ((_VERSIONED.fullmatch(path.name), path) for path in (folder / "_delta_log").iterdir())
+    gone = sorted((int(name[1]), path) for name, path in found if name and int(name[1]) < version)
+    for _, path in gone:
+        path.unlink(missing_ok=True)
+    return bool(gone)
 
 
 def _drop_old_files(folder: Path, now_s: float) -> None:

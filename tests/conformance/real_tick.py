@@ -112,7 +112,7 @@ class RealTick:
         self._tick._recover(claimed)
         setup = self._tick._setup(claimed)
         self._handlers = EffectHandlers(
-            self._tick._plan, self._tick._stores, self._engine, self.boundaries, self._tick._notices
+            self._tick._plan, self._tick._stores, self._engine, self.boundaries, self._tick._notices, keeping=None
         )
         if setup.restored is not None:
             self._handlers.carry_out(completion(setup.restored))

@@ -15,6 +15,7 @@ from checkpointing.commit.cleanup import (
     Shown,
     TableSeen,
     decide_cleanup,
+    log_floor,
     noted,
     readable_cuts,
 )
@@ -59,6 +60,7 @@ class World:
     looks: tuple[Look, ...] = ()
     looked: list[int] = field(default_factory=list)
     readable_until: dict[str, int] = field(default_factory=dict)
+    version_until: dict[int, int] = field(default_factory=dict)
     files: int = 0
     checkpoints: int = 0
 
@@ -97,6 +99,8 @@ class World:
     def note_readable(self) -> None:
         for path in self.readable():
             self.readable_until[path] = self.now_ms
+        for version in (len(self.versions) - 1, *self.cuts.values()):
+            self.version_until[version] = self.now_ms
 
     def pass_time(self, ms: int) -> None:
         self.note_readable()
@@ -129,11 +133,17 @@ class World:
         """Delete as decided, judge it, and note the look."""
         decision = self.decide()
         self.judge({each.file.path for each in decision.delete})
-        look = Look(self.now_ms, {TABLE: TableSeen(len(self.versions) - 1, frozenset(self.cuts.values()))})
+        seen = TableSeen(len(self.versions) - 1, frozenset(self.cuts.values()), in_every_cut=True)
+        look = Look(self.now_ms, {TABLE: seen})
         self.looks = noted(self.looks, look, GRACE_MS)
         self.looked.append(self.now_ms)
         for each in decision.delete:
             del self.staged[each.file.path]
+        read = [version for version, until in self.version_until.items() if self.now_ms - until < GRACE_MS]
+        assert self.log_floor() <= min(read, default=0)
+
+    def log_floor(self) -> int:
+        return log_floor(self.looks, TABLE, self.now_ms, GRACE_MS)
 
     def judge(self, deleted: set[str]) -> None:
         """Hold the decision to what readers and rows needed, file by file."""
@@ -197,6 +207,22 @@ def test_nothing_needed_goes_and_all_else_does(steps):
         world.clean_up()
     named = frozenset().union(*world.rows.values())
     assert world.readable() | named == set(world.staged)
+    assert min(world.cuts.values(), default=0) == world.log_floor()
+
+
+def test_a_log_stays_whole_while_a_cut_does_not_name_its_table():
+    """Who goes back to a cut from before the table's first rows must see all that the table has had since."""
+    named, unnamed = TableSeen(9, frozenset({7, 8}), in_every_cut=True), TableSeen(9, frozenset({8}))
+    looks = (Look(0, {TABLE: named}), Look(50, {TABLE: unnamed}), Look(100, {TABLE: named}))
+    assert 0 == log_floor(looks, TABLE, 100, 60)
+    assert 7 == log_floor(looks, TABLE, 100, 0)
+
+
+def test_a_log_stays_whole_while_a_look_does_not_tell_of_its_table():
+    """A table that could not be read has versions that nobody has noted."""
+    seen = TableSeen(9, frozenset({7}), in_every_cut=True)
+    assert 0 == log_floor((Look(0, {TABLE: seen}), Look(50, {})), TABLE, 100, 60)
+    assert 0 == log_floor((Look(50, {TABLE: seen}),), TABLE, 100, 60)
 
 
 def test_a_cut_stays_while_a_row_builds_on_it():

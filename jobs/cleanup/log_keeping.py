@@ -1,0 +1,39 @@
+"""How long the log entries of output tables stay: until nobody can be reading what they tell, and a while longer.
+
+A cut that is retained needs the entries since its version, and a plain reader those of the version that it began
+with; clean-ups note which versions those were (`Look`). What is older may be dropped, as any Delta writer drops
+entries by age, so that a commit's cost does not grow with the number of checkpoints (P9).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from checkpointing.commit.cleanup import Look, log_floor
+from checkpointing.identifiers import TableName
+from jobs.cleanup.gathering import table_seen
+from jobs.stores import maintenance
+from jobs.stores.cuts import Cut
+from jobs.stores.delta_log import DeltaLog
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeeping:
+    """Entries stay for the readers' grace after they were needed, and none goes before it is `keep_ms` old."""
+
+    grace_ms: int
+    keep_ms: int
+
+    def shorten(
+        self, log: DeltaLog, name: TableName, looks: Collection[Look], cuts: Collection[Cut], now_ms: int
+    ) -> None:
+        """Drop what nobody can need any more of one table's log; `looks` are those of earlier clean-ups.
+
+        Only for whoever holds the job. Raises OSError for an entry that cannot be read.
+        """
+        if not log.exists():
+            return
+        now = Look(now_ms, {name: table_seen(name, log.current().version(), cuts)})
+        floor = log_floor((*looks, now), name, now_ms, self.grace_ms)
+        kept_s = max(self.keep_ms, self.grace_ms) / 1000
+        if floor and maintenance.drop_entries(log.folder, floor, kept_s=kept_s, now_s=now_ms / 1000):
+            log.reopen()
