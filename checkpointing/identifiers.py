@@ -6,7 +6,7 @@ can become a path, a column or a key.
 
 import re
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 CheckpointId = NewType("CheckpointId", int)
 """The coordinator's counter: rises, never reused. Epoch n = the records between barriers n-1 and n."""
@@ -62,9 +62,11 @@ def _matched(pattern: re.Pattern[str], what: str, text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SubtaskId:
-    """One subtask of a vertex: one range of key groups, or one source split."""
+class SubtaskId(NamedTuple):
+    """One subtask of a vertex: one range of key groups, or one source split.
+
+    A tuple, since each acknowledgement looks it up several times (P10): its hash is computed by the interpreter.
+    """
 
     vertex: VertexId
     index: int

@@ -1,35 +1,39 @@
 """What a checkpoint of a tiny job costs after so many others: time, and disk.
 
-`python -m bench.ours.tiny_commits` prints the ms of each checkpoint of one long tick (the job door with real Delta
-commits, no Spark), and the bytes and files of the job's own tables on the way.
+`python -m bench.ours.tiny_commits` prints the ms of each checkpoint of many ticks (the job door with real Delta
+commits, no Spark), and on the way the bytes and files of the job's own tables and the entries of its tables' logs.
+Nobody reads meanwhile, so no grace is given: what no retained checkpoint needs goes with the end of each tick.
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bench.measures import Laps, caught_up, print_result
+from bench.measures import FailedTickError, Laps, print_result
 from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine, pipeline
 from checkpointing.identifiers import TableName
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.planner import plan
+from jobs.planner import JobPlan, plan
 from jobs.runtime.tick import RuntimeSettings, run_tick
 
-_MEASURED: Final = ("checkpoints", "cuts", "state")
+_OWN: Final = ("checkpoints", "cuts", "state")
 _LOOKS: Final = 8
+_PER_TICK: Final = 100
 
 
 class DiskLaps(Laps):
-    """Notes too what lies in the folders of the job's own tables, now and then."""
+    """Notes too, now and then, what lies in the folders of the job's own tables and in the logs of the others."""
 
-    def __init__(self, folder: Path, every: int) -> None:
-        """Look below the job's folder after every so many checkpoints."""
+    def __init__(self, folder: Path, logs: Mapping[str, Path], every: int) -> None:
+        """Look below the job's folder, and into these logs, after every so many checkpoints."""
         super().__init__()
         self._folder = folder
+        self._logs = logs
         self._every = every
         self.disk: list[dict[str, int]] = []
 
@@ -38,23 +42,25 @@ class DiskLaps(Laps):
         super().completed(record, notes, versions)
         if record.checkpoint % self._every == 0:
             looked = {"checkpoint": int(record.checkpoint)}
-            for name in _MEASURED:
-                sizes = [_size(path) for path in (self._folder / name).rglob("*") if path.is_file()]
+            for name, folder in ({own: self._folder / own for own in _OWN} | dict(self._logs)).items():
+                sizes = [_size(path) for path in folder.rglob("*") if path.is_file()]
                 looked |= {f"{name}_bytes": sum(sizes), f"{name}_files": len(sizes)}
             self.disk.append(looked)
 
 
 def main() -> None:
-    """Measure one tick of many checkpoints."""
+    """Measure ticks of a hundred checkpoints each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoints", type=int, default=2_000)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         planned = plan(pipeline(asked.checkpoints))
-        laps = DiskLaps(Path(scratch, "_tidemark", planned.job), max(1, asked.checkpoints // _LOOKS))
-        report = caught_up(run_tick(planned, RuntimeSettings(warehouse=Path(scratch)), laps, engine=TinyEngine()))
-        measured = commits(report.trace)
+        root = Path(scratch)
+        logs = {f"{table.name}_log": root / table.name / "_delta_log" for table in planned.graph.tables()}
+        laps = DiskLaps(root / "_tidemark" / planned.job, logs, max(1, asked.checkpoints // _LOOKS))
+        traces = [_tick(planned, root, laps) for _ in range(0, asked.checkpoints, _PER_TICK)]
+        measured = [one for trace in traces for one in commits(trace)]
         print_result(
             {
                 "program": "tidemark-tiny-commits",
@@ -65,9 +71,19 @@ def main() -> None:
                 "publish_ms": [one.published_ms - one.appended_ms for one in measured],
                 "cut_ms": [one.recorded_ms - one.published_ms for one in measured],
                 "disk": laps.disk,
-                "trace_bytes": os.stat(report.trace).st_size,  # noqa: PTH116 - one number
+                "trace_bytes": traces[-1].stat().st_size,
             }
         )
+
+
+def _tick(planned: JobPlan, root: Path, laps: DiskLaps) -> Path:
+    """Run one tick; return its trace."""
+    limits = TickLimits(checkpoints=_PER_TICK)
+    settings = RuntimeSettings(warehouse=root, limits=limits, reader_grace_ms=0, table_log_keep_ms=0)
+    report = run_tick(planned, settings, laps, engine=TinyEngine())
+    if report.outcome is TickOutcome.FAILED:
+        raise FailedTickError(report.message)
+    return report.trace
 
 
 def _size(path: Path) -> int:

@@ -37,9 +37,7 @@ def _rows(folder, version=None):
     return sorted(pl.read_delta(str(folder), version=version)["n"].to_list())
 
 
-@pytest.mark.parametrize(
-    ("floor", "first"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (8, 6)], ids=str
-)
+@pytest.mark.parametrize(("floor", "first"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (8, 6)], ids=str)
 def test_a_log_begins_at_the_newest_log_checkpoint_that_nobody_reads_before(folder, floor, first):
     """Every version from the floor on reads as it did, and the table goes on."""
     assert (first > 0) is maintenance.drop_entries(folder, floor, kept_s=0, now_s=NOW_S)

@@ -125,6 +125,7 @@ REFUSED = [
     ({"duration_ms": 0}, "duration_ms", "must be greater than or equal to 1"),
     ({"until_caught_up": "perhaps"}, "until_caught_up", "boolean"),
     ({"reader_grace_ms": -1}, "reader_grace_ms", "must be greater than or equal to 0"),
+    ({"table_log_keep_ms": -1}, "table_log_keep_ms", "must be greater than or equal to 0"),
     ({"clean_up": "perhaps"}, "clean_up", "boolean"),
     ({"take_over": "perhaps"}, "take_over", "boolean"),
     ({"spark_master": "local[2]", "spark_connect_url": "sc://h:1"}, "spark_master", "can't go with spark_connect_url"),
