@@ -19,6 +19,8 @@ JARS := .jars/.complete
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
 KILL_SHARE ?= third
+# Processes with a Spark of their own: each takes about two gigabytes.
+SPARKS ?= 2
 # The order of the tests: the same in each run, so that a red run is the work of a change; `make test SEED=2` tries another.
 SEED ?= 1
 PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
@@ -34,11 +36,11 @@ run: machine $(ENV) $(JARS) $(DATA) ## set up what is missing, then one tick of 
 	@$(BIN)/tidemark run flights
 
 test: machine $(ENV) $(JARS) lint types ## lint, types, the pure tests, then those on real Spark and Delta
-	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser"
-	@$(PYTEST) -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
+	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" --kill-share $(KILL_SHARE)
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
 
-test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary; the dear tests too
-	@$(PYTEST) -m "(kill or dear) and not browser" --kill-share all
+test-kill: machine $(ENV) $(JARS) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear) and not browser" --kill-share all
 
 coverage: machine $(ENV) ## branch coverage of the protocol by the pure tests; below 98 % is an error
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \
@@ -75,8 +77,9 @@ $(ENV): pyproject.toml requirements.lock bootstrap.lock
 	@$(BIN)/python .ci/make_environment.py
 	@touch $@
 
-$(JARS): jobs/runtime/jars.py | $(ENV)
+$(JARS): jobs/runtime/jars.py $(ENV)
 	@$(BIN)/python -m jobs.runtime.jars
+	@$(BIN)/python -m jobs.runtime.class_archive
 	@touch $@
 
 $(DATA): | $(ENV)

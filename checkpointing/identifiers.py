@@ -69,7 +69,7 @@ class SubtaskId(NamedTuple):
     """
 
     vertex: VertexId
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for an item's place in an id
 
     def __str__(self) -> str:
         """Return `vertex/index`, the form used in messages and metadata."""

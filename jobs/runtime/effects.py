@@ -159,10 +159,11 @@ class EffectHandlers:
 
     def _maintain(self, checkpoint: CheckpointId) -> None:
         """Completed and published: a good moment to look after the logs; failing changes nothing of the cut."""
-        if checkpoint % MAINTAIN_EVERY:
-            return
+        tables = [table.name for table in self._plan.graph.tables()]
         try:
-            self._stores.maintain((table.name for table in self._plan.graph.tables()), self._keeping)
+            if checkpoint % MAINTAIN_EVERY == 0:
+                self._stores.maintain(tables, self._keeping)
+            self._stores.look_again(tables)
         except Exception:  # noqa: BLE001 - logged; the next look may succeed
             _log.exception("maintenance failed", checkpoint=checkpoint)
 

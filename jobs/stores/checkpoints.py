@@ -100,6 +100,14 @@ class DamagedRow:
         return f"{self.name} cannot be read ({self.why})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of the table and its rows, newest first."""
+
+    version: int
+    rows: tuple[Row, ...]
+
+
 class CheckpointStore:
     """The `checkpoints` table of one job."""
 
@@ -116,6 +124,7 @@ class CheckpointStore:
         self._decoded: dict[str, Row] = {}
         self._damaged: dict[str, DamagedRow] = {}
         """By nonce, or by path for a whole file."""
+        self._appended: _Version | None = None
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
@@ -132,6 +141,16 @@ class CheckpointStore:
         For readers who met a row before it was subsumed. Raises what delta-rs raises for a version that is gone.
         """
         return self._rows(DeltaTable(str(self._log.folder), version=version))
+
+    def latest(self) -> tuple[Row, ...]:
+        """Return the rows as `observe` does, without reading the log again if the newest version is this store's own.
+
+        Raises what `observe` raises.
+        """
+        known = self._appended
+        if known is not None and self._log.ends_at(known.version):
+            return known.rows
+        return self.observe()[1]
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
@@ -157,8 +176,9 @@ class CheckpointStore:
         try:
             table = self._log.current()
             if table.version() == at_version:
-                self._commit(table, changes)
+                entries = self._commit(table, changes)
                 self._log.sync(at_version + 1)
+                self._note(at_version + 1, row, entries)
                 return Appended(at_version + 1)
             met = f"`checkpoints` is at version {table.version()}, not {at_version}"
         except Exception as error:  # noqa: BLE001 - whatever it was, only reading back tells the outcome
@@ -170,16 +190,26 @@ class CheckpointStore:
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
-    def _commit(self, table: DeltaTable, changes: "_Changes") -> None:
+    def _note(self, version: int, row: Row, entries: list[dict[str, Any]]) -> None:
+        """Remember the rows of a version that was just committed; not those of a table that is read beyond damage."""
+        self._appended = None
+        if not self._damaged and all(entry["payload"] in self._decoded for entry in entries):
+            entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
+            self._appended = _Version(version, (row, *(self._decoded[entry["payload"]] for entry in entries)))
+
+    def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
+        """Commit the changes, and return the entries that stay beside the row."""
         at_ms = self._warehouse.now_ms()
         row, version = changes.row, table.version() + 1
         survivors: list[dict[str, Any]] = []
+        staying: list[dict[str, Any]] = []
         actions: list[Any] = []
         found, unreadable = self._entries(table)
         leaves = self._damaged if isinstance(row, CheckpointRecord) else {}
         for path, entries in found.items():
             sound = [entry for entry in entries if entry["nonce"] not in leaves]
             kept = list(changes.apply(sound, self._warehouse.writer))
+            staying += kept
             if kept != list(entries):
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)
@@ -187,6 +217,7 @@ class CheckpointStore:
         fresh = _entry(row, version, at_ms, self._warehouse.writer)
         actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms))
         self._log.commit(table, actions, says=_says(row))
+        return staying
 
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:

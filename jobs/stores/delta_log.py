@@ -100,14 +100,17 @@ class DeltaLog:
         """Return the table at its newest version. Raises what delta-rs raises if it cannot be read."""
         if self._table is None:
             return self.reopen()
-        newest = self._table.version()
-        if self._entry(newest).exists() and not self._entry(newest + 1).exists():
+        if self.ends_at(self._table.version()):
             return self._table  # versions have no gaps; an update would list all entries, however many there are
         try:
             self._table.update_incremental()
         except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
             return self.reopen()
         return self._table if self._entry(self._table.version()).exists() else self.reopen()
+
+    def ends_at(self, version: int) -> bool:
+        """Return whether that is the newest version, by one look for its file and one for the next."""
+        return self._entry(version).exists() and not self._entry(version + 1).exists()
 
     def _entry(self, version: int) -> Path:
         """Where a version's log entry lies: the newest one's always does, unless the table was dropped."""

@@ -22,6 +22,7 @@ HISTORIC = (6404, 6640, 10354, 12858, 13256, 18252, 21351, 22494, 22596, 23471)
 HISTORIC += (24611, 25191, 25395, 26394, 26985, 27148, 32347)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_bug_in_the_core_is_found(name):
     """A seeded bug breaks the invariant that is there for it; the untouched core passes with the same seed."""

@@ -146,6 +146,7 @@ def run_through(tables, strike, moment, table, deed):
     return first, tables.tick()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 @pytest.mark.parametrize("deed", [optimize, vacuum, change_feed], ids=lambda deed: deed.__name__)
 @pytest.mark.parametrize("table", [BRONZE, GOLD])
@@ -159,6 +160,7 @@ def test_what_keeps_the_rows_is_passed_over(tables, strike, moment, deed, table)
     assert expected_gold(tables.rows) == tables.gold()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_rows_that_a_neighbour_deletes_of_an_append_table_stay_deleted(tables, strike, moment):
     """Their owner wanted it so: what was there is gone, all that comes later is there once, gold is as it was."""
@@ -177,6 +179,7 @@ def test_rows_that_a_neighbour_deletes_of_an_append_table_stay_deleted(tables, s
     assert expected_gold(tables.rows) == tables.gold()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_rows_that_a_neighbour_deletes_of_an_upsert_table_come_back_with_the_next_checkpoint(tables, strike, moment):
     """The table is set to the checkpoint's files again, which undoes the DELETE as a whole."""
@@ -186,6 +189,7 @@ def test_rows_that_a_neighbour_deletes_of_an_upsert_table_come_back_with_the_nex
     assert expected_bronze(tables.rows) == set(tables.bronze().rows())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, moment):
     """ADD COLUMN goes on."""
@@ -196,6 +200,7 @@ def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, m
     assert expected_gold(tables.rows) == tables.gold()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_a_new_column_of_an_upsert_table_stops_by_name_until_it_is_taken_back(tables, strike, moment):
     """It would be erased, so the tick ends naming table and column; restored, the next goes on."""
@@ -216,6 +221,7 @@ def test_a_new_column_of_an_upsert_table_stops_by_name_until_it_is_taken_back(ta
     assert expected_gold(tables.rows) == tables.gold()
 
 
+@pytest.mark.matrix
 @pytest.mark.kill
 @pytest.mark.parametrize("death", ["after:AppendRow", "after:LogCommit:tables", "before:RecordCut", "after:RecordCut"])
 @pytest.mark.parametrize("deed", [optimize, vacuum, add_column], ids=lambda deed: deed.__name__)
@@ -252,14 +258,6 @@ ENABLED = {
 }
 
 
-@pytest.fixture
-def quick_logs(spark):
-    """These logs have a handful of entries: fifty tasks to replay each would be all that the tests do."""
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
-    yield spark
-    spark.conf.unset("spark.databricks.delta.snapshotPartitions")
-
-
 def _sql(spark, statements, path):
     for statement in statements.replace("{}", f"delta.`{path}`").split(";"):
         spark.sql(statement)
@@ -276,18 +274,19 @@ def _follow(spark, message):
     return statements
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.parametrize("moment", ["between the commit point and publishing", BETWEEN_TICKS])
 @pytest.mark.parametrize("table", [BRONZE, GOLD])
 @pytest.mark.parametrize("feature", ["row tracking", "deletion vectors"])
 def test_a_feature_that_forbids_publishing_stops_by_name_and_its_way_out_frees_the_job(
-    tables, strike, quick_logs, moment, table, feature
+    tables, strike, spark, moment, table, feature
 ):
     """The tick that meets it ends naming table and feature; nothing of the pending epoch is lost, and nothing doubled.
 
     Deletion vectors matter to nobody who only appends: there the ticks go on.
     """
-    path, spark = tables.path(table), quick_logs
+    path = tables.path(table)
     first, second = run_through(tables, strike, moment, table, lambda: _sql(spark, ENABLED[feature], path))
     if (table, feature) == (BRONZE, "deletion vectors"):
         assert ["", ""] == [first.message, second.message]

@@ -19,14 +19,6 @@ from jobs.stores.cuts import CutStore
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(autouse=True)
-def small_logs(spark):
-    """These logs have a handful of entries: fifty tasks to replay each would be all that the tests do."""
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
-    yield
-    spark.conf.unset("spark.databricks.delta.snapshotPartitions")
-
-
 @pytest.fixture
 def made(tables, schema):
     """Return a maker of a published table: its name and its path as SQL names it."""

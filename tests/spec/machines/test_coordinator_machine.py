@@ -209,6 +209,7 @@ def test_every_rule_of_the_coordinator_can_be_broken():
     assert rules <= {rule for _, found in BUGS.values() for rule in found}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_coordinator_is_found(bug, monkeypatch, hunt):
     """A planted bug breaks the rule that is there for it, within the ci profile."""
