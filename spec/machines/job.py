@@ -39,7 +39,7 @@ _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.
 
 
 class JobMachine(RuleBasedStateMachine):
-    """One warehouse, one tick at a time, and what dead ticks had asked for."""
+    """One warehouse; a tick, perhaps a zombie beside it, and what dead ticks had asked for."""
 
     policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
 
@@ -76,6 +76,7 @@ class JobMachine(RuleBasedStateMachine):
         rows = dict.fromkeys(SPLITS, 4)
         self.driven = self._new_job(SmallJob(graph=graph(1), config=config, rows=rows), in_order=not at_least_once)
         self.ghosts: list[Effect] = []
+        self.zombies: list[DrivenJob] = []
         self.requests: list[str] = []
         self.judged = 0
         self.driven.start()
@@ -161,6 +162,26 @@ class JobMachine(RuleBasedStateMachine):
         self.driven.hands.carry_out(ghost, self.driven.generation, NONE)
         self._judge()
 
+    @precondition(lambda self: self.driven.outstanding and not self.zombies)
+    @rule(parallelism=_parallelism, split=_split)
+    def be_believed_dead(self, parallelism: int, split: SplitId) -> None:
+        """The next tick takes over, and this one goes on all the same."""
+        self.zombies.append(self.driven.abandoned())
+        self._start(parallelism, split)
+
+    @precondition(lambda self: self.zombies)
+    @rule(picks=st.lists(_pick, min_size=1, max_size=20))
+    def go_on_as_a_zombie(self, picks: list[int]) -> None:
+        """Effects of a tick that was fenced out are carried out, and its door hears of it."""
+        zombie = self.zombies[0]
+        zombie.fire()
+        for pick in picks:
+            if zombie.outstanding:
+                zombie.answer(pick % len(zombie.outstanding))
+        if zombie.end is not None:
+            self.zombies.remove(zombie)
+        self._judge()
+
     @precondition(lambda self: self.driven.others())
     @rule(
         really=st.sampled_from([False, False, True]), pick=_pick, effects=st.integers(1, 30), parallelism=_parallelism
@@ -201,7 +222,7 @@ class JobMachine(RuleBasedStateMachine):
             self.driven.job = replace(self.driven.job, config=config)
 
     def teardown(self) -> None:
-        """The last tick meets no trouble: it catches up, and what comes late then changes nothing."""
+        """The last tick meets no trouble: it catches up, and what comes late then, or from zombies, changes nothing."""
         if is_unwinding():
             return
         self.driven.crash()
@@ -212,6 +233,8 @@ class JobMachine(RuleBasedStateMachine):
         expect(end is not None and end.outcome is TickOutcome.CAUGHT_UP, "doors-hold", f"the last tick ended {end}")
         while self.ghosts:
             self.come_late(0)
+        for zombie in self.zombies:
+            self._run_out_of_work(zombie)
         self._judge()
 
     def _run_out(self) -> None:
@@ -225,3 +248,14 @@ class JobMachine(RuleBasedStateMachine):
                 expect(self.driven.wake_at_ms() is not None, "no-deadlock", "nothing is outstanding, no timer is set")
                 self.driven.fire()
         self._judge()
+
+    @staticmethod
+    def _run_out_of_work(zombie: DrivenJob) -> None:
+        """Let a zombie go on until nothing is left of it: it may as well wait for ever for who has died with it."""
+        for _ in range(STEPS_MAX):
+            if zombie.end is not None or not (zombie.outstanding or zombie.wake_at_ms()):
+                break
+            if zombie.outstanding:
+                zombie.answer(0)
+            else:
+                zombie.fire()

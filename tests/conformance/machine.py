@@ -21,7 +21,7 @@ from jobs.runtime.engine import Engine
 from jobs.stores.requests import AnswerStatus, RequestFolder
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
-from spec.machines.job import ROWS_MAX, SPLITS, STEPS_MAX, JobMachine
+from spec.machines.job import ROWS_MAX, SPLITS, JobMachine
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
 from tests.conformance.frame_engine import FrameEngine
 from tests.conformance.numbered import NUMBERS, numbered_names
@@ -47,8 +47,6 @@ class RealStoresMachine(JobMachine):
     def __init__(self) -> None:
         """Wait for `open`: the folder is made once."""
         RuleBasedStateMachine.__init__(self)
-        self.zombies: list[RealJob] = []
-        self.requests: list[str] = []
         self.root: Path | None = None
 
     def _new_job(self, job: SmallJob, *, in_order: bool) -> DrivenJob:
@@ -135,21 +133,9 @@ class RealStoresMachine(JobMachine):
         """The tick works until it is about to change the stores; the next one takes over, and this one goes on."""
         self.work(until)
         if self.driven.end is None:
-            self.zombies.append(self.driven.abandoned())
-        self._start(parallelism, split)
-
-    @precondition(lambda self: self.zombies)
-    @rule(picks=st.lists(_pick, min_size=1, max_size=20))
-    def go_on_as_a_zombie(self, picks: list[int]) -> None:
-        """Effects of a tick that was fenced out are carried out, and its door hears of it."""
-        zombie = self.zombies[0]
-        zombie.fire()
-        for pick in picks:
-            if zombie.outstanding:
-                zombie.answer(pick % len(zombie.outstanding))
-        if zombie.end is not None:
-            self.zombies.remove(zombie)
-        self._judge()
+            super().be_believed_dead(parallelism, split)
+        else:
+            self._start(parallelism, split)
 
     # -------------------------------------------------------------- savepoints, neighbours
 
@@ -201,7 +187,7 @@ class RealStoresMachine(JobMachine):
             if not is_unwinding():
                 self._answer_all()
                 super().teardown()
-                self._bury()
+                self._read_all()
         finally:
             if self.root is not None:
                 rmtree(self.root, ignore_errors=True)
@@ -215,16 +201,8 @@ class RealStoresMachine(JobMachine):
             self._start(1)
             self._run_out()
 
-    def _bury(self) -> None:
-        """Let the zombies come to their end, and judge all that can still be read."""
-        for zombie in self.zombies:
-            for _ in range(STEPS_MAX):
-                if zombie.end is not None or not (zombie.outstanding or zombie.wake_at_ms()):
-                    break
-                if zombie.outstanding:
-                    zombie.answer(0)
-                else:
-                    zombie.fire()
+    def _read_all(self) -> None:
+        """Judge all that can still be read when the zombies have come to their end."""
         self.driven.world.witness.look_at_files()
         self._judge()
         for broken in self.driven.world.misread(all_cuts=True):
