@@ -5,11 +5,10 @@ read from its log, as the real stores do it. Each yield is a place where whoever
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
 from checkpointing.commit.line import turn_back
-from checkpointing.commit.net import live_files
+from checkpointing.commit.net import live_files, nothing_staged
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.handles import FileHandle
@@ -22,7 +21,6 @@ from checkpointing.metadata.record import (
     RowKind,
     Statistics,
     TableRecord,
-    VertexRecord,
 )
 from spec.pipeline import ROW_BYTES
 from spec.world import World
@@ -85,7 +83,6 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Ite
 
 
 def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim: Claim) -> CheckpointRecord:
-    vertices = tuple(_unstaged(vertex) for vertex in target.vertices)
     return target.model_copy(
         update={
             "kind": RowKind.ROLLBACK,
@@ -95,18 +92,13 @@ def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim:
             "parent": target.checkpoint,
             "generation": claim.generation,
             "nonce": f"{claim.nonce}/rollback",
-            "vertices": vertices,
+            "vertices": nothing_staged(target),
             "tables": tuple(
                 _back(world, vertex, table, target) for vertex in graph.operators() for table in vertex.tables
             ),
             "statistics": Statistics(triggered_ms=0, committed_ms=0, rows=0),
         }
     )
-
-
-def _unstaged(vertex: VertexRecord) -> VertexRecord:
-    """Return the vertex without the files staged for append tables, which the row's tables name."""
-    return vertex.model_copy(update={"subtasks": tuple(replace(snapshot, staged=()) for snapshot in vertex.subtasks)})
 
 
 def _back(world: World, vertex: Vertex, table: Table, target: CheckpointRecord) -> TableRecord:

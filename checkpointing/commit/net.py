@@ -6,6 +6,7 @@ again in n+1 appears once, because only the newest file of a range is live.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.handles import FileHandle
@@ -58,6 +59,14 @@ def _appended(record: VertexRecord, table: TableName, since: CheckpointId) -> It
         for staged in snapshot.staged:
             if staged.table == table and staged.after >= since:
                 yield staged.file
+
+
+def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
+    """Return the row's vertices without the files staged for append tables, which its tables name."""
+    return tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, staged=()) for each in vertex.subtasks)})
+        for vertex in record.vertices
+    )
 
 
 def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:

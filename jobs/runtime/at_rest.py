@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from uuid import uuid4
 
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.net import nothing_staged
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
@@ -23,7 +24,6 @@ from jobs.stores.checkpoints import NO_MARKS, Appended, Refused, Unknown
 from jobs.stores.holders import this_process
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import nothing_staged
 
 _TRIES: Final = 5
 

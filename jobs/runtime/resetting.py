@@ -5,15 +5,15 @@ source gives once more are counted once more, rows that it leaves out are never 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import uuid4
 
+from checkpointing.commit.reset import Move, moved, reset_row
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from jobs.runtime import claiming
 from jobs.runtime.at_rest import append_row, no_checkpoint_yet
 from jobs.runtime.boundaries import Boundary, around, cross_freely
-from jobs.runtime.claiming import Claimed
 from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.restore_damage import must_be_sound, observe_sound
@@ -22,7 +22,6 @@ from jobs.runtime.rollback_plan import RollbackRefusedError, SplitBack, splits_b
 from jobs.sources.port import Source
 from jobs.sources.seeking import Place, seek
 from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import nothing_staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ def reset(
     with holding(stores, boundary) as (claimed, hold):
         if claimed.plan.roll_forward is not None:
             publish(stores, claimed.plan.roll_forward, boundary)
-        plan, vertices = _planned(warehouse, claimed.plan.restore, sources, asked)
-        row = _row(plan.newest, vertices, claimed, warehouse.now_ms())
+        plan, move = _planned(warehouse, claimed.plan.restore, sources, asked)
+        row = reset_row(plan.newest, move, claimed.claim, nonce=uuid4().hex, committed_ms=warehouse.now_ms())
         with around(boundary, APPEND_ROW):
             hold.next_id = CheckpointId(row.checkpoint + 1)
             hold.at_version = append_row(stores, row, hold.at_version)
@@ -81,15 +80,14 @@ def reset(
 
 def _planned(
     warehouse: Warehouse, newest: CheckpointRecord | None, sources: Mapping[VertexId, Source], asked: Reset
-) -> tuple[ResetPlan, tuple[VertexRecord, ...]]:
+) -> tuple[ResetPlan, Move]:
     if newest is None:
         raise no_checkpoint_yet(warehouse.paths.job)
     vertex = _vertex(newest, sources, asked.source)
-    moved = _moved(vertex, sources[vertex.vertex], asked)
-    vertices = tuple(moved if each.vertex == vertex.vertex else each for each in nothing_staged(newest))
-    then = newest.model_copy(update={"vertices": vertices})
+    move = Move(vertex.vertex, _positions(vertex, sources[vertex.vertex], asked))
+    then = newest.model_copy(update={"vertices": moved(newest, move)})
     changed = tuple(split for split in splits_back(newest, then) if split.now != split.then)
-    return ResetPlan(warehouse.paths.job, newest, changed), vertices
+    return ResetPlan(warehouse.paths.job, newest, changed), move
 
 
 def _vertex(newest: CheckpointRecord, sources: Mapping[VertexId, Source], name: str) -> VertexRecord:
@@ -101,34 +99,13 @@ def _vertex(newest: CheckpointRecord, sources: Mapping[VertexId, Source], name: 
     return found
 
 
-def _moved(vertex: VertexRecord, source: Source, asked: Reset) -> VertexRecord:
+def _positions(vertex: VertexRecord, source: Source, asked: Reset) -> dict[SplitId, str | None]:
     if asked.split is not None and asked.split not in vertex.splits:
         raise RollbackRefusedError(
             f"source {vertex.vertex} has read no split {asked.split!r}: its splits are {', '.join(vertex.splits)}"
         )
-    subtasks = []
-    for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True):
-        if asked.split in (None, split):
-            place = Place(vertex.vertex, SplitId(split), subtask.position)
-            subtasks.append(replace(subtask, position=seek(source, place, asked.words)))
-        else:
-            subtasks.append(subtask)
-    return vertex.model_copy(update={"subtasks": tuple(subtasks)})
-
-
-def _row(
-    newest: CheckpointRecord, vertices: tuple[VertexRecord, ...], claimed: Claimed, at_ms: int
-) -> CheckpointRecord:
-    return newest.model_copy(
-        update={
-            "kind": RowKind.RESET,
-            "pinned": False,
-            "checkpoint": claimed.claim.first_id,
-            "parent": newest.checkpoint,
-            "generation": claimed.claim.generation,
-            "nonce": uuid4().hex,
-            "vertices": vertices,
-            "tables": (),
-            "statistics": Statistics(triggered_ms=at_ms, committed_ms=at_ms, rows=0),
-        }
-    )
+    return {
+        SplitId(split): seek(source, Place(vertex.vertex, SplitId(split), subtask.position), asked.words)
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
+        if asked.split in (None, split)
+    }

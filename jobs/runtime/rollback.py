@@ -12,6 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from checkpointing.commit.leftovers import referenced
+from checkpointing.commit.net import nothing_staged
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
 from jobs.runtime import claiming
@@ -28,7 +29,6 @@ from jobs.runtime.rollback_plan import RollbackPlan, plan_rollback
 from jobs.stores.lease import LeaseStore
 from jobs.stores.leftovers import delete_leftovers, own_folders
 from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import nothing_staged
 
 APPEND_ROW: Final = "AppendRow"
 _LEASE_MS: Final = 30_000

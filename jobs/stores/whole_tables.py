@@ -5,17 +5,18 @@ what its log shows at the newest published cut on the row's way back, and what t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from checkpointing.commit.net import nothing_staged
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import table_of_state
-from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.stores.cuts import Cut
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.logged_statistics import logged_statistics
@@ -65,14 +66,6 @@ def whole_record(
             "vertices": nothing_staged(record),
             "tables": tuple(table for table in tables if table.adds or table.files),
         }
-    )
-
-
-def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
-    """Return the row's vertices without the files staged for append tables, which its tables name."""
-    return tuple(
-        vertex.model_copy(update={"subtasks": tuple(replace(each, staged=()) for each in vertex.subtasks)})
-        for vertex in record.vertices
     )
 
 
