@@ -17,7 +17,7 @@ from jobs.runtime.boundaries import Boundary, around, cross_freely
 from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.restore_damage import must_be_sound, observe_sound
-from jobs.runtime.rollback import APPEND_ROW, holding, publish
+from jobs.runtime.rollback import APPEND_ROW, discard_behind, holding, publish
 from jobs.runtime.rollback_plan import RollbackRefusedError, SplitBack, splits_back
 from jobs.sources.port import Source
 from jobs.sources.seeking import Place, seek
@@ -70,6 +70,7 @@ def reset(
         if claimed.plan.roll_forward is not None:
             publish(stores, claimed.plan.roll_forward, boundary)
         plan, move = _planned(warehouse, claimed.plan.restore, sources, asked)
+        discard_behind(stores, claimed, stores.read_cut(plan.newest.checkpoint) or (), boundary)
         row = reset_row(plan.newest, move, claimed.claim, nonce=uuid4().hex, committed_ms=warehouse.now_ms())
         with around(boundary, APPEND_ROW):
             hold.next_id = CheckpointId(row.checkpoint + 1)

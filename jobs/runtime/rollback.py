@@ -5,7 +5,7 @@ or another rollback, rolls it forward like any committed row. Ids go on rising, 
 way, and the next tick reads again what came after the cut.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -66,7 +66,8 @@ def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cro
     with holding(stores, boundary) as (claimed, hold):
         publish_pending(stores, claimed, checkpoint, boundary)
         plan = plan_rollback(stores, stores.observe(), checkpoint, checksums=False)
-        _discard_leftovers(stores, claimed, plan, boundary)
+        if not plan.damaged:  # what cannot be read may name some of it
+            discard_behind(stores, claimed, (table.record.table for table in plan.tables), boundary)
         row = _row(plan, claimed, warehouse.now_ms())
         with around(boundary, APPEND_ROW):
             hold.next_id = CheckpointId(row.checkpoint + 1)
@@ -106,16 +107,11 @@ def publish(stores: JobStores, record: CheckpointRecord, boundary: Boundary) -> 
     return roll_forward_tables(stores, tables, record, boundary)
 
 
-def _discard_leftovers(stores: JobStores, claimed: Claimed, plan: RollbackPlan, boundary: Boundary) -> None:
-    """Delete what a tick that died has left: behind the rollback's row nobody could tell that it was never used.
-
-    Rows that cannot be read may name some of it.
-    """
-    if plan.damaged:
-        return
+def discard_behind(stores: JobStores, claimed: Claimed, tables: Iterable[TableName], boundary: Boundary) -> None:
+    """Delete what a tick that died has left: behind a row of this claim nobody could tell that it was never used."""
     warehouse = stores.warehouse
     with around(boundary, DISCARD_LEFTOVERS):
-        folders = dict.fromkeys([*own_folders(warehouse), *(table.record.table for table in plan.tables)])
+        folders = dict.fromkeys([*own_folders(warehouse), *tables])
         by = referenced(stores.observe().rows)
         delete_leftovers(warehouse, folders, current=claimed.claim.generation, by=by)
 

@@ -1,6 +1,7 @@
 """One source goes to another position, tables and state stay: said clearly, refused by name, finished after a death."""
 
 from contextlib import suppress
+from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -91,6 +92,17 @@ def test_a_job_that_runs_or_has_nothing_yet_is_refused(tmp_path):
     hold(tmp_path / "w")
     with pytest.raises(JobHeldError):
         reset(at(tmp_path / "w"), SOURCES, Reset("numbers", "start"))
+
+
+def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
+    """Its row is of a newer generation: behind it nobody could tell that such a file was never used."""
+    laid_out(tmp_path, 1)
+    stood, shown = newest(tmp_path), contents(tmp_path)
+    counter = next(vertex.micro_batch for vertex in stood.vertices if vertex.vertex == "bronze")
+    left = tmp_path / BRONZE / "_data" / str(stood.generation) / f"bronze-{counter + 1}-{uuid4().hex}.parquet"
+    left.write_bytes(b"left behind")
+    reset(at(tmp_path), SOURCES, Reset("numbers", "start"))
+    assert (False, shown) == (left.exists(), contents(tmp_path))
 
 
 @pytest.mark.kill
