@@ -14,6 +14,8 @@ from checkpointing.graph import JobGraph
 from checkpointing.identifiers import EdgeId, VertexId
 from spec.history import DoorStarted, History, SegmentSent, SegmentsRun
 
+NOWHERE = 0
+"""No place: what came from nobody who was seen to send it."""
 Unit = SourceSlice | str
 """What is in order: a slice of a source, or the path of a file."""
 
@@ -23,17 +25,19 @@ class _Door:
     """What one generation's door sent: each unit's channel and its place there."""
 
     graph: JobGraph
-    places: dict[tuple[EdgeId, Unit], tuple[int, int]] = field(default_factory=dict)
-    """(edge, unit) -> (the sender's subtask, its place on that channel)."""
+    places: dict[tuple[EdgeId, Unit], list[tuple[int, int]]] = field(default_factory=dict)
+    """(edge, unit) -> (the sender's subtask, its place on that channel): of a slice two, if a reset gave it again."""
     outputs: Counter[tuple[VertexId, int]] = field(default_factory=Counter)
     """(vertex, micro-batch) -> how many of its subtasks have handed on what they wrote."""
+    sent_so_far: int = 0
     reached: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
     """The place that the reader of a channel has reached."""
 
     def sends(self, edge: EdgeId, sender: int, segment: Segment) -> None:
         """Note a segment at the end of a channel."""
         for unit in _units(segment):
-            self.places.setdefault((edge, unit), (sender, len(self.places)))
+            self.sent_so_far += 1
+            self.places.setdefault((edge, unit), []).append((sender, self.sent_so_far))
 
     def sent(self, event: SegmentSent) -> None:
         """Note a segment on every edge that leaves the vertex."""
@@ -50,8 +54,10 @@ class _Door:
     def runs(self, edge: EdgeId, segment: Segment) -> Iterator[str]:
         """Take what a micro-batch ran over; yield what comes behind something that was sent later."""
         for unit in _units(segment):
-            sender, place = self.places.get((edge, unit), (0, -1))
-            if 0 <= place < self.reached.get((edge, sender), 0):
+            known = self.places.get((edge, unit), [(0, NOWHERE)])
+            ahead = (at for at in known if at[1] >= self.reached.get((edge, at[0]), 0))
+            sender, place = next(ahead, known[-1])
+            if NOWHERE < place < self.reached.get((edge, sender), 0):
                 what = unit if isinstance(unit, str) else f"{unit.split} {unit.start}..{unit.end}"
                 yield f"{edge.upstream} -> {edge.downstream}: {what} was run over after what was sent later"
             self.reached[edge, sender] = max(place, self.reached.get((edge, sender), 0))

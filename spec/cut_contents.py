@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.commit.net import live_files
@@ -9,7 +10,7 @@ from checkpointing.graph import Table, TableMode
 from checkpointing.handles import KeyedFile, KeyedFileKind
 from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.snapshots import ChannelState
 from spec.history import CutWritten, History, RowCommitted
 from spec.model import Contents, Pair, replay
@@ -78,20 +79,37 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
                 pairs += _pairs(history.multiset(paths))
             else:
                 rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
-    line = _line(history, record) if drains else set()
-    before = [positions(drained) for drained in drains if drained.checkpoint in line]
-    return replay(positions(record), rows, pairs, before)
+    line = line_of(history, record)
+    drained = {each.checkpoint for each in drains}
+    before = [read_on(line[: place + 1]) for place, each in enumerate(line) if each.checkpoint in drained]
+    return replay(read_on(line), rows, pairs, before)
 
 
-def _line(history: History, record: CheckpointRecord) -> set[CheckpointId]:
-    """Return the row and all that it builds on: what a rollback has left behind never happened."""
-    parents = {
-        event.record.checkpoint: event.record.parent for event in history.events if isinstance(event, RowCommitted)
-    }
-    found, at = {record.checkpoint}, record.parent
-    while at in parents and at not in found:
-        found.add(at)
-        at = parents[at]
+def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecord, ...]:
+    """Return all that the row builds on, and the row: what a rollback has left behind never happened."""
+    rows = {event.record.checkpoint: event.record for event in history.events if isinstance(event, RowCommitted)}
+    found, at = {record.checkpoint: record}, record.parent
+    while at in rows and at not in found:
+        found[at] = rows[at]
+        at = rows[at].parent
+    return tuple(reversed(found.values()))
+
+
+def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, int]]]:
+    """Return the stretches of each split that were read when the last row of a line was taken.
+
+    A reset ends one where its parent stood, and begins the next one.
+    """
+    begun: dict[SplitId, int] = {}
+    found: dict[SplitId, list[tuple[int, int]]] = {}
+    for parent, row in pairwise(line):
+        if row.kind is RowKind.RESET:
+            reached = positions(parent)
+            for split, begins in positions(row).items():
+                found.setdefault(split, []).append((begun.get(split, 0), reached.get(split, 0)))
+                begun[split] = begins
+    for split, reaches in positions(line[-1]).items():
+        found.setdefault(split, []).append((begun.get(split, 0), reaches))
     return found
 
 

@@ -11,6 +11,7 @@ from random import Random
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.recovery import RecoveryPlan
+from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
@@ -62,6 +63,7 @@ from spec.pipeline import (
     TOTALS_STATE,
     TOTALS_TABLE,
 )
+from spec.resetting import can_be_reset, resetting
 from spec.rolling_back import claimed_at_rest, others_than_the_newest, rolling_back, rolling_forward
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World, Written
@@ -239,6 +241,16 @@ class DrivenJob:
     def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
         """Go back to that row while no tick runs; who does it dies after so many effects."""
         for done, _ in enumerate(rolling_back(self.world, self.job.graph, checkpoint), start=1):
+            if done == effects_max:
+                break
+
+    def can_be_reset(self) -> bool:
+        """Return whether there is a row whose positions could be others."""
+        return can_be_reset(self.world)
+
+    def reset(self, move: Move, effects_max: int) -> None:
+        """Read a source on from elsewhere, while no tick runs; who resets it dies after so many effects."""
+        for done, _ in enumerate(resetting(self.world, self.job.graph, move), start=1):
             if done == effects_max:
                 break
 

@@ -80,6 +80,8 @@ class Scenario:
     """Per tick: how often somebody may ask for a savepoint."""
     rollbacks_max: int = 0
     """Behind each tick: how often somebody may take the job back to another row."""
+    resets_max: int = 0
+    """Behind each tick: how often somebody may let a source be read on from elsewhere."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property

@@ -111,6 +111,13 @@ class SavepointDisposed:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetAsked:
+    """Somebody asked, of a job at rest, that these splits be read on from there (None: from their start)."""
+
+    positions: tuple[tuple[SplitId, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DoorStarted:
     """A generation's door was built over this graph, from that row (None: from the start)."""
 
@@ -186,6 +193,7 @@ Event = (
     | SavepointAsked
     | SavepointAnswered
     | SavepointDisposed
+    | ResetAsked
     | DoorStarted
     | SegmentSent
     | SegmentsRun

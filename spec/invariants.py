@@ -31,6 +31,7 @@ from spec.history import (
     TickStuck,
 )
 from spec.life import badly_ended, falsely_told, left_uncommitted
+from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
 from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
 
@@ -278,7 +279,7 @@ def no_file_is_missed(history: History) -> Iterator[str]:
 def retention(history: History) -> Iterator[str]:
     """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only.
 
-    A rollback takes along what it leaves behind; what is too much then goes with the next checkpoint.
+    A rollback takes along what it leaves behind, a reset nothing; what is too much goes with the next checkpoint.
     """
     yield from wrongly_retained(history)
 
@@ -323,6 +324,12 @@ def line(history: History) -> Iterator[str]:
 def gone_back(history: History) -> Iterator[str]:
     """After a rollback positions, state and tables are those of the row that the job went back to (K2)."""
     yield from not_gone_back(history)
+
+
+@_named("only-positions-move")
+def only_positions_move(history: History) -> Iterator[str]:
+    """A reset moves the positions that it was asked to move, of one source; state, tables, rows stay (K2)."""
+    yield from badly_moved(history)
 
 
 # ------------------------------------------------------------------ life

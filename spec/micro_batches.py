@@ -9,11 +9,12 @@ from collections.abc import Iterable
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import Generation, TableName
+from checkpointing.identifiers import Generation, SplitId, TableName
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.snapshots import RangeFiles
-from spec.history import OrderBroken, Rows
+from spec.cut_contents import line_of, read_on
+from spec.history import DoorStarted, OrderBroken, Rows
 from spec.pipeline import (
     BRONZE_ORDERS,
     BRONZE_PAYMENTS,
@@ -118,17 +119,30 @@ class MicroBatches:
     # -------------------------------------------------------------- order
 
     def _see_order(self, effect: RunMicroBatch, after: StateRows) -> None:
-        """Rows of one split must have come in the order in which the split has them."""
+        """Rows of one split must have come in the order in which the split has them, or a reset gave them again."""
         if not self._in_order:
             return
         for key, value in after.items():
             orders, payments, _ = value or ((), (), 0)
-            newest: dict[int, int] = {}
-            for row in (*_tuple(orders), *_tuple(payments)):
+            rows = (*_tuple(orders), *_tuple(payments))
+            newest: dict[SplitId, int] = {}
+            for row in rows:
                 split = split_of(row)
-                if newest.get(split, -1) >= row:
+                if newest.get(split, -1) >= row and not self._given_so(effect, rows, split):
                     self._broken(effect, f"row {row} of key {key} came after row {newest[split]}")
                 newest[split] = row
+
+    def _given_so(self, effect: RunMicroBatch, rows: tuple[int, ...], split: SplitId) -> bool:
+        """Whether a split's rows are in the order in which the source gave them, from reset to reset."""
+        mine = [row for row in rows if split_of(row) == split]
+        history = self._world.history
+        doors = (event for event in reversed(history.events) if isinstance(event, DoorStarted))
+        restored = next(door.restored for door in doors if door.generation == effect.generation)
+        read = read_on(line_of(history, restored)) if restored is not None else {}
+        *before, (begun, _) = read.get(split, [(0, 0)])
+        beyond = max(mine) + 1
+        given = (row for begin, end in (*before, (begun, beyond)) for row in source_rows(split, begin, end))
+        return all(row in given for row in mine)  # each `in` goes on where the one before has found its row
 
     def _broken(self, effect: RunMicroBatch, what: str) -> None:
         self._world.history.add(OrderBroken(str(effect.vertex), what))

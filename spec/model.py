@@ -1,8 +1,9 @@
 """The reference: what the tables and the state hold at a cut, as a replay of the sources from their start.
 
-Nothing of the protocol is in here: no barriers, no micro-batches, no files. A cut is known by how far each
-split was read; what an unaligned cut holds in flight was read but has not reached the vertex behind it. A drain
-ends every key of the join: an order that waits is put out with no payment, and what comes later finds nobody.
+Nothing of the protocol is in here: no barriers, no micro-batches, no files. A cut is known by the stretches of each
+split that were read, one unless the split was reset: what lies in two of them counts twice, what lies in none never.
+What an unaligned cut holds in flight was read but has not reached the vertex behind it. A drain ends every key of
+the join: an order that waits is put out with no payment, and what comes later finds nobody.
 """
 
 from collections import Counter
@@ -14,6 +15,10 @@ from spec.pipeline import BRONZE_ORDERS, BRONZE_PAYMENTS, NO_PAYMENT, ORDERS, PA
 
 Pair = tuple[int, int]
 """A joined row: an order and a payment of one key."""
+
+
+Read = Mapping[SplitId, Sequence[tuple[int, int]]]
+"""The stretches of each split that were read, in that order: the first row, and the one before which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +35,17 @@ class Contents:
 
 
 def replay(
-    read: Mapping[SplitId, int],
+    read: Read,
     in_flight_rows: Mapping[VertexId, Counter[int]],
     in_flight_pairs: Counter[Pair],
-    drains: Sequence[Mapping[SplitId, int]] = (),
+    drains: Sequence[Read] = (),
 ) -> Contents:
-    """Return what is held when each split was read that far, less what is in flight behind each vertex.
+    """Return what is held when these stretches were read, less what is in flight behind each vertex.
 
-    `drains` are the positions at which the job was drained before, oldest first, perhaps these very ones.
+    `drains` are what had been read whenever the job was drained before, oldest first, perhaps all of it.
     """
     joined: Counter[Pair] = Counter()
-    begun: Mapping[SplitId, int] = {}
+    begun: Read = {}
     for ended in drains:
         joined += _ended(by_key(_between(ORDERS, begun, ended)), by_key(_between(PAYMENTS, begun, ended)))
         begun = ended
@@ -79,11 +84,12 @@ def sums(pairs: Counter[Pair]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _sent(source: VertexId, read: Mapping[SplitId, int]) -> Counter[int]:
-    return Counter(row for split in SPLITS[source] for row in source_rows(split, 0, read.get(split, 0)))
+def _sent(source: VertexId, read: Read) -> Counter[int]:
+    stretches = ((split, *stretch) for split in SPLITS[source] for stretch in read.get(split, ()))
+    return Counter(row for split, begin, end in stretches for row in source_rows(split, begin, end))
 
 
-def _between(source: VertexId, begun: Mapping[SplitId, int], ended: Mapping[SplitId, int]) -> Iterable[int]:
+def _between(source: VertexId, begun: Read, ended: Read) -> Iterable[int]:
     return (_sent(source, ended) - _sent(source, begun)).elements()
 
 

@@ -40,6 +40,7 @@ SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
     PAYMENTS: (SplitId("c"),),
 }
 _ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2}
+_IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4
 
 
@@ -81,9 +82,9 @@ def source_rows(split: SplitId, start: int, end: int) -> Iterator[int]:
     return (place * _STRIDE + ordinal for place in range(start, end))
 
 
-def split_of(row: int) -> int:
-    """Return the ordinal of the split that a source row came from; later rows of a split are larger."""
-    return row % _STRIDE
+def split_of(row: int) -> SplitId:
+    """Return the split that a source row came from; later rows of a split are larger."""
+    return _IN_ORDER[row % _STRIDE]
 
 
 def key_of(row: int) -> int:

@@ -19,6 +19,11 @@ def goes_back(record: CheckpointRecord) -> bool:
     return record.kind is RowKind.ROLLBACK
 
 
+def at_rest(record: CheckpointRecord) -> bool:
+    """Return whether no tick wrote the row: it takes the job back, or moves a source."""
+    return record.kind in {RowKind.ROLLBACK, RowKind.RESET}
+
+
 @dataclass(slots=True)
 class Line:
     """The rows that are there, with the marks that rollbacks have given them."""
@@ -50,9 +55,10 @@ class Line:
 def off_the_line(history: History) -> Iterator[str]:
     """Yield every tick that began from another row than the end of the line, and every rollback that turns it wrongly.
 
-    Wrong are an id that is not above all others, a parent that was not there, rows that stayed although nobody pinned
-    them, savepoints that went. Rows from before the history are not known: the first one that is seen ends the line.
-    Of a tick that was overtaken before it began nothing is said. What other rows build on is `parent-line`'s.
+    Wrong are an id that is not above all others (a reset's too), a parent that was not there, rows that stayed although
+    nobody pinned them, savepoints that went. Rows from before the history are not known: the first one that is seen
+    ends the line. Of a tick that was overtaken before it began nothing is said. What other rows build on is
+    `parent-line`'s.
     """
     line = Line()
     highest, newest, holder = NO_CHECKPOINT, NO_CHECKPOINT, Generation(0)
@@ -65,9 +71,9 @@ def off_the_line(history: History) -> Iterator[str]:
                 if began != newest:
                     yield f"generation {generation} began from {began}, and the line ends in {newest}"
             case RowCommitted(record, kept):
+                if at_rest(record) and record.checkpoint <= highest:
+                    yield f"{record.kind.value} {record.checkpoint} came after row {highest}"
                 if goes_back(record):
-                    if record.checkpoint <= highest:
-                        yield f"rollback {record.checkpoint} came after row {highest}"
                     yield from _turned_wrongly(record, line.turn(record), kept)
                 line.take(record, kept)
                 highest = max(highest, record.checkpoint)
@@ -93,7 +99,8 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turn | None, kept: tuple[Che
 def wrongly_retained(history: History) -> Iterator[str]:
     """Yield every commit after which others are kept than the newest `retained` checkpoints, savepoints left out.
 
-    A rollback only takes along what it leaves behind: the checkpoint after it makes up for what is too much.
+    A rollback only takes along what it leaves behind, a reset nothing: the checkpoint after it makes up for what is
+    too much.
     """
     line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
     for event in history.events:
@@ -107,6 +114,8 @@ def wrongly_retained(history: History) -> Iterator[str]:
             retained = [*(each for each in retained if each not in turn.dropped), record.checkpoint]
         elif record.is_savepoint:
             savepoints.add(record.checkpoint)
+        elif at_rest(record):
+            retained = [*retained, record.checkpoint]
         else:
             retained = [*retained, record.checkpoint][-history.retained :]
         kept = [checkpoint for checkpoint in event.kept if checkpoint not in savepoints]

@@ -25,15 +25,20 @@ Result = tuple[int, tuple[Violation, ...]]
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
-def run_seed(seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0) -> Result:
+def run_seed(seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0, resets_max: int = 0) -> Result:
     """Run one seed and return what it broke."""
-    return seed, simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max).violations
+    asked = simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max)
+    return seed, asked.violations
 
 
-def transcript(seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0) -> Iterator[str]:
+def transcript(
+    seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0, resets_max: int = 0
+) -> Iterator[str]:
     """Yield the story of a seed: its scenario, every fact and effect in virtual time, what it broke."""
     lines: list[str] = []
-    outcome = simulate(seed, lines.append, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max)
+    outcome = simulate(
+        seed, lines.append, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max
+    )
     yield f"seed {seed}: {outcome.scenario}"
     yield from (line if len(line) <= WIDTH_MAX else f"{line[:WIDTH_MAX]}..." for line in lines)
     yield from _verdict(outcome)
@@ -45,14 +50,19 @@ def main(arguments: list[str] | None = None) -> int:
     first, last = options.seeds
     failed: list[int] = []
     with _pool(options.processes or _processes(last - first)) as run_all:
-        run = partial(run_seed, savepoints_max=options.savepoints, rollbacks_max=options.rollbacks)
+        run = partial(
+            run_seed,
+            savepoints_max=options.savepoints,
+            rollbacks_max=options.rollbacks,
+            resets_max=options.resets,
+        )
         for done, (seed, broken) in enumerate(run_all(run, range(first, last)), start=1):
             if broken:
                 failed.append(seed)
                 _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
             _progress(done, last - first, len(failed))
     for seed in range(first, last) if options.transcript else failed[:TRANSCRIPTS_MAX]:
-        lines = list(transcript(seed, options.savepoints, options.rollbacks))
+        lines = list(transcript(seed, options.savepoints, options.rollbacks, options.resets))
         shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
         _say("\n" + "\n".join(shown))
     _say(f"\n{last - first - len(failed)} passed, {len(failed)} failed")
@@ -65,6 +75,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--processes", type=int, help="how many seeds run at a time; by default as the cores allow")
     parser.add_argument("--savepoints", type=int, help="how often a tick may be asked for a savepoint or a stop")
     parser.add_argument("--rollbacks", type=int, default=0, help="how often the job may be taken back behind a tick")
+    parser.add_argument("--resets", type=int, default=0, help="how often a source may be read on from elsewhere then")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     return parser.parse_args(arguments)
 

@@ -18,12 +18,15 @@ from spec.faults import NONE, Scenario, draw
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.pipeline import MAX_PARALLELISM, graph
+from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
 from spec.tick import Narrate, Tick, TickPlan
 from spec.world import World
 
 DIES_ROLLING_BACK = 0.05
 """Per effect."""
+DIES_RESETTING = 0.2
+"""Per effect, of which there are fewer."""
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
 
@@ -45,9 +48,12 @@ def simulate(
     *,
     savepoints_max: int | None = None,
     rollbacks_max: int = 0,
+    resets_max: int = 0,
 ) -> Outcome:
-    """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last two parts of it."""
-    run = Simulation(seed, narrate, scenario, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max)
+    """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last three parts of it."""
+    run = Simulation(
+        seed, narrate, scenario, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max
+    )
     run.run()
     return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
 
@@ -63,14 +69,19 @@ class Simulation:
         *,
         savepoints_max: int | None = None,
         rollbacks_max: int = 0,
+        resets_max: int = 0,
     ) -> None:
         """Draw the scenario; nothing has happened yet."""
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         drawn = draw(self._random)
         chosen = scenario or drawn
         savepoints = chosen.savepoints_max if savepoints_max is None else savepoints_max
-        rollbacks = max(chosen.rollbacks_max, rollbacks_max)
-        self.scenario = replace(chosen, savepoints_max=savepoints, rollbacks_max=rollbacks)
+        self.scenario = replace(
+            chosen,
+            savepoints_max=savepoints,
+            rollbacks_max=max(chosen.rollbacks_max, rollbacks_max),
+            resets_max=max(chosen.resets_max, resets_max),
+        )
         self.world = World(self._new_history)
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
@@ -88,6 +99,7 @@ class Simulation:
             self._start(self._drawn_plan())
             self._play()
             self._roll_back()
+            self._reset()
         self._healing = True
         self._more_rows(1.0)
         last = self._start(self._healing_plan())
@@ -206,6 +218,17 @@ class Simulation:
                 self._narrate(f"{self.world.now_ms:>7} rollback to {to}")
             for _ in rolling_back(self.world, graph(1), to):
                 if self._strikes(DIES_ROLLING_BACK):
+                    break
+
+    def _reset(self) -> None:
+        """Let a source be read on from elsewhere, or do not; who does it may die midway."""
+        most = self.scenario.resets_max
+        for _ in range(self._random.randint(0, most) if most else 0):
+            move = drawn_move(self._random, self._hands.readable)
+            if self._narrate is not None:
+                self._narrate(f"{self.world.now_ms:>7} reset of {move.source} to {move.positions}")
+            for _ in resetting(self.world, graph(1), move):
+                if self._strikes(DIES_RESETTING):
                     break
 
     # -------------------------------------------------------------- turns

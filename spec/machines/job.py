@@ -21,6 +21,8 @@ from spec.faults import NONE, Faults
 from spec.invariants import violations
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
 from spec.pipeline import MAX_PARALLELISM, graph
+from spec.pipeline import SPLITS as SOURCES
+from spec.resetting import to_row
 
 SPLITS = (SplitId("a"), SplitId("b"), SplitId("c"))
 ROWS_MAX = 12
@@ -30,6 +32,7 @@ LONGEST_MS = 600_000
 _pick = st.integers(0, 30)
 _parallelism = st.integers(1, 3)
 _split = st.sampled_from(SPLITS)
+_splits = st.sampled_from([*((split,) for split in SPLITS), *SOURCES.values()])
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
 _OF_POLICY = {
     GatePolicy.ALTERNATING: {"alignment_timeout_ms": 50},
@@ -195,6 +198,19 @@ class JobMachine(RuleBasedStateMachine):
         self.driven.roll_back(others[pick % len(others)], effects)
         self._judge()
         self._start(parallelism)
+
+    @precondition(lambda self: self.driven.can_be_reset())
+    @rule(really=st.sampled_from([False, True, False]), pick=_pick, effects=st.integers(1, 8), splits=_splits)
+    def reset(self, really: bool, pick: int, effects: int, splits: tuple[SplitId, ...]) -> None:  # noqa: FBT001
+        """The tick ends or dies, and a source is read on from elsewhere, seldom; who resets may die. A tick follows."""
+        if not really:
+            return
+        self.driven.crash()
+        source = next(vertex for vertex, own in SOURCES.items() if splits[0] in own)
+        row = pick % (min(self.driven.hands.readable[split] for split in splits) + 1)
+        self.driven.reset(to_row(source, splits, row), effects)
+        self._judge()
+        self._start(parallelism=1)
 
     def _start(self, parallelism: int, split: SplitId = SPLITS[0]) -> None:
         rows = self.driven.hands.readable

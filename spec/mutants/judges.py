@@ -25,6 +25,8 @@ SAVEPOINTS_MAX = 5
 """How often users ask per tick where savepoints are looked at."""
 ROLLBACKS_MAX = 2
 """How often the job is taken back behind each tick where rollbacks are looked at."""
+RESETS_MAX = 2
+"""How often a source is read on from elsewhere behind each tick where resets are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,10 @@ class Judge:
     seeds_max: int
 
 
-def _simulated(seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0) -> frozenset[str]:
-    outcome = simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max)
+def _simulated(
+    seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0, resets_max: int = 0
+) -> frozenset[str]:
+    outcome = simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max)
     return frozenset(violation.invariant for violation in outcome.violations)
 
 
@@ -59,6 +63,11 @@ SIMULATOR = Judge("simulator", _simulated, 400)
 SAVEPOINTS = Judge("simulator with savepoints", partial(_simulated, savepoints_max=SAVEPOINTS_MAX), 400)
 ROLLBACKS = Judge(
     "simulator with rollbacks", partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=ROLLBACKS_MAX), 400
+)
+RESETS = Judge(
+    "simulator with resets",
+    partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=1, resets_max=RESETS_MAX),
+    400,
 )
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)

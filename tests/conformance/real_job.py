@@ -6,6 +6,7 @@ from copy import copy
 from pathlib import Path
 
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.reset import Move
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.job.door import JobDoor
 from checkpointing.messages import (
@@ -21,12 +22,16 @@ from checkpointing.messages import (
     SavepointTaken,
 )
 from jobs.runtime.engine import Engine
+from jobs.runtime.resetting import Reset, reset
 from jobs.runtime.rollback import roll_back
 from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.sources.position_form import START
 from jobs.stores.rollback_tables import TableNotRolledBackError
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
-from spec.history import DoorBroke, DoorStarted, TickOver
+from spec.history import DoorBroke, DoorStarted, ResetAsked, TickOver
+from spec.pipeline import SPLITS
+from tests.conformance.pipeline import RowSource
 from tests.conformance.real_tick import RealTick
 from tests.conformance.real_world import RealWorld
 from tests.conformance.strikes import Boundaries, DiedError, Strike, death
@@ -126,7 +131,7 @@ class RealJob(DrivenJob):
         newest = newest_checkpoint(self.world.rows())
         self.world.history.add(TickOver(self.generation, effect, tuple(seen.items()), newest))
 
-    # -------------------------------------------------------------- rollbacks
+    # -------------------------------------------------------------- rollbacks and resets
 
     def others(self) -> tuple[CheckpointId, ...]:
         """Return the rows that the job may go back to."""
@@ -141,6 +146,19 @@ class RealJob(DrivenJob):
                 roll_back(self.world.warehouse, checkpoint, boundary=boundaries)
             except (RollbackRefusedError, TableNotRolledBackError):
                 """Neighbours may have merged what would have to go and what stays."""
+        self.world.watch("after:death")
+
+    def reset(self, move: Move, effects_max: int) -> None:
+        """Read a source on from elsewhere as the product does; who resets it dies behind so many effects."""
+        boundaries = Boundaries(self.world.watch)
+        self.world.now_ms += PATIENCE_MS
+        self.world.history.add(ResetAsked(tuple(move.positions.items())))
+        (position,) = set(move.positions.values())
+        split = next(iter(move.positions)) if len(move.positions) < len(SPLITS[move.source]) else None
+        asked = Reset(move.source, position or START, split)
+        sources = {name: RowSource(name, self.world.readable) for name in SPLITS}
+        with boundaries.struck(death("", effects_max * CROSSINGS, stays=True)), suppress(DiedError):
+            reset(self.world.warehouse, sources, asked, boundary=boundaries)
         self.world.watch("after:death")
 
     # -------------------------------------------------------------- savepoints

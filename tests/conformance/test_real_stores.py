@@ -5,7 +5,9 @@ from shutil import rmtree
 import pytest
 
 from checkpointing.messages import EndTick
-from spec.history import RowCommitted, TableChanged
+from checkpointing.metadata.record import RowKind
+from spec.cut_contents import line_of, positions, read_on
+from spec.history import CutWritten, JobClaimed, RowCommitted, TableChanged
 from spec.invariants import violations
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.machines.judging import BrokenRuleError
@@ -15,6 +17,8 @@ from tests.conformance.numbered import numbered_names
 from tests.conformance.planted import BUGS, FORGET_WHAT_IS_PINNED, LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT
 
 NEVER = 999
+ITS_ROW_IS_IN = 4
+"""Of what a reset does: it dies between its row and its cut."""
 ONE_TABLE_SHOWS_IT = 5
 """Of the effects of a rollback: the claim, the lease, the clean-up, its row, the first table."""
 
@@ -88,6 +92,32 @@ def test_a_rollback_over_real_stores_goes_back_in_every_table(planted, monkeypat
         event for event in history.events if isinstance(event, TableChanged) and event.checkpoint == row.checkpoint
     ]
     assert len(row.tables) == len(shown)
+
+
+@pytest.mark.parametrize("effects", [ITS_ROW_IS_IN, NEVER])
+def test_a_reset_over_real_stores_moves_one_source(effects):
+    """Choices written down: split a is read once more, by whoever comes next if the reset died behind its row."""
+    with numbered_names():
+        machine = RealStoresMachine()
+        machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=LONGEST_MS)
+        machine.work(EndTick)
+        history = machine.driven.world.history
+        machine.reset(really=True, pick=0, effects=effects, splits=SPLITS[:1])
+        machine.teardown()
+    assert () == violations(history)
+    rows = [event.record for event in history.events if isinstance(event, RowCommitted)]
+    (place,) = (at for at, row in enumerate(rows) if row.kind is RowKind.RESET)
+    dies = isinstance(history.events[place_of_the_next(history, rows[place])], JobClaimed)
+    assert (effects == ITS_ROW_IS_IN) is dies
+    assert {"a": 0, "b": 4, "c": 4} == positions(rows[place])
+    assert {"a": [(0, 4), (0, 10)], "b": [(0, 4), (4, 4)], "c": [(0, 4), (4, 4)]} == read_on(line_of(history, rows[-1]))
+
+
+def place_of_the_next(history, row):
+    """Return the place of the first event behind a row that is a cut or a claim."""
+    events = history.events
+    begun = next(at for at, each in enumerate(events) if isinstance(each, RowCommitted) and each.record == row)
+    return next(at for at in range(begun, len(events)) if isinstance(events[at], JobClaimed | CutWritten))
 
 
 def hunt(bug, monkeypatch):

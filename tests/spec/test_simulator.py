@@ -26,6 +26,7 @@ from spec.history import (
     FileMissed,
     FilesDiscarded,
     OrderBroken,
+    ResetAsked,
     RowCommitted,
     SavepointAnswered,
     SavepointAsked,
@@ -321,6 +322,19 @@ def go_back_to_what_is_newest(events):
     return [*events, RowCommitted(row, (*last.kept[:-1], row.checkpoint))]
 
 
+def move_the_payments_too(events):
+    """Of a reset that was asked to move the orders."""
+    last = events[first(events, RowCommitted, lambda event: event.record.commits, skip=-1)]
+    vertices = tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, position="99") for each in vertex.subtasks)})
+        for vertex in last.record.vertices
+    )
+    wrong = {"kind": RowKind.RESET, "parent": last.record.checkpoint, "checkpoint": last.record.checkpoint + 1000}
+    row = last.record.model_copy(update={**wrong, "pinned": False, "tables": (), "vertices": vertices})
+    asked = ResetAsked((("a", "99"), ("b", "99")))
+    return [*events, asked, RowCommitted(row, (*last.kept, row.checkpoint))]
+
+
 def skip_a_micro_batch(events):
     place = first(events, SegmentsRun, lambda event: any(entry.segments for entry in event.inputs))
     return without(events, place)
@@ -350,7 +364,7 @@ FALSIFIED = {
 }
 
 
-FALSIFIED_ROLLBACKS = {"gone-back": go_back_to_what_is_newest}
+FALSIFIED_ROLLBACKS = {"gone-back": go_back_to_what_is_newest, "only-positions-move": move_the_payments_too}
 
 FALSIFIED_SAVEPOINTS = (
     ("savepoint-is-silent", publish_a_savepoint),
@@ -376,7 +390,7 @@ def test_each_invariant_can_fail_alone(name):
 
 @pytest.mark.parametrize("name", FALSIFIED_ROLLBACKS)
 def test_each_invariant_of_rollbacks_can_fail_alone(name):
-    """So does a history at whose end two rows are there to go back to."""
+    """So does a history at whose end two rows are there to go back to, or to move."""
     assert {name} == falsified(FALSIFIED_ROLLBACKS[name], 4)
 
 

@@ -1,0 +1,151 @@
+"""Mutants of resets: what moves, what must not, and from where the job goes on (K2)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from checkpointing.commit import fencing, recovery, reset
+from checkpointing.commit.fencing import Refused
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.commit.reset import Move
+from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import SplitId, TableName
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.mutants.judges import RESETS
+from spec.mutants.planting import Patch, mutant
+
+# ------------------------------------------------------------------ what moves
+
+
+Otherwise = Callable[[CheckpointRecord, Move], Move]
+
+
+def _move_otherwise(patch: Patch, otherwise: Otherwise) -> None:
+    real = reset.moved
+
+    def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
+        return real(newest, otherwise(newest, move))
+
+    patch.function(reset, "moved", moved)
+
+
+@mutant("only-positions-move", RESETS)
+def a_reset_of_one_split_moves_the_whole_source(patch: Patch) -> None:
+    def all_of_them(newest: CheckpointRecord, move: Move) -> Move:
+        splits = next(vertex.splits for vertex in newest.vertices if vertex.vertex == move.source)
+        return replace(move, positions=dict.fromkeys(map(SplitId, splits), next(iter(move.positions.values()))))
+
+    _move_otherwise(patch, all_of_them)
+
+
+@mutant("only-positions-move", RESETS)
+def a_reset_of_a_source_forgets_all_splits_but_the_first(patch: Patch) -> None:
+    def first(_: CheckpointRecord, move: Move) -> Move:
+        return replace(move, positions=dict([next(iter(move.positions.items()))]))
+
+    _move_otherwise(patch, first)
+
+
+# ------------------------------------------------------------------ what must stay as it is
+
+
+Changes = Callable[[CheckpointRecord], Mapping[str, object]]
+"""What is wrong with the row of a reset, told by the row that it moves."""
+
+
+def _append_otherwise(patch: Patch, changes: Changes) -> None:
+    real = reset.reset_row
+
+    def reset_row(
+        newest: CheckpointRecord, move: Move, claim: Claim, *, nonce: str, committed_ms: int
+    ) -> CheckpointRecord:
+        row = real(newest, move, claim, nonce=nonce, committed_ms=committed_ms)
+        return row.model_copy(update=dict(changes(newest)))
+
+    patch.function(reset, "reset_row", reset_row)
+
+
+@mutant("only-positions-move", RESETS)
+def a_reset_publishes_once_more_what_the_newest_row_published(patch: Patch) -> None:
+    _append_otherwise(patch, lambda newest: {"tables": newest.tables})
+
+
+@mutant("only-positions-move", RESETS)
+def a_reset_of_a_savepoint_is_pinned_too(patch: Patch) -> None:
+    _append_otherwise(patch, lambda newest: {"pinned": newest.pinned})
+
+
+@mutant("ids-rise", RESETS)
+def a_reset_takes_the_id_of_the_row_that_it_moves(patch: Patch) -> None:
+    _append_otherwise(patch, lambda newest: {"checkpoint": newest.checkpoint})
+
+
+def _snapshot_otherwise(patch: Patch, otherwise: Callable[[SubtaskSnapshot], SubtaskSnapshot]) -> None:
+    real = reset.moved
+
+    def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
+        return tuple(
+            vertex.model_copy(update={"subtasks": tuple(map(otherwise, vertex.subtasks))})
+            for vertex in real(newest, move)
+        )
+
+    patch.function(reset, "moved", moved)
+
+
+@mutant("cut-is-exact", RESETS)
+def a_reset_drops_what_is_in_flight(patch: Patch) -> None:
+    _snapshot_otherwise(patch, lambda snapshot: replace(snapshot, in_flight=()))
+
+
+@mutant("state-is-exact", RESETS)
+def a_reset_begins_with_no_state(patch: Patch) -> None:
+    _snapshot_otherwise(patch, lambda snapshot: replace(snapshot, state=()))
+
+
+# ------------------------------------------------------------------ from where the job goes on
+
+
+@mutant("cut-is-exact", RESETS)
+def the_tick_after_a_reset_reads_on_where_it_stood(patch: Patch) -> None:
+    real = recovery.decide_recovery
+
+    def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refused:
+        plan = real(seen, take_over=take_over)
+        if isinstance(plan, Refused) or plan.restore is None or plan.restore.kind is not RowKind.RESET:
+            return plan
+        there = {row.checkpoint: row for row in seen.rows if isinstance(row, CheckpointRecord)}
+        before = there[plan.restore.parent]
+        return replace(plan, restore=plan.restore.model_copy(update={"vertices": before.vertices}))
+
+    patch.function(recovery, "decide_recovery", decide_recovery)
+
+
+@mutant("line", RESETS)
+def a_tick_begins_from_the_row_before_a_reset(patch: Patch) -> None:
+    real = fencing.newest_checkpoint
+
+    def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
+        return real(tuple(row for row in rows if getattr(row, "kind", None) is not RowKind.RESET))
+
+    patch.function(fencing, "newest_checkpoint", newest_checkpoint)
+
+
+@mutant("parent-line", RESETS)
+def the_row_after_a_reset_builds_on_the_row_before_it(patch: Patch) -> None:
+    real = TwoPhaseCommit.__init__
+
+    def begin(
+        self: TwoPhaseCommit,
+        graph: JobGraph,
+        identity: CommitIdentity,
+        *,
+        parent: CheckpointRecord | None,
+        versions: Mapping[TableName, int],
+        at_version: int,
+    ) -> None:
+        if parent is not None and parent.kind is RowKind.RESET:
+            parent = parent.model_copy(update={"checkpoint": parent.parent})
+        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version)
+
+    patch.put(TwoPhaseCommit, "__init__", begin)

@@ -1,0 +1,86 @@
+"""What must be true of resets in every run: positions move, just those that somebody asked for, and nothing else (K2).
+
+A reset is a row like any other for whoever watches. What tables hold after it is the reference's to say
+(`cut_contents`): rows that are given again count once more, rows that are left out never.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
+from spec.history import CutWritten, History, ResetAsked, RowCommitted
+
+if TYPE_CHECKING:
+    from checkpointing.identifiers import CheckpointId
+
+Splits = dict[tuple[str, str], str | None]
+"""(source, split) -> its position."""
+
+
+def badly_moved(history: History) -> Iterator[str]:
+    """Yield what a reset changed besides the positions that were asked for, in its row or in its cut.
+
+    Of a reset that nobody was heard to ask for at least this is known: it moves splits of one source only.
+    """
+    rows: dict[CheckpointId, CheckpointRecord] = {}
+    cuts: dict[CheckpointId, CutWritten] = {}
+    asked: Mapping[str, str | None] | None = None
+    for event in history.events:
+        match event:
+            case ResetAsked(positions):
+                asked = dict(positions)
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = record
+                if record.kind is RowKind.RESET:
+                    yield from _of_row(record, rows.get(record.parent), asked)
+                    asked = None
+            case CutWritten(checkpoint, versions) if checkpoint not in cuts:
+                cuts[checkpoint] = event
+                record_of = rows.get(checkpoint)
+                if record_of is not None and record_of.kind is RowKind.RESET and record_of.parent in cuts:
+                    before = cuts[record_of.parent].versions
+                    if dict(versions) != dict(before):
+                        yield f"the cut of reset {checkpoint} is {versions}, that of {record_of.parent} was {before}"
+            case _:
+                pass
+
+
+def _of_row(
+    record: CheckpointRecord, parent: CheckpointRecord | None, asked: Mapping[str, str | None] | None
+) -> Iterator[str]:
+    if parent is None:
+        yield f"reset {record.checkpoint} moves positions of {record.parent}, which never was"
+        return
+    if record.tables or _cut_of(record) != _cut_of(parent):
+        yield f"reset {record.checkpoint} holds another cut than {parent.checkpoint}, or publishes something"
+    if record.is_savepoint:
+        yield f"reset {record.checkpoint} stays for ever: nobody has taken it for a savepoint"
+    was, now = _splits(parent), _splits(record)
+    changed = {at for at in was.keys() | now if was.get(at) != now.get(at)}
+    if len({source for source, _ in changed}) > 1:
+        yield f"reset {record.checkpoint} moves splits of more than one source: {sorted(changed)}"
+    if asked is None:
+        return
+    for (source, split), position in now.items():
+        due = asked.get(split, was.get((source, split)))
+        if position != due:
+            yield f"reset {record.checkpoint} has split {split} at {position}, due is {due}"
+
+
+def _splits(record: CheckpointRecord) -> Splits:
+    return {
+        (vertex.vertex, split): subtask.position
+        for vertex in record.vertices
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False)
+    }
+
+
+def _cut_of(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
+    """Return the cut without its positions; staged files are the tables', not the snapshots'."""
+    return tuple(
+        vertex.model_copy(
+            update={"subtasks": tuple(replace(each, staged=(), position=None) for each in vertex.subtasks)}
+        )
+        for vertex in record.vertices
+    )

@@ -1,0 +1,53 @@
+"""Reading a source on from elsewhere, over the simulator's stores: what `tidemark reset` does, effect by effect (K2).
+
+The row is the core's own. Each yield is a place where whoever does it may die.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.reset import Move, reset_row
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.metadata.record import Release
+from spec.history import ResetAsked
+from spec.pipeline import SPLITS
+from spec.rolling_back import claimed_at_rest, rolling_forward
+from spec.world import World
+
+
+def can_be_reset(world: World) -> bool:
+    """Return whether the job has a row whose positions could be others."""
+    return newest_checkpoint(world.rows()) is not None
+
+
+def to_row(source: VertexId, splits: tuple[SplitId, ...], row: int) -> Move:
+    """Return the move of these splits to before that row, as a user names it: before the first one is the start."""
+    return Move(source, dict.fromkeys(splits, str(row) if row else None))
+
+
+def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:
+    """Return a move of a source or of one of its splits, back or forth, no further than can be read."""
+    source = random.choice(list(SPLITS))
+    splits = random.choice([SPLITS[source], (random.choice(SPLITS[source]),)])
+    return to_row(source, splits, random.randint(0, min(readable[split] for split in splits)))
+
+
+def resetting(world: World, graph: JobGraph, move: Move) -> Iterator[None]:
+    """Read a source on from other positions: claim, roll forward, discard, append, record the cut, release."""
+    claim, plan = claimed_at_rest(world)
+    next_id = claim.first_id
+    yield
+    yield from rolling_forward(world, graph, plan.roll_forward)
+    world.discard_leftovers(claim.generation)
+    yield
+    if plan.restore is not None:
+        world.history.add(ResetAsked(tuple(move.positions.items())))
+        row = reset_row(plan.restore, move, claim, nonce=f"{claim.nonce}/reset", committed_ms=0)
+        world.append(row, world.version)
+        next_id = CheckpointId(row.checkpoint + 1)
+        yield
+        yield from rolling_forward(world, graph, row)
+    release = Release(generation=claim.generation, next_id=next_id, at_ms=0, nonce=f"{claim.nonce}/release")
+    world.append(release, world.version)
