@@ -184,11 +184,6 @@ class TwoPhaseCommit:
         return self._state
 
     @property
-    def busy(self) -> bool:
-        """Whether a commit is under way or waits for its turn."""
-        return self._state not in (CommitState.IDLE, CommitState.ENDED) or bool(self._waiting)
-
-    @property
     def in_doubt(self) -> bool:
         """Whether a row is on its way or not yet published: the tick should not end in order now."""
         return self._state not in (CommitState.IDLE, CommitState.CHECKING, CommitState.ENDED)

@@ -248,11 +248,6 @@ class CompletedCheckpointStore:
         """The id of the newest; NO_CHECKPOINT for an empty store."""
         return self._checkpoints[-1].id if self._checkpoints else NO_CHECKPOINT
 
-    @property
-    def retained(self) -> int:
-        """How many are kept."""
-        return self._retained
-
     def would_subsume(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
         """Return what `add` would let leave the store; changes nothing."""
         return subsume((*self._checkpoints, checkpoint), self._retained)
