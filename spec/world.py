@@ -221,14 +221,26 @@ class World:
         return TablePublished(checkpoint, publication.table, log.version)
 
     def optimize(self, name: TableName) -> None:
-        """A foreign OPTIMIZE: all active files of a table become one."""
+        """A foreign OPTIMIZE: all active files of a table become one.
+
+        None that a committed rollback has still to take out: the product then names who merged it and publishes
+        nothing until that is taken back, so here it never happened.
+        """
         log = self.table(name)
+        if log.active & self._leaving(name):
+            return
         if len(log.active) < 2 or self.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
             return
         rows = tuple(row for path in sorted(log.active) for row in self.files[path].rows)
         path = f"{name}/part-{log.version}-{len(self.files)}"
         self.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
         log.commit(frozenset({path}), log.shown[-1])
+
+    def _leaving(self, name: TableName) -> frozenset[str]:
+        """Return what rows that are not published yet take out of a table."""
+        waiting = [row for row in self.checkpoints() if row.commits and row.checkpoint not in self.cuts]
+        leaving = (file for row in waiting for table in row.tables if table.table == name for file in table.removes)
+        return frozenset(file.path for file in leaving)
 
     # -------------------------------------------------------------- cuts
 

@@ -34,6 +34,11 @@ def test_the_seeds_meet_every_kind_of_rollback():
     assert {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.SAVEPOINT, "left", "again", "gone"} == met
 
 
+def test_a_merge_of_what_a_dead_rollback_has_still_to_take_out_is_no_finding():
+    """A neighbour compacted a table between the rollback's row and its publication, which the product refuses."""
+    assert () == run(531, savepoints_max=3, rollbacks_max=1, resets_max=2).violations
+
+
 def test_a_tick_that_was_overtaken_before_it_began_is_no_finding():
     """Another one claimed the job between its claim and its door: it began from what was newest to it."""
     assert () == run(609, savepoints_max=3, rollbacks_max=2).violations
