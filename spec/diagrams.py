@@ -4,17 +4,24 @@ What is drawn is the tables that stand in the code; a test watches doors at work
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState
+from checkpointing.coordinator.pending import ABORTABLE, PHASES, PendingPhase
 
 Table = Mapping[tuple[CommitState, type], tuple[CommitState, ...]]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "STATES.md"
 
 _HEAD = """# States
 Drawn from the tables in the code by `python -m spec.diagrams`; a test fails when this page is stale.
-
+"""
+_PENDING = """
+## A pending checkpoint
+`checkpointing/coordinator/pending.py`. Until it is *finalising* it may expire, be declined, be subsumed, or fail
+with somebody who was asked; from then on its fate lies with its commit alone.
+"""
+_COMMIT = """
 ## The commit of one checkpoint
 `checkpointing/commit/two_phase.py`. `RowAppended` out of *finalising* is the commit point:
 before it epoch n never was, after it, it is. A plain savepoint goes from *idle* to
@@ -24,15 +31,31 @@ before it epoch n never was, after it, it is. A plain savepoint goes from *idle*
 
 def page() -> str:
     """Return the page."""
-    lines = [f"    [*] --> {CommitState.IDLE.value}", *_arrows({**OFFERS, **TRANSITIONS})]
-    diagram = "\n".join(["```mermaid", "stateDiagram-v2", *lines, f"    {CommitState.ENDED.value} --> [*]", "```"])
-    return f"{_HEAD}\n{diagram}\n"
+    return "".join([_HEAD, _PENDING, _drawn(_phases()), _COMMIT, _drawn(_commit())])
+
+
+def _drawn(arrows: Iterable[str]) -> str:
+    lines = "".join(f"    {arrow}\n" for arrow in arrows)
+    return f"\n```mermaid\nstateDiagram-v2\n{lines}```\n"
+
+
+def _phases() -> Iterator[str]:
+    yield f"[*] --> {PendingPhase.LOCATING.value}"
+    for phase, follow in PHASES.items():
+        yield from (f"{phase.value} --> {reached.value}" for reached in follow)
+        yield f"{phase.value} --> [*]: {'aborted' if phase in ABORTABLE else 'committed, or declined by its commit'}"
+
+
+def _commit() -> Iterator[str]:
+    yield f"[*] --> {CommitState.IDLE.value}"
+    yield from _arrows({**OFFERS, **TRANSITIONS})
+    yield f"{CommitState.ENDED.value} --> [*]"
 
 
 def _arrows(table: Table) -> Iterator[str]:
     for (state, cause), follow in table.items():
         for reached in follow:
-            yield f"    {state.value} --> {reached.value}: {cause.__name__}"
+            yield f"{state.value} --> {reached.value}: {cause.__name__}"
 
 
 def main() -> int:

@@ -96,7 +96,7 @@ class Completion:
     def commit_if_full(self, pending: PendingCheckpoint) -> None:
         """Send the commit of a checkpoint that everybody has answered for; one at a time, in order of id."""
         if pending.is_fully_acknowledged:
-            pending.phase = PendingPhase.ACKNOWLEDGED
+            pending.advance(PendingPhase.ACKNOWLEDGED)
             self._commit_next()
 
     def committed(self, fact: CommitSucceeded) -> None:
@@ -139,7 +139,7 @@ class Completion:
         if books.committing is not None or not waiting:
             return
         pending = min(waiting, key=lambda p: p.id)
-        pending.phase = PendingPhase.FINALISING
+        pending.advance(PendingPhase.FINALISING)
         books.committing = pending.id
         books.timers_touched = True
         books.emit(

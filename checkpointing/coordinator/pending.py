@@ -1,7 +1,10 @@
 """A checkpoint that has begun and is neither completed nor aborted (A7; Flink: `PendingCheckpoint`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
+from typing import Final
 
 from checkpointing.coordinator.completed import (
     DISCARD_NEVER,
@@ -30,6 +33,25 @@ class PendingPhase(Enum):
     """Its commit is under way: it can't expire, be declined, be aborted or be subsumed."""
 
 
+_P = PendingPhase
+PHASES: Final[Mapping[PendingPhase, tuple[PendingPhase, ...]]] = MappingProxyType(
+    {
+        _P.LOCATING: (_P.TRIGGERING,),
+        _P.TRIGGERING: (_P.TRIGGERED,),
+        _P.TRIGGERED: (_P.ACKNOWLEDGED,),
+        _P.ACKNOWLEDGED: (_P.FINALISING,),
+        _P.FINALISING: (),
+    }
+)
+"""phase -> the phases that may follow; every other move is a fault of the coordinator."""
+ABORTABLE: Final = frozenset(PendingPhase) - {PendingPhase.FINALISING}
+"""The phases in which a checkpoint may end without its commit."""
+
+
+class PhaseOrderError(RuntimeError):
+    """A phase that does not follow the present one: nothing was changed."""
+
+
 @dataclass(slots=True, kw_only=True)
 class PendingCheckpoint:
     """Who has answered, and with what. Every answer costs O(1), whatever the size of the job."""
@@ -47,6 +69,12 @@ class PendingCheckpoint:
     coordinator_states: dict[str, str | None] = field(default_factory=dict)
     unanswered_hooks: set[str] = field(default_factory=set)
     master_states: dict[str, str] = field(default_factory=dict)
+
+    def advance(self, phase: PendingPhase) -> None:
+        """Enter the next phase; raise PhaseOrderError for one that does not follow."""
+        if phase not in PHASES[self.phase]:
+            raise PhaseOrderError(f"checkpoint {self.id} can't be {phase.value}: it is {self.phase.value}")
+        self.phase = phase
 
     def acknowledge(self, task: Task, state: AcknowledgedState | None) -> AcknowledgeResult:
         """Take a task's acknowledgement: SUCCESS, DUPLICATE or UNKNOWN."""
@@ -81,7 +109,7 @@ class PendingCheckpoint:
     @property
     def is_finalising(self) -> bool:
         """Whether its fate lies with the commit alone."""
-        return self.phase is PendingPhase.FINALISING
+        return self.phase not in ABORTABLE
 
     @property
     def private_handles(self) -> tuple[str, ...]:

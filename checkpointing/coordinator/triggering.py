@@ -161,7 +161,7 @@ class Triggering:
         pending = self._under_way(checkpoint, PendingPhase.LOCATING)
         if pending is None:
             return
-        pending.phase = PendingPhase.TRIGGERING
+        pending.advance(PendingPhase.TRIGGERING)
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(AskOperatorCoordinator(coordinator, checkpoint))
         if not pending.unanswered_coordinators:
@@ -207,7 +207,7 @@ class Triggering:
         type_ = pending.properties.checkpoint_type(force_full=self._books.force_full)
         for task in pending.plan.to_trigger:
             self._books.emit(TriggerTask(task, pending.id, pending.properties, type_))
-        pending.phase = PendingPhase.TRIGGERED
+        pending.advance(PendingPhase.TRIGGERED)
         self._finish()
         self._completion.commit_if_full(pending)
 
