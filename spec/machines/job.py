@@ -199,18 +199,16 @@ class JobMachine(RuleBasedStateMachine):
         self._judge()
         self._start(parallelism)
 
-    @precondition(lambda self: self.driven.can_be_reset())
-    @rule(really=st.sampled_from([False, True, False]), pick=_pick, effects=st.integers(1, 8), splits=_splits)
-    def reset(self, really: bool, pick: int, effects: int, splits: tuple[SplitId, ...]) -> None:  # noqa: FBT001
-        """The tick ends or dies, and a source is read on from elsewhere, seldom; who resets may die. A tick follows."""
-        if not really:
-            return
+    @precondition(lambda self: self.driven.end is not None and self.driven.can_be_reset())
+    @rule(pick=_pick, effects=st.integers(1, 8), splits=_splits, parallelism=_parallelism)
+    def reset(self, pick: int, effects: int, splits: tuple[SplitId, ...], parallelism: int) -> None:
+        """A source is read on from elsewhere, behind a tick that is over; who resets it may die. A tick follows."""
         self.driven.crash()
         source = next(vertex for vertex, own in SOURCES.items() if splits[0] in own)
         row = pick % (min(self.driven.hands.readable[split] for split in splits) + 1)
         self.driven.reset(to_row(source, splits, row), effects)
         self._judge()
-        self._start(parallelism=1)
+        self._start(parallelism)
 
     def _start(self, parallelism: int, split: SplitId = SPLITS[0]) -> None:
         rows = self.driven.hands.readable

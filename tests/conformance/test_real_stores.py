@@ -102,7 +102,7 @@ def test_a_reset_over_real_stores_moves_one_source(effects):
         machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=LONGEST_MS)
         machine.work(EndTick)
         history = machine.driven.world.history
-        machine.reset(really=True, pick=0, effects=effects, splits=SPLITS[:1])
+        machine.reset(pick=0, effects=effects, splits=SPLITS[:1], parallelism=1)
         machine.teardown()
     assert () == violations(history)
     rows = [event.record for event in history.events if isinstance(event, RowCommitted)]
