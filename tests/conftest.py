@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, the share of kill tests to run, and the one Spark session."""
+"""What all tests share: Hypothesis profiles, the share of kills and matrices to run, and the Spark session."""
 
 import os
 import time
@@ -25,8 +25,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare how many of the kill tests run, and which third."""
-    parser.addoption("--kill-share", choices=["all", "third"], default="all", help="run all kill tests, or one third")
+    """Declare how many of the tests marked kill or matrix run, and which third."""
+    parser.addoption("--kill-share", choices=["all", "third"], default="all", help="run all of them, or one third")
     parser.addoption(
         "--kill-third",
         type=int,
@@ -39,26 +39,30 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what it takes to repeat this run."""
     header = [f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"]
     if config.getoption("--kill-share") == "third":
-        header.append(f"kill tests: every third, --kill-third {config.getoption('--kill-third')}")
+        header.append(f"kills and matrices: every third, --kill-third {config.getoption('--kill-third')}")
     return header
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep every third kill test in order of their names, whatever the shuffling."""
+    """Keep every third test of the kills and the matrices in order of their names, whatever the shuffling."""
     if config.getoption("--kill-share") == "all":
         return
-    kills = sorted((item for item in items if item.get_closest_marker("kill")), key=lambda item: item.nodeid)
-    kept = set(kills[config.getoption("--kill-third") % THIRDS :: THIRDS])
-    left_out = [item for item in kills if item not in kept]
+    shared = sorted((item for item in items if _is_shared(item)), key=lambda item: item.nodeid)
+    kept = set(shared[config.getoption("--kill-third") % THIRDS :: THIRDS])
+    left_out = [item for item in shared if item not in kept]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
+def _is_shared(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("kill", "matrix"))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """Return the one Spark session of a test run, with Delta."""
+    """Return the one Spark session of this process of a test run, with Delta."""
     # Imported late: the pure tests must not pay for Spark.
     from jobs.runtime.jars import delta_jars
     from jobs.runtime.session import SparkConfig, open_session

@@ -104,9 +104,9 @@ def test_a_cancellation_becomes_a_stop_and_is_answered_when_the_tick_is_over(war
         assert StopRequested(StopKind.NOW) == facts.wait_for(1)
         time.sleep(2 * POLL_MS / 1000)
         assert RequestFolder(warehouse).is_waiting(request)
+        assert 1 == len(facts.got)
     ended = answer_to(warehouse, request)
     assert (AnswerStatus.ENDED, "the tick ended") == (ended.status, ended.message)
-    assert 1 == len(facts.got)
 
 
 @pytest.mark.parametrize(
