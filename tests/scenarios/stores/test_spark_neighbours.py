@@ -68,6 +68,7 @@ def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(spark, tables, m
     assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
 
 
+@pytest.mark.dear
 def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(spark, tables, made):
     """A DELETE under deletion vectors is met before and after the commit point; an append goes on."""
     for mode in (TableMode.APPEND, TableMode.UPSERT):
@@ -97,6 +98,7 @@ def _follow(spark, *texts):
             spark.sql(statement)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "statement", "feature"),
     [
@@ -121,6 +123,7 @@ def test_a_feature_that_can_be_dropped_stops_by_name_and_its_way_out_works(
     assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, sql_name)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "statement", "feature"),
     [
@@ -137,6 +140,7 @@ def test_a_feature_that_cannot_simply_be_dropped_says_so(spark, tables, made, na
     assert "cannot drop it" in problem or "TRUNCATE HISTORY" in problem
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("statement", ["'delta.enableChangeDataFeed'='true'", "'delta.checkpointPolicy'='v2'"])
 @pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
 def test_harmless_features_go_on(spark, tables, made, statement, mode):
