@@ -178,7 +178,7 @@ class CheckpointStore:
             if table.version() == at_version:
                 entries = self._commit(table, changes)
                 self._log.sync(at_version + 1)
-                self._note(at_version + 1, row, entries)
+                self._note(at_version + 1, entries)
                 return Appended(at_version + 1)
             met = f"`checkpoints` is at version {table.version()}, not {at_version}"
         except Exception as error:  # noqa: BLE001 - whatever it was, only reading back tells the outcome
@@ -190,15 +190,15 @@ class CheckpointStore:
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
-    def _note(self, version: int, row: Row, entries: list[dict[str, Any]]) -> None:
-        """Remember the rows of a version that was just committed; not those of a table that is read beyond damage."""
-        self._appended = None
-        if not self._damaged and all(entry["payload"] in self._decoded for entry in entries):
-            entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
-            self._appended = _Version(version, (row, *(self._decoded[entry["payload"]] for entry in entries)))
+    def _note(self, version: int, entries: list[dict[str, Any]]) -> None:
+        """Remember the rows of a version that was just committed, unless one of them was never decoded."""
+        known = all(entry["payload"] in self._decoded for entry in entries)
+        entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
+        rows = tuple(self._decoded[entry["payload"]] for entry in entries) if known else None
+        self._appended = _Version(version, rows) if rows is not None and not self._damaged else None
 
     def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
-        """Commit the changes, and return the entries that stay beside the row."""
+        """Commit the changes, and return all entries that the table has then."""
         at_ms = self._warehouse.now_ms()
         row, version = changes.row, table.version() + 1
         survivors: list[dict[str, Any]] = []
@@ -217,7 +217,8 @@ class CheckpointStore:
         fresh = _entry(row, version, at_ms, self._warehouse.writer)
         actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms))
         self._log.commit(table, actions, says=_says(row))
-        return staying
+        self._decoded[fresh["payload"]] = row
+        return [*staying, fresh]
 
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:

@@ -50,6 +50,23 @@ def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
     assert expected == CheckpointStore(warehouse).observe()
 
 
+def test_the_latest_rows_are_the_observed_ones_whoever_appended_and_whatever_left(warehouse, rows, monkeypatch):
+    """What this store appended last it knows without the log; what anybody else did since, it reads."""
+    store = CheckpointStore(warehouse)
+    store.append(rows.claim(1), 0)
+    store.append(rows.checkpoint(1), 1)
+    store.append(rows.checkpoint(2), 2, {CheckpointId(1)})
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "observe", lambda: pytest.fail("it looked"))
+        assert (rows.checkpoint(2), rows.claim(1)) == store.latest()
+    other = CheckpointStore(warehouse)
+    other.append(rows.claim(2), 3)
+    assert (rows.claim(2), rows.checkpoint(2), rows.claim(1)) == store.latest()
+    store.append(rows.checkpoint(3, 2), 4, marks={CheckpointId(2): True})
+    assert CheckpointStore(warehouse).observe()[1] == store.latest()
+    assert store.latest()[2].abandoned
+
+
 def test_a_row_can_be_read_by_sql_users(warehouse, rows):
     """The table has plain columns beside the payload."""
     CheckpointStore(warehouse).append(rows.checkpoint(4), 0)
