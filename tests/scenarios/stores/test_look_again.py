@@ -1,0 +1,64 @@
+"""What is read off the commit path: behind it a checkpoint's commit reads no log, and is as right as before."""
+
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.graph import Table, TableMode
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import Publication, TablePublished
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.delta_log import DeltaLog
+
+
+@pytest.fixture
+def stores(warehouse, silver, schema):
+    """Return the stores of a job with one table, which a claim holds."""
+    stores = JobStores(warehouse, cross_freely)
+    stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
+    return stores
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Count how often a log is read."""
+    seen = []
+    for name in ("update_incremental", "transaction_version"):
+        plain = getattr(DeltaTable, name)
+        monkeypatch.setattr(
+            DeltaTable, name, lambda *given, _plain=plain, _name=name: seen.append(_name) or _plain(*given)
+        )
+    reopen = DeltaLog.reopen
+    monkeypatch.setattr(DeltaLog, "reopen", lambda log: seen.append("reopen") or reopen(log))
+    return seen
+
+
+def _checkpoint(stores, rows, tables, silver, number):
+    """Commit a checkpoint as a tick does; return the table's version."""
+    assert () == stores.check([silver])
+    stores.append(rows.checkpoint(number), number - 1)
+    file = tables.stage(silver, {f"k{number}": number})
+    published = stores.publish(Publication(silver, TableMode.APPEND, adds=(file,)), CheckpointId(number))
+    assert isinstance(published, TablePublished)
+    stores.record_cut(CheckpointId(number), [(silver, published.version)])
+    return published.version
+
+
+def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, reads):
+    """All that it must know of tables, rows and cuts was read when nobody waited."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    reads.clear()
+    assert 2 == _checkpoint(stores, rows, tables, silver, 2)
+    assert [] == reads
+    assert {silver: 2} == stores.read_cut(CheckpointId(2))
+
+
+def test_what_others_commit_after_the_look_is_met(stores, rows, tables, another, silver):
+    """The look is a reading like any other: the next one sees what is newer."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert 3 == _checkpoint(stores, rows, tables, silver, 2)
+    assert CheckpointId(2) == stores.shown(silver)
+    assert CheckpointId(2) == JobStores(tables.warehouse, cross_freely).shown(silver)
