@@ -3,16 +3,19 @@
 `python -m bench.ours.tiny_commits` prints the ms of each checkpoint of many ticks (the job door with real Delta
 commits, no Spark), and on the way the bytes and files of the job's own tables and the entries of its tables' logs.
 Nobody reads meanwhile, so no grace is given: what no retained checkpoint needs goes with the end of each tick.
+A machine's speed drifts by tens of per cent within minutes, so the first checkpoints that the last ones are compared
+with are those of another job, taken in turn with them.
 """
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from bench.measures import FailedTickError, Laps, print_result
-from bench.tick_trace import commits
+from bench.tick_trace import CommitTimes, commits
 from bench.tiny_job import TinyEngine, pipeline
 from checkpointing.identifiers import TableName
 from checkpointing.job.setup import TickLimits
@@ -24,6 +27,8 @@ from jobs.runtime.tick import RuntimeSettings, run_tick
 _OWN: Final = ("checkpoints", "cuts", "state")
 _LOOKS: Final = 8
 _PER_TICK: Final = 100
+_COMPARED: Final = 2
+"""Ticks."""
 
 
 class DiskLaps(Laps):
@@ -49,31 +54,62 @@ class DiskLaps(Laps):
 
 
 def main() -> None:
-    """Measure ticks of a hundred checkpoints each."""
+    """Measure ticks of a hundred checkpoints each: an old job's last ones, in turn with the first ones of a new job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoints", type=int, default=2_000)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
+    planned = plan(pipeline(asked.checkpoints))
+    compared = min(_COMPARED, asked.checkpoints // 4 // _PER_TICK)
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
-        planned = plan(pipeline(asked.checkpoints))
-        root = Path(scratch)
-        logs = {f"{table.name}_log": root / table.name / "_delta_log" for table in planned.graph.tables()}
-        laps = DiskLaps(root / "_tidemark" / planned.job, logs, max(1, asked.checkpoints // _LOOKS))
-        traces = [_tick(planned, root, laps) for _ in range(0, asked.checkpoints, _PER_TICK)]
-        measured = [one for trace in traces for one in commits(trace)]
+        old, new = (Job(planned, Path(scratch, name), asked.checkpoints // _LOOKS) for name in ("old", "new"))
+        for _ in range(asked.checkpoints // _PER_TICK - compared):
+            old.tick()
+        before = len(old.commits)
+        for _ in range(compared):
+            old.tick()
+            new.tick()
         print_result(
             {
                 "program": "tidemark-tiny-commits",
-                "seconds": laps.seconds,
-                "cpu_seconds": laps.cpu_seconds,
-                "commits_ms": [one.whole_ms for one in measured],
-                "append_ms": [one.appended_ms - one.sent_ms for one in measured],
-                "publish_ms": [one.published_ms - one.appended_ms for one in measured],
-                "cut_ms": [one.recorded_ms - one.published_ms for one in measured],
-                "disk": laps.disk,
-                "trace_bytes": traces[-1].stat().st_size,
+                "last_s": [one.whole_ms / 1000 for one in old.commits[before:]],
+                "first_s": [one.whole_ms / 1000 for one in new.commits[1:]],
+                **{name: [of(one) for one in old.commits] for name, of in _PHASES.items()},
+                "disk": old.laps.disk,
+                "trace_bytes": old.trace_bytes,
             }
         )
+
+
+@dataclass(slots=True)
+class Job:
+    """A tiny job in a warehouse of its own, and what its checkpoints took so far."""
+
+    planned: JobPlan
+    root: Path
+    look_every: int
+    commits: list[CommitTimes] = field(default_factory=list)
+    trace_bytes: int = 0
+    laps: DiskLaps = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note where its logs are."""
+        logs = {f"{table.name}_log": self.root / table.name / "_delta_log" for table in self.planned.graph.tables()}
+        self.laps = DiskLaps(self.root / "_tidemark" / self.planned.job, logs, max(1, self.look_every))
+
+    def tick(self) -> None:
+        """Run one tick."""
+        trace = _tick(self.planned, self.root, self.laps)
+        self.commits += commits(trace)
+        self.trace_bytes = trace.stat().st_size
+
+
+_PHASES: Final[Mapping[str, Callable[[CommitTimes], int]]] = {
+    "commits_ms": lambda one: one.whole_ms,
+    "append_ms": lambda one: one.appended_ms - one.sent_ms,
+    "publish_ms": lambda one: one.published_ms - one.appended_ms,
+    "cut_ms": lambda one: one.recorded_ms - one.published_ms,
+}
 
 
 def _tick(planned: JobPlan, root: Path, laps: DiskLaps) -> Path:
