@@ -1,4 +1,4 @@
-"""An archive of Spark's classes: a JVM maps it, instead of loading and verifying fifteen thousand classes one by one.
+"""An archive of Spark's classes: a JVM maps it, instead of loading and verifying its classes one by one.
 
 Made once for an environment (`python -m jobs.runtime.class_archive`), by running what a tick and its neighbours run
 (JEP 350: dynamic class-data sharing). A JVM of another make or with another class path just starts without it.
