@@ -185,9 +185,12 @@ class DrivenJob:
         self._take(self.door.start(world.now_ms))
 
     def _recover(self, claim: Claim, plan: RecoveryPlan) -> None:
+        self._roll_forward(plan)
+        self.world.discard_leftovers(claim.generation)
+
+    def _roll_forward(self, plan: RecoveryPlan) -> None:
         for _ in rolling_forward(self.world, self.job.graph, plan.roll_forward):
             """All of it at once."""
-        self.world.discard_leftovers(claim.generation)
 
     def overtake(self) -> None:
         """Another coordinator takes the job over, recovers and dies; the tick that runs does not know."""
@@ -229,8 +232,9 @@ class DrivenJob:
         return [row.checkpoint for row in self.world.checkpoints() if row.is_savepoint and row is not newest]
 
     def dispose(self, checkpoint: CheckpointId) -> None:
-        """Claim the job, and drop that savepoint with the release."""
-        claim, _ = claimed_at_rest(self.world)
+        """Claim the job, roll forward, and drop that savepoint with the release."""
+        claim, plan = claimed_at_rest(self.world)
+        self._roll_forward(plan)
         release = Release(generation=claim.generation, next_id=claim.first_id, at_ms=0, nonce=f"{claim.nonce}/release")
         self.world.dispose(checkpoint, release)
 

@@ -13,7 +13,7 @@ from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.quantities import count, plural, size
 from jobs.cli.reports import job_named, warehouse_folder
 from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
-from jobs.runtime.at_rest import dispose
+from jobs.runtime.disposing import dispose
 from jobs.runtime.failures import JobHeldError
 from jobs.settings import Layer
 from jobs.stores.checkpoints import CheckpointStore

@@ -1,4 +1,4 @@
-"""What is done to a job's rows while no tick runs: a savepoint of the newest cut, and disposing of one. No Spark.
+"""What is done to a job's rows while no tick runs, and a savepoint of the newest cut. No Spark.
 
 Each claims the job as a tick would, so that no tick begins meanwhile, appends its row, and releases.
 """
@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from typing import Final, assert_never
 from uuid import uuid4
 
-from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.net import nothing_staged
 from checkpointing.identifiers import CheckpointId, JobName
-from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
 from jobs.runtime import claiming
 from jobs.runtime.boundaries import Boundary, cross_freely
@@ -22,7 +20,6 @@ from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
 from jobs.stores.checkpoints import NO_MARKS, Appended, Refused, Unknown
 from jobs.stores.holders import this_process
-from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
 
 _TRIES: Final = 5
@@ -81,28 +78,6 @@ def append_row(
             assert_never(unreachable)
 
 
-def dispose(warehouse: Warehouse, checkpoint: int) -> int:
-    """Delete a savepoint's row, and the state files that no other row names; return how many files went.
-
-    Raises NeverRunError; JobHeldError, naming who holds the job; SavepointRefusedError for a row that is no
-    savepoint, or is what the next tick begins from; ClaimUnsettledError if the row may still be there.
-    """
-    must_have_run(warehouse)
-    stores = JobStores(warehouse, cross_freely)
-    _disposable(stores.observe().rows, checkpoint, warehouse.paths.job)
-    with held(stores) as (claimed, hold):
-        gone = _disposable(claimed.seen.rows, checkpoint, warehouse.paths.job)
-        hold.drop((gone.checkpoint,))
-    kept = [row for row in stores.observe().rows if isinstance(row, CheckpointRecord)]
-    if gone in kept:
-        raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
-    named = {path for row in kept for path in named_files(row)}
-    unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
-    for path in unused:
-        warehouse.path(path).unlink(missing_ok=True)
-    return len(unused)
-
-
 @contextmanager
 def held(stores: JobStores, boundary: Boundary = cross_freely) -> Iterator[tuple[Claimed, Hold]]:
     """Hold the job within this block; raise JobHeldError, naming who holds it, and ClaimUnsettledError."""
@@ -136,22 +111,3 @@ def _savepoint_of(newest: CheckpointRecord, claimed: Claimed, at_ms: int) -> Che
             "statistics": Statistics(triggered_ms=at_ms, committed_ms=at_ms, rows=0),
         }
     )
-
-
-def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> CheckpointRecord:
-    found = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
-    row = found.get(CheckpointId(checkpoint))
-    savepoints = ", ".join(str(each) for each in sorted(found) if found[each].is_savepoint) or "none"
-    if row is None:
-        raise SavepointRefusedError(f"{job} has no savepoint {checkpoint}: its savepoints are {savepoints}")
-    if row == newest_checkpoint(rows):
-        raise SavepointRefusedError(
-            f"savepoint {checkpoint} is what the next tick of {job} begins from, so it stays: dispose of it once a "
-            "newer checkpoint has completed"
-        )
-    if not row.is_savepoint:
-        raise SavepointRefusedError(
-            f"{checkpoint} of {job} is a checkpoint, which goes by itself when newer ones complete; "
-            f"its savepoints are {savepoints}"
-        )
-    return row

@@ -1,22 +1,29 @@
 """Savepoints of a job that no tick runs: taken, kept, disposed of; without Spark."""
 
+from pathlib import Path
+
 import pytest
+from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint, release_of
-from checkpointing.identifiers import Generation
+from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import SavepointKind
+from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import RowKind
 from jobs.runtime.asking import NothingRunsError, Taken, stop, take_savepoint
-from jobs.runtime.at_rest import dispose, savepoint_at_rest
+from jobs.runtime.at_rest import savepoint_at_rest
 from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.disposing import dispose
 from jobs.runtime.failures import JobHeldError, NeverRunError, SavepointRefusedError
 from jobs.runtime.job_stores import JobStores
 from jobs.stores.checkpoints import Appended
+from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.savepoint_copy import named_files
+from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import read_cut
+from tests.scenarios.runtime.sequence_job import CONFIG, JOB, build, read_cut
 
 
 def nobody_waits(waiting):
@@ -101,6 +108,25 @@ def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undistur
     assert row.checkpoint not in records(tmp_path)
     assert [] == [path for path in only if (tmp_path / path).exists()]
     assert [] == [path for path in kept if not (tmp_path / path).exists()]
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_path, tick, undisturbed, monkeypatch):
+    """Its row no longer names the files that state tables still show: they are readable afterwards all the same."""
+    planned = build(config=CONFIG.model_copy(update={"retained": 1}))
+    run(tmp_path, 1, plan=planned)
+    savepoint = savepoint_at_rest(at(tmp_path))
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    with pytest.raises(Dead):
+        tick(plan=planned, boundary=Mortal("after:AppendRow"))
+    newest = newest_checkpoint(tuple(records(tmp_path).values()))
+    assert newest.checkpoint not in CutStore(at(tmp_path)).recorded()
+    dispose(at(tmp_path), savepoint.checkpoint)
+    table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
+    assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
+    assert {newest.checkpoint} == set(records(tmp_path))
+    assert newest.checkpoint in CutStore(at(tmp_path)).recorded()
+    run(tmp_path, plan=planned)
     assert undisturbed == read_cut(tmp_path)
 
 

@@ -1,0 +1,59 @@
+"""Disposing of a savepoint while no tick runs: its row goes, and the state files that only it named. No Spark."""
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import CheckpointId, JobName
+from checkpointing.metadata.paths import ROOT
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
+from jobs.runtime.job_state import must_have_run
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.rollback import holding, publish
+from jobs.stores.savepoint_copy import named_files
+from jobs.stores.warehouse import Warehouse
+
+
+def dispose(warehouse: Warehouse, checkpoint: int) -> int:
+    """Delete a savepoint's row, and the state files that no other row names; return how many files went.
+
+    A row that a dead tick committed is published first: until then state tables show files that it names no more.
+
+    Raises NeverRunError; JobHeldError, naming who holds the job; SavepointRefusedError for a row that is no
+    savepoint, or is what the next tick begins from; RollForwardError and CutsNotRecordedError, and then the savepoint
+    stays; ClaimUnsettledError if its row may still be there.
+    """
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, cross_freely)
+    _disposable(stores.observe().rows, checkpoint, warehouse.paths.job)
+    with holding(stores, cross_freely) as (claimed, hold):
+        gone = _disposable(claimed.seen.rows, checkpoint, warehouse.paths.job)
+        if claimed.plan.roll_forward is not None:
+            publish(stores, claimed.plan.roll_forward, cross_freely)
+        hold.drop((gone.checkpoint,))
+    kept = [row for row in stores.observe().rows if isinstance(row, CheckpointRecord)]
+    if gone in kept:
+        raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
+    named = {path for row in kept for path in named_files(row)}
+    unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
+    for path in unused:
+        warehouse.path(path).unlink(missing_ok=True)
+    return len(unused)
+
+
+def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> CheckpointRecord:
+    found = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
+    row = found.get(CheckpointId(checkpoint))
+    savepoints = ", ".join(str(each) for each in sorted(found) if found[each].is_savepoint) or "none"
+    if row is None:
+        raise SavepointRefusedError(f"{job} has no savepoint {checkpoint}: its savepoints are {savepoints}")
+    if row == newest_checkpoint(rows):
+        raise SavepointRefusedError(
+            f"savepoint {checkpoint} is what the next tick of {job} begins from, so it stays: dispose of it once a "
+            "newer checkpoint has completed"
+        )
+    if not row.is_savepoint:
+        raise SavepointRefusedError(
+            f"{checkpoint} of {job} is a checkpoint, which goes by itself when newer ones complete; "
+            f"its savepoints are {savepoints}"
+        )
+    return row
