@@ -69,9 +69,14 @@ def falsely_told(history: History) -> Iterator[str]:
 
 
 def left_uncommitted(history: History) -> Iterator[str]:
-    """Yield what a tick that caught up left to be read, or in flight."""
+    """Yield what a tick that caught up left to be read, or in flight.
+
+    Of a zombie nothing is said once another has a row of its own: that one may have gone back, or moved a source.
+    """
     for event in history.events:
         if not isinstance(event, TickOver) or event.end.outcome is not TickOutcome.CAUGHT_UP:
+            continue
+        if event.newest and event.newest.generation > event.generation:
             continue
         read = positions(event.newest) if event.newest and event.readable else {}
         behind = [split for split, rows in event.readable if read.get(split, 0) < rows]

@@ -5,9 +5,12 @@ from functools import cache
 
 import pytest
 
+from checkpointing.identifiers import Generation, SplitId
+from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import RowKind
-from spec.history import CutWritten, DoorStarted, RowCommitted
+from spec.history import CutWritten, DoorStarted, RowCommitted, TickOver
 from spec.invariants import INVARIANTS
+from spec.life import left_uncommitted
 from spec.rollback import not_gone_back, off_the_line
 from spec.simulator import simulate
 
@@ -114,3 +117,17 @@ def test_positions_and_files_of_another_cut_are_found():
     other = replace(cut, active=tuple((name, frozenset() if name == table else each) for name, each in cut.active))
     found = list(not_gone_back(replace(history, events=[*history.events[:-1], other])))
     assert [f"{table} shows other files at rollback {row.checkpoint} than at checkpoint {row.parent}"] == found
+
+
+@pytest.mark.parametrize(("behind", "is_broken"), [(1, False), (0, True)])
+def test_a_zombie_that_ends_behind_a_rollback_has_left_nothing(behind, is_broken):
+    """It had caught up, and somebody went back: what is to be read again is not its own."""
+    history, row = rolled_back()
+    more = ((split_of_orders(row), 1_000_000),)
+    over = TickOver(Generation(row.generation - behind), EndTick(TickOutcome.CAUGHT_UP), more, row)
+    found = list(left_uncommitted(replace(history, events=[*history.events, over])))
+    assert is_broken is bool(found)
+
+
+def split_of_orders(row):
+    return next(SplitId(vertex.splits[0]) for vertex in row.vertices if vertex.splits)
