@@ -34,7 +34,7 @@ from checkpointing.messages import (
     SavepointTaken,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import Claim, Release
+from checkpointing.metadata.record import Claim
 from spec.carrying_out import Hands
 from spec.faults import NONE, Faults
 from spec.history import (
@@ -64,7 +64,7 @@ from spec.pipeline import (
     TOTALS_TABLE,
 )
 from spec.resetting import can_be_reset, resetting
-from spec.rolling_back import claimed_at_rest, others_than_the_newest, rolling_back, rolling_forward
+from spec.rolling_back import claimed_at_rest, others_than_the_newest, release_of, rolling_back, rolling_forward
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World, Written
 
@@ -235,8 +235,7 @@ class DrivenJob:
         """Claim the job, roll forward, and drop that savepoint with the release."""
         claim, plan = claimed_at_rest(self.world)
         self._roll_forward(plan)
-        release = Release(generation=claim.generation, next_id=claim.first_id, at_ms=0, nonce=f"{claim.nonce}/release")
-        self.world.dispose(checkpoint, release)
+        self.world.dispose(checkpoint, release_of(claim, claim.first_id))
 
     def others(self) -> tuple[CheckpointId, ...]:
         """Return the rows that the job may go back to."""

@@ -9,11 +9,10 @@ from random import Random
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.reset import Move, reset_row
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import CheckpointId, SplitId, VertexId
-from checkpointing.metadata.record import Release
+from checkpointing.identifiers import SplitId, VertexId
 from spec.history import ResetAsked
 from spec.pipeline import SPLITS
-from spec.rolling_back import claimed_at_rest, rolling_forward
+from spec.rolling_back import claimed_at_rest, made_ready, moved_on, released
 from spec.world import World
 
 
@@ -37,17 +36,11 @@ def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:
 def resetting(world: World, graph: JobGraph, move: Move) -> Iterator[None]:
     """Read a source on from other positions: claim, roll forward, discard, append, record the cut, release."""
     claim, plan = claimed_at_rest(world)
-    next_id = claim.first_id
     yield
-    yield from rolling_forward(world, graph, plan.roll_forward)
-    world.discard_leftovers(claim.generation)
-    yield
-    if plan.restore is not None:
-        world.history.add(ResetAsked(tuple(move.positions.items())))
-        row = reset_row(plan.restore, move, claim, nonce=f"{claim.nonce}/reset", committed_ms=0)
-        world.append(row, world.version)
-        next_id = CheckpointId(row.checkpoint + 1)
-        yield
-        yield from rolling_forward(world, graph, row)
-    release = Release(generation=claim.generation, next_id=next_id, at_ms=0, nonce=f"{claim.nonce}/release")
-    world.append(release, world.version)
+    yield from made_ready(world, graph, claim, plan)
+    if plan.restore is None:
+        released(world, claim, claim.first_id)
+        return
+    world.history.add(ResetAsked(tuple(move.positions.items())))
+    row = reset_row(plan.restore, move, claim, nonce=f"{claim.nonce}/reset", committed_ms=0)
+    yield from moved_on(world, graph, claim, row)

@@ -5,9 +5,10 @@ read from its log, as the real stores do it. Each yield is a place where whoever
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
-from checkpointing.commit.line import turn_back
+from checkpointing.commit.line import Turn, turn_back
 from checkpointing.commit.net import live_files, nothing_staged
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
@@ -24,6 +25,8 @@ from checkpointing.metadata.record import (
 )
 from spec.pipeline import ROW_BYTES
 from spec.world import World
+
+_NOBODY_TURNS: Final = Turn((), (), ())
 
 
 def claimed_at_rest(world: World) -> tuple[Claim, RecoveryPlan]:
@@ -58,28 +61,47 @@ def rolling_forward(world: World, graph: JobGraph, record: CheckpointRecord | No
     yield
 
 
+def made_ready(world: World, graph: JobGraph, claim: Claim, plan: RecoveryPlan) -> Iterator[None]:
+    """Publish what is committed, and delete what a dead tick left, before a row comes that no tick wrote."""
+    yield from rolling_forward(world, graph, plan.roll_forward)
+    world.discard_leftovers(claim.generation)
+    yield
+
+
+def moved_on(
+    world: World, graph: JobGraph, claim: Claim, row: CheckpointRecord, turn: Turn = _NOBODY_TURNS
+) -> Iterator[None]:
+    """Append a row that no tick wrote, publish it, record its cut, and release the job behind its id."""
+    world.append(row, world.version, turn.dropped, turn.marks)
+    yield
+    yield from rolling_forward(world, graph, row)
+    released(world, claim, CheckpointId(row.checkpoint + 1))
+
+
+def released(world: World, claim: Claim, next_id: CheckpointId) -> None:
+    """Let the job go; the next claim goes on with that id."""
+    world.append(release_of(claim, next_id), world.version)
+
+
+def release_of(claim: Claim, next_id: CheckpointId) -> Release:
+    """Return the row that ends a claim."""
+    return Release(generation=claim.generation, next_id=next_id, at_ms=0, nonce=f"{claim.nonce}/release")
+
+
 def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Iterator[None]:
     """Take tables, state and positions back to that row: claim, roll forward, discard, append, publish, release.
 
     Nothing is changed but the claim if a table cannot go back, since a neighbour has merged its files.
     """
     claim, plan = claimed_at_rest(world)
-    next_id = claim.first_id
     yield
-    yield from rolling_forward(world, graph, plan.roll_forward)
-    world.discard_leftovers(claim.generation)
-    yield
+    yield from made_ready(world, graph, claim, plan)
     rows = world.checkpoints()
     target = next(row for row in rows if row.checkpoint == checkpoint)
-    if not _merged(world, graph, target):
-        turn = turn_back(rows, target)
-        row = _rollback_to(world, graph, target, claim)
-        world.append(row, world.version, turn.dropped, turn.marks)
-        next_id = CheckpointId(row.checkpoint + 1)
-        yield
-        yield from rolling_forward(world, graph, row)
-    release = Release(generation=claim.generation, next_id=next_id, at_ms=0, nonce=f"{claim.nonce}/release")
-    world.append(release, world.version)
+    if _merged(world, graph, target):
+        released(world, claim, claim.first_id)
+        return
+    yield from moved_on(world, graph, claim, _rollback_to(world, graph, target, claim), turn_back(rows, target))
 
 
 def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim: Claim) -> CheckpointRecord:

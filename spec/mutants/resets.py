@@ -7,12 +7,11 @@ from checkpointing.commit import fencing, recovery, reset
 from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.commit.reset import Move
-from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
-from checkpointing.graph import JobGraph
-from checkpointing.identifiers import SplitId, TableName
+from checkpointing.identifiers import SplitId
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from spec.mutants.judges import RESETS
+from spec.mutants.parents import build_on_the_row_before
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ what moves
@@ -133,19 +132,4 @@ def a_tick_begins_from_the_row_before_a_reset(patch: Patch) -> None:
 
 @mutant("parent-line", RESETS)
 def the_row_after_a_reset_builds_on_the_row_before_it(patch: Patch) -> None:
-    real = TwoPhaseCommit.__init__
-
-    def begin(
-        self: TwoPhaseCommit,
-        graph: JobGraph,
-        identity: CommitIdentity,
-        *,
-        parent: CheckpointRecord | None,
-        versions: Mapping[TableName, int],
-        at_version: int,
-    ) -> None:
-        if parent is not None and parent.kind is RowKind.RESET:
-            parent = parent.model_copy(update={"checkpoint": parent.parent})
-        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version)
-
-    patch.put(TwoPhaseCommit, "__init__", begin)
+    build_on_the_row_before(patch, RowKind.RESET)

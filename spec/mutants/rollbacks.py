@@ -1,17 +1,17 @@
 """Mutants of rollbacks: the line that one leaves and begins, and what it brings back (K2)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import fencing, line, recovery
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused
 from checkpointing.commit.line import Turn
-from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
-from checkpointing.graph import JobGraph, TableMode
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from spec.mutants.judges import ROLLBACKS
+from spec.mutants.parents import build_on_the_row_before
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ the line of rows
@@ -60,22 +60,7 @@ def a_tick_begins_from_the_row_that_a_rollback_went_back_to(patch: Patch) -> Non
 
 @mutant("parent-line", ROLLBACKS)
 def the_row_after_a_rollback_builds_on_what_it_went_back_to(patch: Patch) -> None:
-    real = TwoPhaseCommit.__init__
-
-    def begin(
-        self: TwoPhaseCommit,
-        graph: JobGraph,
-        identity: CommitIdentity,
-        *,
-        parent: CheckpointRecord | None,
-        versions: Mapping[TableName, int],
-        at_version: int,
-    ) -> None:
-        if parent is not None and parent.kind is RowKind.ROLLBACK:
-            parent = parent.model_copy(update={"checkpoint": parent.parent})
-        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version)
-
-    patch.put(TwoPhaseCommit, "__init__", begin)
+    build_on_the_row_before(patch, RowKind.ROLLBACK)
 
 
 @mutant("line", ROLLBACKS)

@@ -1,0 +1,29 @@
+"""What mutants of rollbacks and of resets have in common: a row that names another parent than the end of the line."""
+
+from collections.abc import Mapping
+
+from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.mutants.planting import Patch
+
+
+def build_on_the_row_before(patch: Patch, kind: RowKind) -> None:
+    """Let a tick that begins from a row of that kind build on what that row was made from."""
+    real = TwoPhaseCommit.__init__
+
+    def begin(
+        self: TwoPhaseCommit,
+        graph: JobGraph,
+        identity: CommitIdentity,
+        *,
+        parent: CheckpointRecord | None,
+        versions: Mapping[TableName, int],
+        at_version: int,
+    ) -> None:
+        if parent is not None and parent.kind is kind:
+            parent = parent.model_copy(update={"checkpoint": parent.parent})
+        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version)
+
+    patch.put(TwoPhaseCommit, "__init__", begin)
