@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes more than a million steps: 2,000 runs of up to 200 steps of each of the twelve machines.
+The nightly profile takes more than a million steps: 2,000 runs of up to 200 steps of each of the fourteen machines.
 """
 
 import sys
@@ -15,13 +15,14 @@ from spec import profiles
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
-from spec.machines.job_in_memory import JOB_MACHINES
+from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
     CoordinatorMachine,
     CommitMachine,
     *JOB_MACHINES.values(),
+    *RESETTING_MACHINES,
 )
 
 

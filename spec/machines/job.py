@@ -15,14 +15,26 @@ from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.gate import GatePolicy
 from checkpointing.identifiers import SplitId
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    Effect,
+    JudgeSuites,
+    PollSource,
+    PublishTable,
+    RecordCut,
+    RunMicroBatch,
+    SavepointKind,
+    SavepointRequested,
+    StopKind,
+    StopRequested,
+    TickOutcome,
+)
 from spec.explore_job import TELLING, DrivenJob, SmallJob
 from spec.faults import NONE, Faults
 from spec.invariants import violations
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
 from spec.pipeline import MAX_PARALLELISM, graph
-from spec.pipeline import SPLITS as SOURCES
-from spec.resetting import to_row
 
 SPLITS = (SplitId("a"), SplitId("b"), SplitId("c"))
 ROWS_MAX = 12
@@ -31,13 +43,19 @@ STEPS_MAX = 3_000
 LONGEST_MS = 600_000
 _pick = st.integers(0, 30)
 _parallelism = st.integers(1, 3)
+_seldom = st.sampled_from([False, False, True])
+"""What ends a tick must leave it time enough: of a tick of three or four steps no second checkpoint is ever seen."""
 _split = st.sampled_from(SPLITS)
-_splits = st.sampled_from([*((split,) for split in SPLITS), *SOURCES.values()])
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
 _OF_POLICY = {
     GatePolicy.ALTERNATING: {"alignment_timeout_ms": 50},
     GatePolicy.ALIGNED_BUFFERING: {"max_alignment_bytes": 60},
 }
+_KINDS: tuple[tuple[type[Effect], ...], ...] = (
+    (PollSource,),
+    (RunMicroBatch,),
+    (JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut),
+)
 _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.0, **_ALL)])
 
 
@@ -109,6 +127,18 @@ class JobMachine(RuleBasedStateMachine):
         self._judge()
 
     @precondition(lambda self: self.driven.outstanding)
+    @rule(kind=st.sampled_from(_KINDS), steps=st.integers(1, 20))
+    def answer_only(self, kind: tuple[type[Effect], ...], steps: int) -> None:
+        """Sources, workers or stores are fast: for a while their effects alone are carried out, the oldest first."""
+        for _ in range(steps):
+            places = (at for at, effect in enumerate(self.driven.outstanding) if isinstance(effect, kind))
+            place = next(places, None)
+            if place is None:
+                break
+            self.driven.answer(place)
+        self._judge()
+
+    @precondition(lambda self: self.driven.outstanding)
     @rule(pick=_pick, trouble=_TROUBLE, really=st.sampled_from([False, True, False]))
     def answer_badly(self, pick: int, trouble: Faults, really: bool) -> None:  # noqa: FBT001
         """An effect goes wrong, in the way of its kind."""
@@ -124,7 +154,7 @@ class JobMachine(RuleBasedStateMachine):
         self._judge()
 
     @precondition(lambda self: self.driven.outstanding)
-    @rule(kind=st.sampled_from([StopKind.AFTER_CHECKPOINT, StopKind.NOW]), really=st.sampled_from([False, False, True]))
+    @rule(kind=st.sampled_from([StopKind.AFTER_CHECKPOINT, StopKind.NOW]), really=_seldom)
     def stop(self, kind: StopKind, really: bool) -> None:  # noqa: FBT001
         """Somebody asks the tick to end, seldom."""
         if really:
@@ -142,9 +172,11 @@ class JobMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- ticks end, and others begin
 
     @precondition(lambda self: self.driven.door is not None and self.driven.end is None)
-    @rule(come_true=st.integers(0, 15), later=st.booleans(), parallelism=st.integers(1, 3), split=_split)
-    def crash(self, come_true: int, later: bool, parallelism: int, split: SplitId) -> None:  # noqa: FBT001
-        """The tick dies; what it wanted comes true at once, later or never. The next one may be rescaled."""
+    @rule(really=_seldom, come_true=st.integers(0, 15), later=st.booleans(), parallelism=_parallelism, split=_split)
+    def crash(self, really: bool, come_true: int, later: bool, parallelism: int, split: SplitId) -> None:  # noqa: FBT001
+        """The tick dies, seldom; what it wanted comes true at once, later or never. The next one may be rescaled."""
+        if not really:
+            return
         wishes = self.driven.last_wishes()
         if later:
             self.ghosts += [wish for place, wish in enumerate(wishes) if come_true >> place & 1]
@@ -166,9 +198,11 @@ class JobMachine(RuleBasedStateMachine):
         self._judge()
 
     @precondition(lambda self: self.driven.outstanding and not self.zombies)
-    @rule(parallelism=_parallelism, split=_split)
-    def be_believed_dead(self, parallelism: int, split: SplitId) -> None:
-        """The next tick takes over, and this one goes on all the same."""
+    @rule(really=_seldom, parallelism=_parallelism, split=_split)
+    def be_believed_dead(self, really: bool, parallelism: int, split: SplitId) -> None:  # noqa: FBT001
+        """The next tick takes over, seldom, and this one goes on all the same."""
+        if not really:
+            return
         self.zombies.append(self.driven.abandoned())
         self._start(parallelism, split)
 
@@ -186,9 +220,7 @@ class JobMachine(RuleBasedStateMachine):
         self._judge()
 
     @precondition(lambda self: self.driven.others())
-    @rule(
-        really=st.sampled_from([False, False, True]), pick=_pick, effects=st.integers(1, 30), parallelism=_parallelism
-    )
+    @rule(really=_seldom, pick=_pick, effects=st.integers(1, 30), parallelism=_parallelism)
     def roll_back(self, really: bool, pick: int, effects: int, parallelism: int) -> None:  # noqa: FBT001
         """The tick ends or dies, and the job goes back to another row, seldom; who does it may die. A tick follows."""
         if not really:
@@ -196,17 +228,6 @@ class JobMachine(RuleBasedStateMachine):
         self.driven.crash()
         others = self.driven.others()
         self.driven.roll_back(others[pick % len(others)], effects)
-        self._judge()
-        self._start(parallelism)
-
-    @precondition(lambda self: self.driven.end is not None and self.driven.can_be_reset())
-    @rule(pick=_pick, effects=st.integers(1, 8), splits=_splits, parallelism=_parallelism)
-    def reset(self, pick: int, effects: int, splits: tuple[SplitId, ...], parallelism: int) -> None:
-        """A source is read on from elsewhere, behind a tick that is over; who resets it may die. A tick follows."""
-        self.driven.crash()
-        source = next(vertex for vertex, own in SOURCES.items() if splits[0] in own)
-        row = pick % (min(self.driven.hands.readable[split] for split in splits) + 1)
-        self.driven.reset(to_row(source, splits, row), effects)
         self._judge()
         self._start(parallelism)
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import precondition, rule
 
 from checkpointing.gate import GatePolicy
 from spec.machines.job import JobMachine
+from spec.machines.resetting import ResettingMachine
 
 _pick = st.integers(0, 30)
 
@@ -71,3 +72,14 @@ JOB_MACHINES: dict[GatePolicy, type[InMemoryJobMachine]] = {
         AlternatingJobMachine,
     )
 }
+
+
+class ResettingJobMachine(ResettingMachine, InMemoryJobMachine):
+    """Aligned, with resets between the ticks."""
+
+
+class UnalignedResettingJobMachine(ResettingMachine, UnalignedJobMachine):
+    """Unaligned: a reset may move a source of which rows are in flight."""
+
+
+RESETTING_MACHINES = (ResettingJobMachine, UnalignedResettingJobMachine)

@@ -21,8 +21,9 @@ from jobs.runtime.engine import Engine
 from jobs.stores.requests import AnswerStatus, RequestFolder
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
-from spec.machines.job import ROWS_MAX, SPLITS, JobMachine
+from spec.machines.job import ROWS_MAX, SPLITS
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
+from spec.machines.resetting import ResettingMachine
 from tests.conformance.frame_engine import FrameEngine
 from tests.conformance.numbered import NUMBERS, numbered_names
 from tests.conformance.pipeline import TABLES
@@ -38,7 +39,7 @@ _split = st.sampled_from(SPLITS)
 _parallelism = st.integers(1, 3)
 
 
-class RealStoresMachine(JobMachine):
+class RealStoresMachine(ResettingMachine):
     """One warehouse in a folder; ticks one after the other, and zombies beside them."""
 
     engine: ClassVar[Engine] = FrameEngine()
@@ -133,7 +134,7 @@ class RealStoresMachine(JobMachine):
         """The tick works until it is about to change the stores; the next one takes over, and this one goes on."""
         self.work(until)
         if self.driven.end is None:
-            super().be_believed_dead(parallelism, split)
+            super().be_believed_dead(True, parallelism, split)
         else:
             self._start(parallelism, split)
 
