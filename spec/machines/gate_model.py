@@ -91,6 +91,8 @@ class GateModel:
         self._over = CheckpointId(-1)
         """The newest checkpoint that was triggered or aborted: ends rise, so all older ones are over."""
         self._at_trigger: dict[ChannelId, int] = {}
+        self._ending: frozenset[ChannelId] = frozenset()
+        """Channels that end in the step that is judged: a tracker counts the end before it is told."""
         self._in_flight: CheckpointId | None = None
         """Triggered unaligned; what was in flight is not known yet."""
         self._aside = 0
@@ -98,6 +100,7 @@ class GateModel:
     def take(self, effects: tuple[GateEffect, ...]) -> None:
         """Judge one step."""
         ignored = any(isinstance(effect, Ignored) for effect in effects)
+        self._ending = frozenset(effect.channel for effect in effects if isinstance(effect, DeliverEnd))
         for effect in effects:
             match effect:
                 case Deliver(channel, segment):
@@ -155,7 +158,7 @@ class GateModel:
     def _is_aligned(self, checkpoint: CheckpointId, channel: ChannelId, sent: Sent) -> None:
         at_least = self.config.policy is GatePolicy.AT_LEAST_ONCE
         before = sent.before(checkpoint)
-        if at_least and before is None and sent.ended:
+        if at_least and before is None and (sent.ended or channel in self._ending):
             return
         if before is None:
             raise BrokenRuleError("alignment", f"{checkpoint} was triggered, {channel} has not sent its barrier")

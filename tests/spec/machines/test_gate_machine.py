@@ -7,7 +7,7 @@ import pytest
 
 from checkpointing.channel_items import Barrier
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.gate import GatePolicy, InputGate, TriggerCheckpoint
+from checkpointing.gate import UNLIMITED, GatePolicy, InputGate, TriggerCheckpoint
 from checkpointing.gate.aligner import Aligner
 from checkpointing.gate.buffers import AlignmentBuffer
 from checkpointing.gate.channel import Channel
@@ -15,7 +15,7 @@ from checkpointing.gate.channels import Channels
 from checkpointing.gate.tracker import BarrierTracker
 from checkpointing.gate.unaligned import AlternatingAligner
 from spec.machines import gate, gate_model
-from spec.machines.gate import GATE_MACHINES
+from spec.machines.gate import GATE_MACHINES, TrackingGateMachine
 from spec.machines.judging import BrokenRuleError
 
 
@@ -23,6 +23,17 @@ from spec.machines.judging import BrokenRuleError
 def test_the_gate_keeps_every_rule(policy, run_machine):
     """Whatever the senders do and in whatever order."""
     run_machine(GATE_MACHINES[policy])
+
+
+def test_an_end_completes_what_its_channel_had_left_out():
+    """Choices written down: a channel skips barrier 1 and ends; a tracker counts its end before it is told of it."""
+    machine = TrackingGateMachine()
+    machine.open(channels=3, limit=UNLIMITED, ends_count=True)
+    for number, skip in ((2, 0), (1, 1), (0, 0)):
+        machine._send_barrier(number, skip, None)
+        machine.holds()
+    machine.teardown()
+    assert machine.model.channels[machine.channels[1]].ended
 
 
 def never_block(monkeypatch):
