@@ -40,6 +40,9 @@ class SmallWorld:
     slice_rows: int
     chances: Chances
     unaligned: bool = False
+    retained: int = 1
+    ticks_before: int = 0
+    """How many ticks have run in order before anything else may happen; each found so many rows more."""
 
     def job(self) -> SmallJob:
         """Return the job that is driven."""
@@ -49,11 +52,24 @@ class SmallWorld:
             max_concurrent=1 if self.unaligned else 2,
             tolerable_failures=100,
             slice_rows_max=self.slice_rows,
+            retained=self.retained,
             max_parallelism=MAX_PARALLELISM,
             unaligned=self.unaligned,
         )
         rows = {SplitId("a"): self.orders, SplitId("c"): self.payments}
         return SmallJob(graph=join_graph(), config=config, rows=rows)
+
+    def begun(self) -> DrivenJob:
+        """Return the job with its first tick begun, behind those that ran in order."""
+        driven = DrivenJob(self.job())
+        driven.start()
+        for _ in range(self.ticks_before):
+            while driven.end is None:
+                driven.answer(0)
+            for split, rows in driven.job.rows.items():
+                driven.hands.readable[split] += rows
+            driven.start()
+        return driven
 
 
 WORLDS: Final = {
@@ -62,6 +78,10 @@ WORLDS: Final = {
     "savepoint": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(savepoints=1, disposals=1)),
     "zombie": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(crashes=1, zombies=True)),
     "failing": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(failures=1, overtakings=1)),
+    "rollback": SmallWorld(
+        orders=1, payments=1, slice_rows=3, chances=Chances(crashes=1, rollbacks=1), retained=2, ticks_before=1
+    ),
+    "reset": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(crashes=1, resets=1), ticks_before=1),
     "medium": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(timers=2, crashes=1)),
     "large": SmallWorld(orders=2, payments=4, slice_rows=2, chances=Chances(timers=2, crashes=2)),
 }
@@ -95,8 +115,7 @@ class Exploration:
 def explore(world: SmallWorld, *, states_max: int | None = None, show: bool = False) -> Exploration:
     """Explore breadth first, to the end, to `states_max` states, or to the first path that breaks an invariant."""
     found, began = Exploration(), perf_counter()
-    driven = DrivenJob(world.job())
-    driven.start()
+    driven = world.begun()
     found.violations.extend((broken, ("start",)) for broken in _judge(driven.world.history, 0))
     queue = deque([State(driven, world.chances)])
     seen = {_digest(queue[0])}
@@ -174,8 +193,7 @@ def _has_crashed(state: State, name: str, then: tuple[int, Chances], found: Expl
 
 def replay(world: SmallWorld, path: tuple[str, ...]) -> DrivenJob:
     """Return the job at the end of a path."""
-    driven = DrivenJob(world.job())
-    driven.start()
+    driven = world.begun()
     for name in path:
         take(driven, name)
     return driven

@@ -11,13 +11,16 @@
 | `haunt BITS`        | the same, and what did not come true may still come at any later time: `late N`           |
 | `again`             | the tick was stopped or has failed, and the next one begins                               |
 | `dispose N`         | savepoint N is disposed of when the tick is over, and the next one begins                 |
+| `rollback N K BITS` | the tick is over, or dies as in `crash BITS`; the job goes back to row N, and who takes it |
+|                     | there dies behind K effects, or does not (K is `all`); the next tick begins               |
+| `reset S R K BITS`  | the same with source S, which is read on from before row R                                |
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -29,8 +32,10 @@ from checkpointing.messages import (
     SavepointRequested,
     TickOutcome,
 )
-from spec.explore_job import DrivenJob
+from spec.explore_job import NEVER_MS, DrivenJob
 from spec.faults import Faults
+from spec.pipeline import ORDERS, SPLITS
+from spec.resetting import to_row
 
 FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
     PollSource: ("poll_fails",),
@@ -40,6 +45,8 @@ FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
     PublishTable: ("publish_fails",),
 }
 """How an effect may go wrong; that a row is refused comes of being overtaken."""
+EFFECTS_MAX: Final = 13
+"""As many as a rollback has with a row to roll forward: claim, three tables, a cut, clean-up, its row, those again."""
 _MOVES_ON: Final = frozenset({"answer", "fire"})
 
 
@@ -53,6 +60,8 @@ class Chances:
     failures: int = 0
     overtakings: int = 0
     disposals: int = 0
+    rollbacks: int = 0
+    resets: int = 0
     zombies: bool = False
     """Whether what a dead tick wanted may come true later."""
     troubled: bool = False
@@ -110,14 +119,30 @@ def _of_a_tick(driven: DrivenJob, left: Chances) -> Iterator[tuple[str, Chances]
         after = replace(left, crashes=left.crashes - 1, timers=0).afresh()
         for come_true in range(2 ** len(driven.last_wishes())):
             yield f"{'haunt' if left.zombies else 'crash'} {come_true}", after
+            yield from _meanwhile(driven, after, come_true)
 
 
 def _between_ticks(driven: DrivenJob, left: Chances) -> Iterator[tuple[str, Chances]]:
     if driven.end is not None and driven.end.outcome is not TickOutcome.CAUGHT_UP:
         yield "again", left.afresh()
+    if driven.end is not None and driven.end.outcome is TickOutcome.CAUGHT_UP:
+        yield from _meanwhile(driven, left)
     if left.disposals:
         for checkpoint in driven.disposable():
             yield f"dispose {checkpoint}", replace(left, disposals=left.disposals - 1).afresh()
+
+
+def _meanwhile(driven: DrivenJob, left: Chances, come_true: int = 0) -> Iterator[tuple[str, Chances]]:
+    """Yield what somebody may do to the rows of a job while no tick runs, and where he may die over it."""
+    deaths = [*(str(effects) for effects in range(1, EFFECTS_MAX + 1)), "all"]
+    if left.rollbacks:
+        after = replace(left, rollbacks=left.rollbacks - 1).afresh()
+        for checkpoint in driven.others():
+            yield from ((f"rollback {checkpoint} {effects} {come_true}", after) for effects in deaths)
+    if left.resets and driven.can_be_reset():
+        after = replace(left, resets=left.resets - 1).afresh()
+        for row in (0, driven.hands.readable[SPLITS[ORDERS][0]]):
+            yield from ((f"reset {ORDERS} {row} {effects} {come_true}", after) for effects in deaths)
 
 
 def take(driven: DrivenJob, name: str) -> None:
@@ -139,9 +164,30 @@ def take(driven: DrivenJob, name: str) -> None:
         case ["dispose", checkpoint]:
             driven.dispose(CheckpointId(int(checkpoint)))
             driven.start()
+        case ["rollback" | "reset", *_, come_true] as words:
+            driven.crash(int(come_true))
+            _take_at_rest(driven, words)
+            driven.start()
         case ["again"]:
             driven.start()
         case ["fire"]:
             driven.fire()
         case _:
             raise ValueError(f"there is no step {name!r}")
+
+
+def _take_at_rest(driven: DrivenJob, words: list[str]) -> None:
+    """Let happen what happens to the rows of a job while no tick runs."""
+    match words:
+        case ["rollback", checkpoint, effects, _]:
+            if int(checkpoint) in driven.others():  # a wish that came true may have subsumed it
+                driven.roll_back(CheckpointId(int(checkpoint)), _died_behind(effects))
+        case ["reset", source, row, effects, _]:
+            move = to_row(VertexId(source), SPLITS[VertexId(source)][:1], int(row))
+            driven.reset(move, _died_behind(effects))
+        case _:
+            raise ValueError(f"there is no step {' '.join(words)!r}")
+
+
+def _died_behind(effects: str) -> int:
+    return NEVER_MS if effects == "all" else int(effects)

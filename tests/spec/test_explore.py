@@ -50,6 +50,20 @@ def test_savepoints_and_failing_effects_hold_to_the_end(world, states, ends):
     assert found.ended > ends
 
 
+@pytest.mark.dear
+@pytest.mark.parametrize(
+    ("world", "states", "transitions", "ends"), [("rollback", 2_000, 4_000, 100), ("reset", 1_500, 4_000, 100)]
+)
+def test_going_back_and_moving_a_source_hold_to_the_end(world, states, transitions, ends):
+    """At any moment behind a checkpoint the tick ends or dies, and who does it dies behind any effect, or does not."""
+    found = explore.explore(WORLDS[world])
+    assert [] == found.violations
+    assert found.complete
+    assert found.states > states
+    assert found.transitions > transitions
+    assert found.ended > ends
+
+
 @pytest.mark.parametrize(
     ("world", "path", "answer"),
     [
@@ -58,6 +72,9 @@ def test_savepoints_and_failing_effects_hold_to_the_end(world, states, ends):
         ("failing", ("overtake",), None),
         ("failing", ("fail 0 poll_fails",), None),
         ("zombie", ("haunt 0",), None),
+        ("reset", ("reset orders 0 all 0",), None),
+        ("reset", ("reset orders 2 3 0",), None),
+        ("rollback", (*("answer 0",) * 8, "rollback 1 5 1"), None),
     ],
 )
 def test_each_step_has_a_name_that_does_it(world, path, answer):
@@ -163,6 +180,12 @@ def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
         ("zombie", "ids begin again after a crash"),
         ("failing", "a row of unknown fate is taken for one that is in"),
         ("failing", "a refused row is taken for one that is in"),
+        ("rollback", "a tick begins from the row that a rollback went back to"),
+        ("rollback", "a rollback leaves upsert tables as they are"),
+        ("rollback", "the row after a rollback builds on what it went back to"),
+        ("reset", "a tick begins from the row before a reset"),
+        ("reset", "a reset begins with no state"),
+        ("reset", "the row after a reset builds on the row before it"),
     ],
 )
 def test_a_mutant_is_met_in_a_world_of_its_kind(world, bug):
