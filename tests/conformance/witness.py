@@ -235,12 +235,16 @@ class Witness:
                     yield str(file.relative_to(self._root))
 
     def _needed(self) -> set[str]:
-        """Return what a row names, a table shows, or a table showed at a cut that is still recorded."""
+        """Return what a row names, a table shows, or an output table showed at a cut that is still recorded.
+
+        State goes with the row: a cut may outlive its own for the tables of a plain savepoint that was taken behind it.
+        """
         needed = {path for seen in self._tables.values() for path in seen.active}
         for record in self.checkpoints():
             needed |= files_of(record)
         for versions in self.cuts.values():
-            needed |= {path for _, active in self.active_at(versions) for path in active}
+            for name in versions.keys() & TABLES.keys():
+                needed |= self.active(name, versions[name])
         return needed
 
 
