@@ -2,7 +2,6 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .SUFFIXES:
 
@@ -35,7 +34,8 @@ help: ## list the targets
 run: machine $(ENV) $(JARS) $(DATA) ## set up what is missing, then one tick of the flights pipeline until it has caught up
 	@$(BIN)/tidemark run flights
 
-test: machine $(ENV) $(JARS) lint types ## lint, types, the pure tests, then those on real Spark and Delta
+test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta
+	@$(MAKE) --jobs=2 $(JARS) lint types
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" --kill-share $(KILL_SHARE)
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
 
