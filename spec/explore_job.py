@@ -241,8 +241,8 @@ class DrivenJob:
         """Return the rows that the job may go back to."""
         return others_than_the_newest(self.world)
 
-    def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
-        """Go back to that row while no tick runs; who does it dies after so many effects."""
+    def roll_back(self, checkpoint: CheckpointId, effects_max: int | None) -> None:
+        """Go back to that row while no tick runs; who does it dies after so many effects, or does not (None)."""
         for done, _ in enumerate(rolling_back(self.world, self.job.graph, checkpoint), start=1):
             if done == effects_max:
                 break
@@ -251,8 +251,8 @@ class DrivenJob:
         """Return whether there is a row whose positions could be others."""
         return can_be_reset(self.world)
 
-    def reset(self, move: Move, effects_max: int) -> None:
-        """Read a source on from elsewhere, while no tick runs; who resets it dies after so many effects."""
+    def reset(self, move: Move, effects_max: int | None) -> None:
+        """Read a source on from elsewhere, while no tick runs; who resets it dies after so many effects, or does not."""
         for done, _ in enumerate(resetting(self.world, self.job.graph, move), start=1):
             if done == effects_max:
                 break

@@ -32,7 +32,7 @@ from checkpointing.messages import (
     SavepointRequested,
     TickOutcome,
 )
-from spec.explore_job import NEVER_MS, DrivenJob
+from spec.explore_job import DrivenJob
 from spec.faults import Faults
 from spec.pipeline import ORDERS, SPLITS
 from spec.resetting import to_row
@@ -47,6 +47,7 @@ FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
 """How an effect may go wrong; that a row is refused comes of being overtaken."""
 EFFECTS_MAX: Final = 13
 """As many as a rollback has with a row to roll forward: claim, three tables, a cut, clean-up, its row, those again."""
+_ALL: Final = "all"
 _MOVES_ON: Final = frozenset({"answer", "fire"})
 
 
@@ -134,7 +135,7 @@ def _between_ticks(driven: DrivenJob, left: Chances) -> Iterator[tuple[str, Chan
 
 def _meanwhile(driven: DrivenJob, left: Chances, come_true: int = 0) -> Iterator[tuple[str, Chances]]:
     """Yield what somebody may do to the rows of a job while no tick runs, and where he may die over it."""
-    deaths = [*(str(effects) for effects in range(1, EFFECTS_MAX + 1)), "all"]
+    deaths = [*(str(effects) for effects in range(1, EFFECTS_MAX + 1)), _ALL]
     if left.rollbacks:
         after = replace(left, rollbacks=left.rollbacks - 1).afresh()
         for checkpoint in driven.others():
@@ -189,5 +190,5 @@ def _take_at_rest(driven: DrivenJob, words: list[str]) -> None:
             raise ValueError(f"there is no step {' '.join(words)!r}")
 
 
-def _died_behind(effects: str) -> int:
-    return NEVER_MS if effects == "all" else int(effects)
+def _died_behind(effects: str) -> int | None:
+    return None if effects == _ALL else int(effects)

@@ -172,6 +172,7 @@ def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
     assert found.violations[0][1]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("world", "bug"),
     [

@@ -13,6 +13,7 @@ SEEDS_OF_ALL_KINDS = (*range(12), 50)
 """The last one resets a source of which rows were in flight, as scenarios are drawn today."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_seed_keeps_every_invariant_when_a_source_is_read_on_from_elsewhere(share):
     """Back or forth, by somebody who may die over it, behind rollbacks and savepoints too: every cut stays exact."""

@@ -11,6 +11,7 @@ SEEDS = 60
 SHARES = 6
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_seed_keeps_every_invariant_when_the_job_is_taken_back(share):
     """To any row that is there, abandoned savepoints too, by somebody who may die over it: every cut stays exact."""

@@ -51,19 +51,13 @@ FOUND_BUGS = {
 }
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("savepoints_max", [None, 5])
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant(share):
-    """Whatever crashes, races, comes late or gets lost: no invariant breaks, and the last tick catches up."""
-    broken = {seed: outcome.violations for seed in range(share, SEEDS, SHARES) if (outcome := run(seed)).violations}
-    assert {} == broken
-
-
-@pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_when_savepoints_are_asked_for(share):
-    """Plain savepoints, stops and drains at any moment, among crashes: none breaks an invariant, or the next tick."""
-    seeds = range(share, SEEDS, SHARES)
-    broken = {seed: outcome.violations for seed in seeds if (outcome := run(seed, savepoints_max=5)).violations}
-    assert {} == broken
+def test_every_seed_keeps_every_invariant(share, savepoints_max):
+    """Whatever crashes, races, gets lost or is asked of a tick: no invariant breaks, and the last tick catches up."""
+    outcomes = ((seed, run(seed, savepoints_max=savepoints_max)) for seed in range(share, SEEDS, SHARES))
+    assert {} == {seed: outcome.violations for seed, outcome in outcomes if outcome.violations}
 
 
 def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():

@@ -18,6 +18,7 @@ from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, d
 MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 def test_a_message_comes_back_as_it_went(kind):
     """Encoded and decoded, every fact and every effect is itself again, whatever it holds."""
