@@ -252,7 +252,7 @@ class DrivenJob:
         return can_be_reset(self.world)
 
     def reset(self, move: Move, effects_max: int | None) -> None:
-        """Read a source on from elsewhere, while no tick runs; who resets it dies after so many effects, or does not."""
+        """Move a source while no tick runs; who does it dies after so many effects, or does not (None)."""
         for done, _ in enumerate(resetting(self.world, self.job.graph, move), start=1):
             if done == effects_max:
                 break
