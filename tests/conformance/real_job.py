@@ -137,7 +137,7 @@ class RealJob(DrivenJob):
         """Return the rows that the job may go back to."""
         return self.world.others()
 
-    def roll_back(self, checkpoint: CheckpointId, effects_max: int | None) -> None:
+    def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
         """Go back to that row as the product does; who does it dies behind so many effects. May be refused by name."""
         boundaries = Boundaries(self.world.watch)
         self.world.now_ms += PATIENCE_MS
@@ -148,7 +148,7 @@ class RealJob(DrivenJob):
                 """Neighbours may have merged what would have to go and what stays."""
         self.world.watch("after:death")
 
-    def reset(self, move: Move, effects_max: int | None) -> None:
+    def reset(self, move: Move, effects_max: int) -> None:
         """Read a source on from elsewhere as the product does; who resets it dies behind so many effects."""
         boundaries = Boundaries(self.world.watch)
         self.world.now_ms += PATIENCE_MS
