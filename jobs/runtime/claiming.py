@@ -1,18 +1,24 @@
 """Claiming a job: observe, decide, append the claim as a compare-and-swap; look again whenever it was not the first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import uuid4
 
+import structlog
+
 from checkpointing.commit.fencing import Refused, newest_claim
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation, JobName
+from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import Claim, Holder
 from jobs.runtime.boundaries import CLAIM, Boundary, around
 from jobs.runtime.failures import ClaimUnsettledError, JobHeldError
 from jobs.runtime.job_stores import JobStores
 from jobs.stores.checkpoints import Appended, AppendResult, Unknown
 from jobs.stores.checkpoints import Refused as AppendRefused
+
+_log = structlog.get_logger(__name__)
 
 TRIES: Final = 5
 """Claims tried against others who take the version first; asked again while the outcome is unknown."""
@@ -52,6 +58,25 @@ def append_claim(
             raise ClaimUnsettledError(stores.warehouse.paths.job, result.error)
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def end_with_cause(stores: JobStores, claim: Claim, end: EndTick) -> EndTick:
+    """Return how an attempt ended, as fenced off if it failed and the job is another's by now.
+
+    Whoever took it deleted what this attempt had staged, which fails micro-batches before a refused row tells. An end
+    whose rows cannot be read stays what it was.
+    """
+    if end.outcome is not TickOutcome.FAILED or end.reason is CheckpointFailureReason.FENCED:
+        return end
+    try:
+        rival = stores.rival(claim.generation)
+    except Exception as error:  # noqa: BLE001 - the tick has failed already, and of something else
+        _log.warning("rows not read", error=str(error))
+        return end
+    if rival is None:
+        return end
+    said = f"the job was claimed by {rival.holder}, generation {rival.generation}; before this tick knew: {end.message}"
+    return replace(end, reason=CheckpointFailureReason.FENCED, message=said)
 
 
 def newest_generation(seen: Observed) -> Generation:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.runtime.boundaries import Boundary, log_hook
@@ -59,6 +60,12 @@ class JobStores:
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
         return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
+
+    def rival(self, generation: Generation) -> Claim | None:
+        """Return the newest claim if it is of a later generation; raises what reading rows raises."""
+        with self._rows:
+            newest = newest_claim(self._checkpoints.latest())
+        return newest if newest is not None and newest.generation > generation else None
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:

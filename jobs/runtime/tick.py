@@ -186,7 +186,7 @@ class _Tick:
                 leases = LeaseStore(self._warehouse)
                 stack.enter_context(LeaseKeeper(leases, claimed.claim, self._settings.lease_ms))
             stack.callback(hold.release)
-            return self._hold(claimed, hold, engine, inbox)
+            return claiming.end_with_cause(self._stores, claimed.claim, self._hold(claimed, hold, engine, inbox))
 
     # -------------------------------------------------------------- the claim
 

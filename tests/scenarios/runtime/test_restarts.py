@@ -190,6 +190,18 @@ def test_a_stop_during_the_delay_ends_the_tick_at_once_and_in_order(tick, tmp_pa
     assert undisturbed == read_cut(tmp_path)
 
 
+def rival_claim(root):
+    """Append a claim of generation 2 to the job's rows, as another process would, between whatever the tick appends."""
+    store = stores_at(root)
+    while True:
+        seen = store.observe()
+        newest = max((row for row in seen.rows if isinstance(row, Claim)), key=lambda row: row.generation)
+        changed = {"generation": 2, "nonce": "another", "holder": this_process(), "at_ms": seen.now_ms}
+        appended = store.append(newest.model_copy(update=changed), seen.version)
+        if isinstance(appended, Appended):
+            return appended
+
+
 def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
     """The restart takes nothing over: it ends and names who holds the job."""
     stores = []
@@ -198,18 +210,30 @@ def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
         def progress(self, progress) -> None:
             super().progress(progress)
             if isinstance(progress, Restarting):
-                store = stores_at(tmp_path)
-                seen = store.observe()
-                newest = max((row for row in seen.rows if isinstance(row, Claim)), key=lambda row: row.generation)
-                claim = newest.model_copy(
-                    update={"generation": 2, "nonce": "another", "holder": this_process(), "at_ms": seen.now_ms}
-                )
-                stores.append(store.append(claim, seen.version))
+                stores.append(rival_claim(tmp_path))
 
     report = tick(plan=restarting(restart_delay_ms=1_500), engine=Shaky(1), listener=Claims(), take_over=True)
     assert isinstance(stores[0], Appended)
     assert (TickOutcome.FAILED, CheckpointFailureReason.FENCED) == (report.outcome, report.reason)
     assert "generation 2" in report.message
+
+
+def test_what_a_rival_took_away_fails_the_tick_as_fenced_off(tick, tmp_path):
+    """A rival deletes what this tick had staged: the end names the rival, and no restart follows."""
+
+    class Robbed(Shaky):
+        def run(self, planned, effect, warehouse, job):
+            if effect.micro_batch == 2 and effect.generation == 1:
+                rival_claim(tmp_path)
+                raise FileNotFoundError("bronze/numbers/1.parquet")
+            return super().run(planned, effect, warehouse, job)
+
+    report = tick(plan=restarting(), engine=Robbed(0))
+    assert (TickOutcome.FAILED, CheckpointFailureReason.FENCED) == (report.outcome, report.reason)
+    assert f"claimed by process {this_process().pid} " in report.message
+    assert "generation 2; before this tick knew: " in report.message
+    assert "bronze/numbers/1.parquet" in report.message
+    assert 0 == report.restarts
 
 
 def test_the_limit_of_checkpoints_counts_over_all_attempts(tick):
