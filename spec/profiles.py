@@ -1,7 +1,9 @@
 """How hard Hypothesis searches: the profiles dev (seconds), ci and nightly, registered in this one place.
 
 `dev` and `ci` try the same examples in every run, so a red run is the work of a change and is red again when it is
-repeated; `nightly` goes on from where chance takes it, and what it finds is kept in `.hypothesis` and tried first.
+repeated: Hypothesis would else draw numbers and texts that it finds in the code of whatever modules happen to be
+loaded, and those depend on which tests ran before. `nightly` goes on from where chance takes it, and what it finds is
+kept in `.hypothesis` and tried first.
 `model` and `invariants` know nothing of this module: they judge without a test library.
 """
 
@@ -10,6 +12,8 @@ from typing import Final
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 NAMES: Final = ("dev", "ci", "nightly")
@@ -17,6 +21,7 @@ NAMES: Final = ("dev", "ci", "nightly")
 
 def register() -> None:
     """Register the profiles; a slow, shared machine is no failure, nor is an example that came out too large."""
+    setattr(HypothesisProvider, "_local_constants", Constants())  # noqa: B010 - no setting says it; a property till now
     common = settings(
         deadline=None,
         print_blob=True,

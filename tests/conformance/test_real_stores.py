@@ -123,5 +123,5 @@ def place_of_the_next(history, row):
 def hunt(bug, monkeypatch):
     bug.plant(monkeypatch)
     with pytest.raises(BrokenRuleError) as found:
-        run(RealStoresMachine, examples=40, steps=25)
+        run(type(RealStoresMachine.__name__, (RealStoresMachine,), {"judged_by": bug.breaks}), examples=40, steps=25)
     assert found.value.invariant in bug.breaks

@@ -26,6 +26,32 @@ def test_there_are_three_profiles():
     assert effort[-1] * len(command.MACHINES) >= 1_000_000
 
 
+DRAWS = """
+import hashlib
+from hypothesis import given, settings, strategies as st
+from spec import profiles
+profiles.register()
+drawn = []
+@settings(settings.get_profile("ci"))
+@given(st.lists(st.integers()), st.text())
+def draw(numbers, text):
+    drawn.append((numbers, text))
+draw()
+print(hashlib.sha256(repr(drawn).encode()).hexdigest())
+"""
+
+
+def test_what_is_loaded_does_not_change_what_is_tried():
+    """The same examples beside whatever other tests: else a bug is found on some days only."""
+    programs = (DRAWS, f"import spec.vectors, spec.mutants.registry, jobs.settings\n{DRAWS}")
+    printed = {
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        for program in programs
+    }
+    assert 1 == len(printed)
+    assert 65 == len(printed.pop())
+
+
 def test_the_command_counts_steps(capsys):
     """`python -m spec.machines` says how many steps each machine took, and ends with what passed."""
     assert 0 == command.main(["--profile", "dev", "--only", "CommitMachine"])
