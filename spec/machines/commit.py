@@ -63,6 +63,9 @@ class Luck(Enum):
 _luck = st.sampled_from([Luck.WELL, Luck.WELL, Luck.REPLY_LOST, Luck.WELL, Luck.WRITE_LOST, Luck.REFUSED])
 
 
+_trouble = st.sampled_from([(CheckTables, Luck.REFUSED), (AppendRow, Luck.REPLY_LOST)])
+
+
 @dataclass(slots=True)
 class Life:
     """One coordinator: what it saw, what it has yet to roll forward, what it asked for."""
@@ -240,6 +243,17 @@ class CommitMachine(RuleBasedStateMachine):
         for _ in range(steps):
             if life.asked:
                 self._carry_out(life, 0, Luck.WELL)
+
+    @precondition(lambda self: any(life.asked for life in self.lives))
+    @rule(trouble=_trouble)
+    def go_badly(self, trouble: tuple[type[_StoreEffect], Luck]) -> None:
+        """Tables forbid a commit, or it is made and nobody is told: the first that waits for it."""
+        kind, luck = trouble
+        for life in self.lives:
+            for which, effect in enumerate(life.asked):
+                if isinstance(effect, kind):
+                    self._carry_out(life, which, luck)
+                    return
 
     def _carry_out(self, life: Life, which: int, luck: Luck) -> None:
         effect = life.asked.pop(which % len(life.asked))
