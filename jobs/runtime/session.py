@@ -22,6 +22,9 @@ JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """An archive that does not fit is left alone, without a word."""
 
+_NO_BOUND: Final = 2**31 - 1
+"""What Spark's writer of Arrow batches takes for none (BatchedPythonArrowInput)."""
+
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -104,14 +107,16 @@ def session_settings(cores: int) -> dict[str, str]:
     """Return the settings that a session may still change, on a Connect server too.
 
     No adaptive execution: it would merge the Spark partitions that are our subtasks. No job to list
-    files: they are all known. Big Arrow batches: a task takes its rows as a whole.
+    files: they are all known. Arrow batches are bounded by rows alone, as many as Spark's default: for its
+    bound in bytes Spark adds up the sizes of all columns after each row, an eighth of an epoch.
     """
     return {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(_NO_BOUND),
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         "spark.sql.parquet.compression.codec": "zstd",
     }

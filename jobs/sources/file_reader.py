@@ -5,7 +5,8 @@ however Spark cuts the files. A range that ends within a file reads that file an
 Expressions are SQL text: one call each to Spark, however many files there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,6 +22,9 @@ _UNQUOTED = "/-_.!~*'(),;:$&+=@"
 """What java.net.URI leaves as it is in a path, beside letters, digits and all that is not ASCII."""
 
 _ASCII_MAX = 0x7F
+
+_WHOLE = (0, 2**63 - 1)
+_NOTHING = (0, 0)
 
 _PLACE = "substring_index(_metadata.file_path, '/', -2)"
 
@@ -69,16 +73,30 @@ def _ordinal(ranges: Ranges) -> str:
 
 
 def _within(ranges: Ranges) -> str | None:
-    """Return the condition that drops the rows of partial files outside their ranges; None if all are whole."""
-    partial = [(_place(split, part), part) for split, part in ranges if part.rows < part.file.rows]
-    if not partial:
-        return None
-    whole = f"{_PLACE} NOT IN ({', '.join(dict.fromkeys(place for place, _ in partial))})"
-    inside = [
-        f"({_PLACE} = {place} AND _metadata.row_index >= {part.first} AND _metadata.row_index < {part.end})"
-        for place, part in partial
-    ]
-    return " OR ".join([whole, *inside])
+    """Return the condition that drops the rows of partial files outside their ranges; None if all are whole.
+
+    The bounds are looked up in maps, which Spark hands to its generated code; numbers in the text would be
+    compiled into it, anew for each micro-batch (Spark's Literal, CodeGenerator).
+    """
+    partial: dict[str, list[FileRange]] = {}
+    for split, part in ranges:
+        if part.rows < part.file.rows:
+            partial.setdefault(_place(split, part), []).append(part)
+    # A file's ranges rarely are several: one term has the first of each file, the next what is left of some.
+    terms = [dict(zip(partial, layer, strict=True)) for layer in zip_longest(*partial.values())]
+    others = chain([_WHOLE], repeat(_NOTHING))
+    return " OR ".join(_inside(parts, other) for parts, other in zip(terms, others, strict=False)) or None
+
+
+def _inside(parts: Mapping[str, FileRange | None], other: tuple[int, int]) -> str:
+    """Return the condition that a row is in the range of its file; `other` are the bounds for files not named."""
+    known = {place: (part.first, part.end) for place, part in parts.items() if part is not None}
+    first, end = (
+        f"coalesce(element_at(map({', '.join(f'{place}, {bounds[side]}L' for place, bounds in known.items())}),"
+        f" {_PLACE}), {other[side]}L)"
+        for side in (0, 1)
+    )
+    return f"(_metadata.row_index >= {first} AND _metadata.row_index < {end})"
 
 
 def _place(split: SplitId, part: FileRange) -> str:

@@ -50,9 +50,19 @@ def warehouse(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(spark, data, warehouse) -> TickReport:
+def compilations() -> list[int]:
+    """Return how many texts Spark had compiled before and after the tick of the whole year, once that has run."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def report(spark, data, warehouse, compilations) -> TickReport:
     """Run the whole year in one tick."""
-    return run_tick(plan(flights.build(data)), RuntimeSettings(warehouse=warehouse), spark=spark)
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    compilations.append(compiled.getCount())
+    report = run_tick(plan(flights.build(data)), RuntimeSettings(warehouse=warehouse), spark=spark)
+    compilations.append(compiled.getCount())
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +112,12 @@ def test_the_year_is_run_to_its_end(report) -> None:
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
     assert 24 <= len(report.completed)
     assert 336_776 + 26_115 == sum(record.statistics.rows for record in report.completed)
+
+
+def test_an_epoch_compiles_nothing_anew(report, compilations) -> None:
+    """Spark generates one code for all epochs alike: its cache answers, and its JIT goes on where it was."""
+    before, after = compilations
+    assert after - before < len(report.completed)
 
 
 def test_every_flight_is_accounted_for(report, warehouse) -> None:

@@ -39,6 +39,13 @@ def polls(source, rows_max):
             position = piece.end
 
 
+def generated_code(frame):
+    """Return the Java text of a frame's stages."""
+    stages = frame._jdf.queryExecution().debug().codegenToSeq()
+    assert stages.size()
+    return tuple(stages.apply(index)._2() for index in range(stages.size()))
+
+
 def shape(schema):
     return [(field.name, field.dataType) for field in schema.fields]
 
@@ -71,6 +78,14 @@ def test_some_slices_are_exactly_their_rows(spark, root):
                 expected |= {(split, position) for position in range(before, before + piece.rows)}
             before += piece.rows
     assert sorted(expected) == sorted(tuple(row) for row in found)
+
+
+def test_where_slices_begin_and_end_is_no_part_of_the_code_that_spark_compiles(spark, root):
+    """Otherwise each micro-batch costs a compilation, and the JIT begins anew."""
+    source = FileSource(root, SCHEMA)
+    slices = list(polls(source, 5))
+    compiled = {generated_code(source.read(spark, chosen)) for chosen in (slices[:1], slices[1:2], slices[2:5])}
+    assert 1 == len(compiled)
 
 
 def test_a_late_file_keeps_the_ordinals_of_those_before(spark, tmp_path):
