@@ -5,6 +5,7 @@ Every trace that a scenario's ticks leave is replayed on the core, and no invari
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,16 @@ from jobs.runtime.connect_server import connect_server
 from jobs.runtime.session import SparkConfig
 from spec.traces import judge
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 @pytest.fixture(scope="session")
 def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -20,6 +31,23 @@ def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log_file: Path = tmp_path_factory.mktemp("connect") / "server.log"
     with connect_server(SparkConfig(cores=2, memory="1g"), log_file) as server:
         yield server.url
+
+
+@pytest.fixture
+def neighbour(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """Return the session as somebody's who alters a table of a few rows: one task, no code generated for its one use.
+
+    Delta's projections of a log's actions are so wide that Spark takes longer to write their code than to run them.
+    """
+    before = {name: spark.conf.get(name, None) for name in SMALL}
+    for name, value in SMALL.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 @pytest.fixture(autouse=True)

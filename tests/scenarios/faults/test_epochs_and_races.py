@@ -104,6 +104,7 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert NOTHING == changed(undisturbed)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("log", "occurrences"),
     [("checkpoints", (1,)), ("checkpoints", (2, 3)), ("checkpoints", (5,)), ("tables", (1, 9)), ("cuts", (1, 2))],

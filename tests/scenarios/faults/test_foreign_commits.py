@@ -280,14 +280,14 @@ def _follow(spark, message):
 @pytest.mark.parametrize("table", [BRONZE, GOLD])
 @pytest.mark.parametrize("feature", ["row tracking", "deletion vectors"])
 def test_a_feature_that_forbids_publishing_stops_by_name_and_its_way_out_frees_the_job(
-    tables, strike, spark, moment, table, feature
+    tables, strike, neighbour, moment, table, feature
 ):
     """The tick that meets it ends naming table and feature; nothing of the pending epoch is lost, and nothing doubled.
 
     Deletion vectors matter to nobody who only appends: there the ticks go on.
     """
     path = tables.path(table)
-    first, second = run_through(tables, strike, moment, table, lambda: _sql(spark, ENABLED[feature], path))
+    first, second = run_through(tables, strike, moment, table, lambda: _sql(neighbour, ENABLED[feature], path))
     if (table, feature) == (BRONZE, "deletion vectors"):
         assert ["", ""] == [first.message, second.message]
     else:
@@ -295,12 +295,12 @@ def test_a_feature_that_forbids_publishing_stops_by_name_and_its_way_out_frees_t
         assert TickOutcome.FAILED is met.outcome
         assert str(table) in met.message
         assert TickOutcome.FAILED is second.outcome
-        assert _follow(spark, second.message)
+        assert _follow(neighbour, second.message)
         third = tables.tick()
         assert (TickOutcome.CAUGHT_UP, "") == (third.outcome, third.message)
         assert expected_bronze(tables.rows) == set(tables.bronze().rows())
     assert expected_gold(tables.rows) == tables.gold()
-    split_n = [(row.split, row.n) for row in spark.read.format("delta").load(tables.path(BRONZE)).collect()]
+    split_n = [(row.split, row.n) for row in neighbour.read.format("delta").load(tables.path(BRONZE)).collect()]
     assert len(set(split_n)) == len(split_n)
     assert set(split_n) <= expected_bronze(tables.rows)
 

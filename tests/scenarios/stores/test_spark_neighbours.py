@@ -44,7 +44,7 @@ def _next(tables, table, mode, files, checkpoint=2):
     return tables.publisher.publish(publication, CheckpointId(checkpoint))
 
 
-def test_spark_reads_tables_rows_and_cuts(spark, tables, warehouse, made, rows):
+def test_spark_reads_tables_rows_and_cuts(neighbour, tables, warehouse, made, rows):
     """Plain Delta for everybody: the published table at its cut, the rows and the cuts by SQL."""
     table, name, files = made("read", TableMode.UPSERT)
     store, cuts = CheckpointStore(warehouse), CutStore(warehouse)
@@ -52,43 +52,43 @@ def test_spark_reads_tables_rows_and_cuts(spark, tables, warehouse, made, rows):
     store.append(rows.checkpoint(1), 1)
     cuts.record(CheckpointId(1), [(table, 1)])
     _next(tables, table, TableMode.UPSERT, files)
-    version = spark.read.format("delta").load(str(warehouse.path(warehouse.paths.cuts))).first().version
-    assert [("a", 1), ("b", 2), ("c", 3)] == _rows(spark, f"{name} VERSION AS OF {version}")
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
-    kinds = spark.read.format("delta").load(str(warehouse.path(warehouse.paths.checkpoints))).orderBy("version")
+    version = neighbour.read.format("delta").load(str(warehouse.path(warehouse.paths.cuts))).first().version
+    assert [("a", 1), ("b", 2), ("c", 3)] == _rows(neighbour, f"{name} VERSION AS OF {version}")
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
+    kinds = neighbour.read.format("delta").load(str(warehouse.path(warehouse.paths.checkpoints))).orderBy("version")
     assert ["claim", "checkpoint"] == [row.kind for row in kinds.collect()]
 
 
-def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(spark, tables, made):
+def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(neighbour, tables, made):
     """Its active files become exactly the checkpoint's again; nothing is doubled."""
     table, name, files = made("optimized", TableMode.UPSERT)
-    spark.sql(f"OPTIMIZE {name}")
+    neighbour.sql(f"OPTIMIZE {name}")
     result = _next(tables, table, TableMode.UPSERT, files)
     assert "foreign OPTIMIZE at version 2" in result.note
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
 
 
 @pytest.mark.dear
-def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(spark, tables, made):
+def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(neighbour, tables, made):
     """A DELETE under deletion vectors is met before and after the commit point; an append goes on."""
     for mode in (TableMode.APPEND, TableMode.UPSERT):
         table, name, files = made(f"vectors_{mode.value}", mode)
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
+        neighbour.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
         assert () == tables.output.check([table])
-        spark.sql(f"DELETE FROM {name} WHERE k = 'a'")
+        neighbour.sql(f"DELETE FROM {name} WHERE k = 'a'")
         if mode is TableMode.APPEND:
             assert () == tables.output.check([table])
             assert isinstance(_next(tables, table, mode, files), TablePublished)
-            assert [("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+            assert [("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
     (problem,) = tables.output.check([table])
     assert "has deletion vectors on 1 files" in problem
     result = _next(tables, table, mode, files)
     assert isinstance(result, PublishFailed)
     assert "foreign DELETE at version 3" in result.error
-    _follow(spark, problem)
+    _follow(neighbour, problem)
     assert () == tables.output.check([table])
     assert isinstance(_next(tables, table, mode, files), TablePublished)
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
 
 
 def _follow(spark, *texts):
@@ -107,20 +107,20 @@ def _follow(spark, *texts):
     ],
 )
 def test_a_feature_that_can_be_dropped_stops_by_name_and_its_way_out_works(
-    spark, tables, made, name, statement, feature
+    neighbour, tables, made, name, statement, feature
 ):
     """The problems name feature and version; running what they say sets the table free, nothing is lost."""
     table, sql_name, files = made(name, TableMode.UPSERT)
-    spark.sql(f"ALTER TABLE {sql_name} {statement}")
+    neighbour.sql(f"ALTER TABLE {sql_name} {statement}")
     problems = tables.output.check([table])
     assert any(f"table {table} has the table feature {feature} (since version " in problem for problem in problems)
     result = _next(tables, table, TableMode.UPSERT, files)
     assert isinstance(result, PublishFailed)
     assert "DROP FEATURE" in result.error
-    _follow(spark, *sorted(problems, key=lambda text: feature not in text))
+    _follow(neighbour, *sorted(problems, key=lambda text: feature not in text))
     assert () == tables.output.check([table])
     assert isinstance(_next(tables, table, TableMode.UPSERT, files), TablePublished)
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, sql_name)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, sql_name)
 
 
 @pytest.mark.matrix
@@ -132,10 +132,10 @@ def test_a_feature_that_can_be_dropped_stops_by_name_and_its_way_out_works(
         ("widening", "SET TBLPROPERTIES ('delta.enableTypeWidening'='true')", "typeWidening"),
     ],
 )
-def test_a_feature_that_cannot_simply_be_dropped_says_so(spark, tables, made, name, statement, feature):
+def test_a_feature_that_cannot_simply_be_dropped_says_so(neighbour, tables, made, name, statement, feature):
     """The way out is honest about what Delta itself does not offer."""
     table, sql_name, _ = made(name, TableMode.APPEND)
-    spark.sql(f"ALTER TABLE {sql_name} {statement}")
+    neighbour.sql(f"ALTER TABLE {sql_name} {statement}")
     (problem,) = [text for text in tables.output.check([table]) if f"feature {feature}" in text]
     assert "cannot drop it" in problem or "TRUNCATE HISTORY" in problem
 
@@ -143,13 +143,13 @@ def test_a_feature_that_cannot_simply_be_dropped_says_so(spark, tables, made, na
 @pytest.mark.matrix
 @pytest.mark.parametrize("statement", ["'delta.enableChangeDataFeed'='true'", "'delta.checkpointPolicy'='v2'"])
 @pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
-def test_harmless_features_go_on(spark, tables, made, statement, mode):
+def test_harmless_features_go_on(neighbour, tables, made, statement, mode):
     """What changes nothing for our commits is no problem."""
     table, name, files = made(f"harmless_{mode.value}", mode)
-    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({statement})")
+    neighbour.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({statement})")
     assert () == tables.output.check([table])
     assert isinstance(_next(tables, table, mode, files), TablePublished)
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
 
 
 def test_row_rules_reject_in_spark_what_great_expectations_rejects(spark, tmp_path):
