@@ -1,7 +1,8 @@
 """The worked example (I1): one source, two splits, barrier 1 at positions 100 and 105, and then a failure.
 
-Small micro-batches make the records queue before the count, so barrier 1 comes to the end of one
-channel while records of epoch 2 are behind it and the other channel's barrier is still on its way.
+Small micro-batches make the records queue before the count, which takes slices from the channels in turn, and the
+slow split gives one record a slice: barrier 1 comes to the end of the fast channel, with records of epoch 2 behind
+it, while the slow one's is still far away.
 Aligned, the count leaves those records until both barriers are there: its state holds exactly 205
 records. At least once it takes them: the snapshot holds records 100.. of the fast split, while the
 positions say 100 and 105. Whoever fails now and restores reads them again and counts them twice.
@@ -13,6 +14,7 @@ completed checkpoint, so others who look there never see rows counted that a res
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -24,15 +26,18 @@ from checkpointing.messages import PollSource
 from jobs.pipeline import Pipeline, count, max_of
 from jobs.sources.committed_positions import CommitsToFile
 from jobs.sources.port import Source
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 FIRST_WAVE = {"fast": 100, "slow": 105}
 """Where the two splits stand at barrier 1."""
 
-ALL = {"fast": 200, "slow": 205}
+ALL = {"fast": SequenceSplit(200), "slow": SequenceSplit(205, poll_rows_max=1)}
 
 SLICE_ROWS = 25
 """Records that are read, and counted, at a time: few, so that they queue before the count."""
+
+SECOND_WAVE_S = 1.0
+"""How long a split that has been read so far waits for the others before it says that it has nothing new."""
 
 CONFIG = CheckpointConfig(
     every_rows=sum(FIRST_WAVE.values()), slice_rows_max=SLICE_ROWS, micro_batch_rows_max=SLICE_ROWS, retained=2
@@ -47,6 +52,7 @@ class TwoWaves:
         self._source = source
         self._first = {split_id(name): rows for name, rows in first.items()}
         self._exhausted: set[SplitId] = set()
+        self._all_exhausted = Event()
 
     def schema(self) -> StructType:
         """Return the source's columns."""
@@ -65,7 +71,7 @@ class TwoWaves:
             self._note(request.split, left)
             return piece
         self._note(request.split, left)
-        return self._source.poll(request) if self._exhausted == set(self._first) else None
+        return self._source.poll(request) if self._all_exhausted.wait(SECOND_WAVE_S) else None
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the source's rows."""
@@ -74,6 +80,8 @@ class TwoWaves:
     def _note(self, split: SplitId, left: int) -> None:
         if left <= 0:
             self._exhausted.add(split)
+        if self._exhausted == set(self._first):
+            self._all_exhausted.set()
 
 
 def committed_file(data: Path) -> Path:

@@ -25,10 +25,11 @@ ROW_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SequenceSplit:
-    """One split: how many rows it has (None: no end), and how long it takes to answer a poll."""
+    """One split: how many rows it has (None: no end), how long it takes to answer a poll, how many it gives at most."""
 
     rows: int | None
     poll_delay_ms: int = 0
+    poll_rows_max: int | None = None
 
 
 class SequenceSource:
@@ -67,7 +68,8 @@ class SequenceSource:
             raise SourceError(f"there is no split {request.split!r}, only {', '.join(self.splits())}")
         time.sleep(split.poll_delay_ms / 1000)
         start = _parsed(request.position)
-        end = start + request.max_rows if split.rows is None else min(start + request.max_rows, split.rows)
+        end = min(start + rows for rows in (request.max_rows, split.poll_rows_max) if rows is not None)
+        end = end if split.rows is None else min(end, split.rows)
         if end <= start:
             return None
         rows = end - start

@@ -39,6 +39,12 @@ def test_only_the_slow_split_is_slow():
     assert ("fast", "slow") == source.splits()
 
 
+def test_a_split_gives_no_more_at_a_time_than_it_says():
+    """A poll's bound or the split's, whichever is less, and never beyond the end."""
+    source = SequenceSource({"a": SequenceSplit(5, poll_rows_max=3)})
+    assert [3, 2, 2] == [poll(source, "a").rows, poll(source, "a", rows_max=2).rows, poll(source, "a", "3").rows]
+
+
 @pytest.mark.parametrize("position", ["", "-1", '{"format":1}'])
 def test_a_foreign_position_is_refused(position):
     """Another source's position is an error, not a start from the beginning."""
