@@ -19,6 +19,7 @@ from spec.machines.gate import GATE_MACHINES, TrackingGateMachine
 from spec.machines.judging import BrokenRuleError
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", GatePolicy)
 def test_the_gate_keeps_every_rule(policy, run_machine):
     """Whatever the senders do and in whatever order."""

@@ -12,12 +12,14 @@ from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES
 from spec.machines.judging import BrokenRuleError
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", JOB_MACHINES)
 def test_the_job_keeps_every_invariant(policy, run_machine):
     """Any order of answers, timers, troubles, crashes and ghosts; the last tick catches up."""
     run_machine(JOB_MACHINES[policy])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("machine", RESETTING_MACHINES)
 def test_the_job_keeps_every_invariant_when_a_source_is_read_on_from_elsewhere(machine, run_machine):
     """The same, and resets behind ticks that are over."""
