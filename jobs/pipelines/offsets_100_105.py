@@ -14,7 +14,7 @@ completed checkpoint, so others who look there never see rows counted that a res
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Condition
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -52,7 +52,7 @@ class TwoWaves:
         self._source = source
         self._first = {split_id(name): rows for name, rows in first.items()}
         self._exhausted: set[SplitId] = set()
-        self._all_exhausted = Event()
+        self._noted = Condition()
 
     def schema(self) -> StructType:
         """Return the source's columns."""
@@ -71,7 +71,9 @@ class TwoWaves:
             self._note(request.split, left)
             return piece
         self._note(request.split, left)
-        return self._source.poll(request) if self._all_exhausted.wait(SECOND_WAVE_S) else None
+        with self._noted:
+            come = self._noted.wait_for(lambda: self._exhausted == set(self._first), SECOND_WAVE_S)
+        return self._source.poll(request) if come else None
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the source's rows."""
@@ -79,9 +81,9 @@ class TwoWaves:
 
     def _note(self, split: SplitId, left: int) -> None:
         if left <= 0:
-            self._exhausted.add(split)
-        if self._exhausted == set(self._first):
-            self._all_exhausted.set()
+            with self._noted:
+                self._exhausted.add(split)
+                self._noted.notify_all()
 
 
 def committed_file(data: Path) -> Path:

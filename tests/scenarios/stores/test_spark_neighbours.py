@@ -44,7 +44,7 @@ def _next(tables, table, mode, files, checkpoint=2):
     return tables.publisher.publish(publication, CheckpointId(checkpoint))
 
 
-def test_spark_reads_tables_rows_and_cuts(neighbour, tables, warehouse, made, rows):
+def test_spark_reads_tables_rows_and_cuts(spark, tables, warehouse, made, rows):
     """Plain Delta for everybody: the published table at its cut, the rows and the cuts by SQL."""
     table, name, files = made("read", TableMode.UPSERT)
     store, cuts = CheckpointStore(warehouse), CutStore(warehouse)
@@ -52,10 +52,10 @@ def test_spark_reads_tables_rows_and_cuts(neighbour, tables, warehouse, made, ro
     store.append(rows.checkpoint(1), 1)
     cuts.record(CheckpointId(1), [(table, 1)])
     _next(tables, table, TableMode.UPSERT, files)
-    version = neighbour.read.format("delta").load(str(warehouse.path(warehouse.paths.cuts))).first().version
-    assert [("a", 1), ("b", 2), ("c", 3)] == _rows(neighbour, f"{name} VERSION AS OF {version}")
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
-    kinds = neighbour.read.format("delta").load(str(warehouse.path(warehouse.paths.checkpoints))).orderBy("version")
+    version = spark.read.format("delta").load(str(warehouse.path(warehouse.paths.cuts))).first().version
+    assert [("a", 1), ("b", 2), ("c", 3)] == _rows(spark, f"{name} VERSION AS OF {version}")
+    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(spark, name)
+    kinds = spark.read.format("delta").load(str(warehouse.path(warehouse.paths.checkpoints))).orderBy("version")
     assert ["claim", "checkpoint"] == [row.kind for row in kinds.collect()]
 
 
