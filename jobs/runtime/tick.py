@@ -17,6 +17,7 @@ from zlib import crc32
 import structlog
 from pyspark.sql import SparkSession
 
+from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.restart import strategy_of
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation
@@ -204,13 +205,28 @@ class _Tick:
             take_over = take_over and generation in (None, newest)
             generation = newest
             decision = claiming.decide(seen, self._plan.job, take_over=take_over)
-            must_be_sound(self._warehouse, decision)
-            self._plan = self._fitting(decision.restore)
-            must_not_be_ahead(self._stores, self._plan.graph, decision.restore)
+            if not self._may_begin(seen, decision):
+                continue
             claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
             if claimed is not None:
                 return claimed
         raise ClaimUnsettledError(self._plan.job, f"others wrote first {claiming.TRIES} times")
+
+    def _may_begin(self, seen: Observed, decision: RecoveryPlan) -> bool:
+        """Raise unless the tick may begin where the decision says; False: look again.
+
+        Files and tables are looked at after the rows. If others wrote rows meanwhile, the two are of different
+        moments: a table may show what only a newer row says, and a file be gone that only an older one names.
+        """
+        try:
+            must_be_sound(self._warehouse, decision)
+            self._plan = self._fitting(decision.restore)
+            must_not_be_ahead(self._stores, self._plan.graph, decision.restore)
+        except Exception:
+            if self._stores.observe().version == seen.version:
+                raise
+            return False
+        return True
 
     def _fitting(self, restored: CheckpointRecord | None) -> JobPlan:
         """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""

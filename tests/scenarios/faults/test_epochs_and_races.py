@@ -6,6 +6,9 @@ from dataclasses import replace
 import pytest
 
 from checkpointing.job.setup import TickLimits
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.runtime.cleaning import clean_up
+from jobs.stores.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import CONFIG, JOB
 from tests.scenarios.faults.processes import KILLED, Order, Running, tick
 from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers
@@ -100,7 +103,22 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert ("caught_up", "failed") == (won.said["outcome"], lost.said["outcome"])
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
-    assert ("caught_up", "") == _told(tick(order)), "what the loser staged while it lost is for the next tick to remove"
+    assert ("caught_up", "") == _told(tick(order))
+    clean_up(_at(order.root), 0)  # the loser may have staged on while its rival recovered: the test below
+    assert NOTHING == changed(undisturbed)
+
+
+def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up(order, undisturbed, changed):
+    """It knows of no rival before its next row is refused; whatever it staged until then no recovery can have seen."""
+    holder = Running(replace(order, strike=Hold(At("before:RunMicroBatch", (1,)), "late")))
+    wait_for(order.root / "late.here")
+    assert ("caught_up", "") == _told(tick(replace(order, take_over=True)))
+    (order.root / "late.go").touch()
+    assert "failed" == holder.wait().said["outcome"]
+    assert ("caught_up", "") == _told(tick(order))
+    late = set(leftovers(order.root))
+    assert late
+    assert late <= {each.file.path for each in clean_up(_at(order.root), 0).deleted.files}
     assert NOTHING == changed(undisturbed)
 
 
@@ -115,6 +133,10 @@ def test_a_reply_that_is_lost_after_the_commit_is_read_back(order, undisturbed, 
     assert ("caught_up", "") == _told(tick(replace(order, strike=lost)))
     assert ("caught_up", "") == _told(tick(order))
     assert NOTHING == changed(undisturbed)
+
+
+def _at(root):
+    return Warehouse(root, ProtocolPaths(JOB))
 
 
 def _told(ended):

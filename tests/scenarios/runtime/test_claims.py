@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
+from jobs.runtime import tick as tick_module
 from jobs.runtime.boundaries import KILL_VARIABLE
 from jobs.runtime.failures import JobHeldError
 from jobs.runtime.tick import TickReport
@@ -82,6 +84,28 @@ def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturb
     assert (1, 1) == (len(winners), len(losers))
     assert TickOutcome.CAUGHT_UP is winners[0].outcome
     assert f"process {os.getpid()}" in str(losers[0])
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["a table ahead", "a file gone"])
+def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbed, monkeypatch, before):
+    """Others complete checkpoints between a tick's look at the rows and that at tables and files: it looks again.
+
+    By then a table shows more than the rows that were seen, and what only the oldest of them named is deleted.
+    """
+    if before:
+        tick(limits=TickLimits(checkpoints=before), reader_grace_ms=0)
+    seen, raced = tick_module.observe_sound, []
+
+    def observe_then_lose_time(*arguments):
+        rows = seen(*arguments)
+        if not raced:
+            raced.append(rows.version)
+            assert "" == tick(reader_grace_ms=0).message
+        return rows
+
+    monkeypatch.setattr(tick_module, "observe_sound", observe_then_lose_time)
+    assert ("", TickOutcome.CAUGHT_UP) == ((ended := tick()).message, ended.outcome)
     assert undisturbed == read_cut(tmp_path)
 
 
