@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+LOCK = "requirements.lock"
 
 UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -27,6 +28,9 @@ UV_NAMES = {
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
 """pip's settings and what uv calls them: uv reads neither pip's files nor its variables."""
+
+STORED = "pyspark:--build-option=--compression=stored"
+"""pyspark comes as source: its 450 MB of jars, compressed already, are not compressed again to be unpacked at once."""
 
 
 def pip_settings() -> dict[str, str]:
@@ -68,7 +72,7 @@ def main() -> None:
     uv, environment = [str(BIN / "uv"), "pip"], uv_environment()
     step(
         "locked packages, by uv (a minute or two the first time)",
-        [*uv, "sync", "--no-build-isolation", "--require-hashes", "requirements.lock"],
+        [*uv, "sync", "--no-build-isolation", "--config-settings-package", STORED, "--require-hashes", LOCK],
         environment,
     )
     step(

@@ -82,6 +82,8 @@ class DeltaLog:
 
     def create(self, schema: pa.Schema, configuration: dict[str, str]) -> None:
         """Create the table unless it is there; of several processes that try at once one succeeds, all go on."""
+        if self.exists():
+            return
         try:
             DeltaTable.create(
                 str(self._folder),

@@ -49,11 +49,10 @@ def log_length(folder: Path) -> LogLength:
 
 def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
     """Write a Delta log checkpoint if the last is `every` or more versions old; return whether it was due."""
-    table = DeltaTable(str(folder))
     last = max(_log_checkpoints(folder), default=-1)
-    if table.version() - last < every:
+    if max(_versions(folder), default=-1) - last < every:
         return False
-    table.create_checkpoint()
+    DeltaTable(str(folder)).create_checkpoint()
     return True
 
 
