@@ -18,9 +18,12 @@ JARS := .jars/.complete
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
-KILL_SHARE ?= third
+# Of the matrices and kills: `rotating` runs another share each day.
+SHARE ?= rotating
 # Processes with a Spark of their own: each takes about two gigabytes.
 SPARKS ?= 2
+# One more than there are cores: without Spark, a tenth of the time is waiting for the disk and for other processes.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # The order of the tests: the same in each run, so that a red run is the work of a change; `make test SEED=2` tries another.
 SEED ?= 1
 PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
@@ -37,14 +40,14 @@ run: machine $(ENV) $(CLASSES) $(DATA) ## set up what is missing, then one tick 
 
 test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta
 	@$(MAKE) --jobs=2 $(CLASSES) test-pure
-	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --kill-share $(KILL_SHARE)
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --share $(SHARE)
 
 # The archive of Spark's classes, one core's work, may still be on its way: no pure test asks for it.
 test-pure: lint types $(JARS)
-	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" --kill-share $(KILL_SHARE)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
 
 test-kill: machine $(ENV) $(CLASSES) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
-	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear) and not browser" --kill-share all
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear) and not browser" --share all
 
 coverage: machine $(ENV) ## branch coverage of the protocol by the pure tests; below 98 % is an error
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \

@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, the share of kills and matrices to run, and the Spark session."""
+"""What all tests share: Hypothesis profiles, the shares of kills and matrices to run, and the Spark session."""
 
 import os
 import time
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
-THIRDS = 3
+SHARES = {"kill": 3, "matrix": 6}
+"""Of the tests so marked one in so many runs where a rotating share is asked for."""
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
@@ -25,39 +26,40 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare how many of the tests marked kill or matrix run, and which third."""
-    parser.addoption("--kill-share", choices=["all", "third"], default="all", help="run all of them, or one third")
+    """Declare how many of the tests marked kill or matrix run, and on which day."""
+    parser.addoption("--share", choices=["all", "rotating"], default="all", help="all of them, or a share a day")
     parser.addoption(
-        "--kill-third",
+        "--share-day",
         type=int,
-        default=int(time.time()) // SECONDS_PER_DAY % THIRDS,
-        help="which third (0, 1, 2): by default another one each day; give the printed number to repeat a run",
+        default=int(time.time()) // SECONDS_PER_DAY,
+        help="whose day's share: by default today's; give the printed number to repeat a run",
     )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what it takes to repeat this run."""
     header = [f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"]
-    if config.getoption("--kill-share") == "third":
-        header.append(f"kills and matrices: every third, --kill-third {config.getoption('--kill-third')}")
+    if config.getoption("--share") == "rotating":
+        header.append(f"a third of the kills, a sixth of the matrices: --share-day {config.getoption('--share-day')}")
     return header
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep every third test of the kills and the matrices in order of their names, whatever the shuffling."""
-    if config.getoption("--kill-share") == "all":
+    """Keep the day's share of the kills and of the matrices, in order of their names, whatever the shuffling."""
+    if config.getoption("--share") == "all":
         return
-    shared = sorted((item for item in items if _is_shared(item)), key=lambda item: item.nodeid)
-    kept = set(shared[config.getoption("--kill-third") % THIRDS :: THIRDS])
-    left_out = [item for item in shared if item not in kept]
+    left_out: set[pytest.Item] = set()
+    for mark, parts in SHARES.items():
+        shared = sorted((item for item in items if _shared_as(item) == mark), key=lambda item: item.nodeid)
+        left_out.update(set(shared) - set(shared[config.getoption("--share-day") % parts :: parts]))
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
-def _is_shared(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in ("kill", "matrix"))
+def _shared_as(item: pytest.Item) -> str | None:
+    return next((mark for mark in SHARES if item.get_closest_marker(mark)), None)
 
 
 @pytest.fixture(scope="session")

@@ -55,5 +55,6 @@ class RowFiles:
         return found, unreadable
 
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
-        table = pq.read_table(self._folder / path, columns=self._schema.names)
-        return tuple(table.to_pylist())
+        # A third of the time of pq.read_table, which makes a dataset of the file: there are few rows in each.
+        file = pq.ParquetFile(pa.BufferReader((self._folder / path).read_bytes()))
+        return tuple(file.read(columns=self._schema.names, use_threads=False).to_pylist())
