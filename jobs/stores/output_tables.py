@@ -72,8 +72,7 @@ class OutputTables:
         declared = _declared(schema, mode)
         self._declared[table] = declared
         log = self._tables.log(table)
-        if not log.exists():
-            log.create(schema, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
+        log.create(schema, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
         loaded = log.current()
         self._must_be_ours(loaded, table, mode)
         if mode is not TableMode.STATE:
