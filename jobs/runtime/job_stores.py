@@ -59,7 +59,7 @@ class JobStores:
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
-        return observe(self.warehouse, self._checkpoints, self._cuts, run_ended)
+        return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
 
     def rival(self, generation: Generation) -> Claim | None:
         """Return the newest claim if it is of a later generation; raises what reading rows raises."""
