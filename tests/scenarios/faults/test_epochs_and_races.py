@@ -104,7 +104,8 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
     assert ("caught_up", "") == _told(tick(order))
-    clean_up(_at(order.root), 0)  # the loser may have staged on while its rival recovered: the test below
+    # Whoever came first: the loser staged on until its row was refused, perhaps after its rival had recovered (below).
+    clean_up(_at(order.root), 0)
     assert NOTHING == changed(undisturbed)
 
 
