@@ -6,7 +6,7 @@ its newest version or at a recorded cut, is left alone as a whole and said so.
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,9 @@ from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
 from jobs.cleanup.looks import read_looks
 from jobs.cleanup.table_history import TableHistory, read_history
-from jobs.cleanup.tables import JobTable, job_tables
-from jobs.stores.checkpoints import CheckpointStore
+from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import active_paths
-from jobs.stores.savepoint_copy import recorded_cuts
 from jobs.stores.warehouse import Warehouse
 
 _UNFINISHED: Final = re.compile(r"\..+\.tmp")
@@ -52,19 +50,18 @@ class _Read:
     history: TableHistory
 
 
-def gather(warehouse: Warehouse, current: Generation, grace_ms: int, *, others_hold: bool) -> Gathered:
+def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: bool) -> Gathered:
     """Return what a clean-up of a job that has run must know; `current` is the last claim, as the caller sees it.
 
     Without others a clean-up first drops the cuts that nobody can ask for any more: what they show is not needed.
     Changes nothing. Raises what the codec raises for rows that cannot be read.
     """
-    store = CheckpointStore(warehouse)
-    tables = job_tables(warehouse, store.observe()[1])
+    warehouse = logs.warehouse
+    tables = job_tables(logs)
     staged = {table.name: tuple(_staged(warehouse, table.name)) for table in tables}
-    _, rows = store.observe()
-    cuts = recorded_cuts(warehouse)
+    rows, cuts = logs.rows(), logs.recorded_cuts()
     kept = cuts.keys() if others_hold else readable_cuts(rows, cuts.keys())
-    read, notes = _read_tables(warehouse, tables, [cuts[checkpoint] for checkpoint in kept])
+    read, notes = _read_tables(logs, tables, [cuts[checkpoint] for checkpoint in kept])
     now_ms = warehouse.now_ms()
     found = [
         file
@@ -87,30 +84,32 @@ def gather(warehouse: Warehouse, current: Generation, grace_ms: int, *, others_h
 
 
 def _read_tables(
-    warehouse: Warehouse, tables: tuple[JobTable, ...], cuts: Collection[Cut]
+    logs: HeldLogs, tables: tuple[JobTable, ...], cuts: Collection[Cut]
 ) -> tuple[dict[TableName, _Read], tuple[str, ...]]:
     read: dict[TableName, _Read] = {}
     notes: list[str] = []
     for table in tables:
         name = table.name
-        if table.is_channel(warehouse.paths):
+        if table.is_channel(logs.warehouse.paths):
             continue
         try:
-            read[name] = _read(warehouse, name, cuts)
+            read[name] = _read(logs, name, cuts)
         except Exception as error:  # noqa: BLE001 - whatever it is: what it needs cannot be told, so it is left alone
             notes.append(f"table {name} is left alone: its log cannot be read ({type(error).__name__}: {error})")
     return read, tuple(notes)
 
 
-def _read(warehouse: Warehouse, name: TableName, cuts: Collection[Cut]) -> _Read:
-    folder = warehouse.path(name)
+def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
+    """Return a table as its log shows it; the history, read last, tells of all that the newest version has removed."""
+    folder = logs.warehouse.path(name)
+    with logs.newest(name) as table:
+        seen = table_seen(name, table.version(), cuts)
+        active = set(_named(active_paths(table), name))
     history = read_history(folder)
-    table = DeltaTable(str(folder))
-    seen = table_seen(name, table.version(), cuts)
-    active = set(_named(table, name))
-    for version in sorted(seen.cuts - {seen.newest}, reverse=True):
-        table.load_as_version(version)
-        active.update(_named(table, name))
+    for version in seen.cuts - {seen.newest}:
+        told = history.tells_of(version, seen.newest)
+        paths = history.removed_since(version) if told else active_paths(DeltaTable(str(folder), version=version))
+        active.update(_named(paths, name))
     return _Read(seen, frozenset(active), history)
 
 
@@ -120,9 +119,9 @@ def table_seen(name: TableName, newest: int, cuts: Collection[Cut]) -> TableSeen
     return TableSeen(newest, versions, in_every_cut=all(name in cut for cut in cuts))
 
 
-def _named(table: DeltaTable, name: TableName) -> Iterator[str]:
-    """Yield the active paths, warehouse-relative, as they are and as a URL means them."""
-    for path in active_paths(table):
+def _named(paths: Iterable[str], name: TableName) -> Iterator[str]:
+    """Yield paths inside a table, warehouse-relative, as they are and as a URL means them."""
+    for path in paths:
         yield f"{name}/{path}"
         yield f"{name}/{unquote(path)}"
 

@@ -25,6 +25,18 @@ class TableHistory:
 
     removed: dict[str, tuple[Shown, ...]] = field(default_factory=dict)
     before: Shown | None = None
+    whole: range = range(0)
+    """The versions at the log's end whose entries are all there."""
+
+    def tells_of(self, version: int, newest: int) -> bool:
+        """Return whether all is told that the table has removed between these two versions."""
+        return version in self.whole and newest in self.whole
+
+    def removed_since(self, version: int) -> Iterator[str]:
+        """Yield the files that the table showed at a version that this tells of, and that it has removed since."""
+        for path, times in self.removed.items():
+            if any(shown.first <= version < shown.until for shown in times):
+                yield path
 
     def shown(self, path: str) -> tuple[Shown, ...]:
         """Return the times that are over in which the log showed a file that it does not show now."""
@@ -42,6 +54,8 @@ def read_history(folder: Path) -> TableHistory:
         history.before = Shown(0, version, _modified_ms(path))
     since: dict[str, int] = {}
     for version, path in entries:
+        begun = history.whole.start if version == history.whole.stop else version
+        history.whole = range(begun, version + 1)
         _take(version, path, since, history)
     return history
 

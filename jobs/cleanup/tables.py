@@ -3,18 +3,37 @@
 Found without the pipeline: a clean-up must also meet what an older version of it wrote.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from deltalake import DeltaTable
 
-from checkpointing.identifiers import InvalidNameError, TableName, table_name
+from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName, table_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.stores.cuts import Cut
 from jobs.stores.output_tables import JOB_PROPERTY
-from jobs.stores.savepoint_copy import recorded_cuts
 from jobs.stores.warehouse import Warehouse
+
+
+class HeldLogs(Protocol):
+    """A job's logs as somebody holds them open, so that looking at them again costs next to nothing."""
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """Where they lie."""
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return the rows of `checkpoints`, newest first; raises what the codec raises."""
+
+    def recorded_cuts(self) -> dict[CheckpointId, Cut]:
+        """Return every recorded cut."""
+
+    def newest(self, table: TableName) -> AbstractContextManager[DeltaTable]:
+        """Lend a table at its newest version; raises what delta-rs raises if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,11 +48,12 @@ class JobTable:
         return self.name.startswith(f"{paths.channels}/")
 
 
-def job_tables(warehouse: Warehouse, rows: Iterable[Row]) -> tuple[JobTable, ...]:
+def job_tables(logs: HeldLogs) -> tuple[JobTable, ...]:
     """Return the job's folders in order of their names; a table of another job in the warehouse is none of them."""
-    named = {table for cut in recorded_cuts(warehouse).values() for table in cut}
-    named |= {table.table for row in rows if isinstance(row, CheckpointRecord) for table in row.tables}
-    found = {JobTable(name, ours=True) for name in _made_by(warehouse)} | set(_own(warehouse))
+    warehouse = logs.warehouse
+    named = {table for cut in logs.recorded_cuts().values() for table in cut}
+    named |= {table.table for row in logs.rows() if isinstance(row, CheckpointRecord) for table in row.tables}
+    found = {JobTable(name, ours=True) for name in _made_by_job(logs)} | set(_own(warehouse))
     known = {table.name for table in found}
     there = {JobTable(name, ours=False) for name in named - known if warehouse.path(name).is_dir()}
     return tuple(sorted(found | there))
@@ -44,12 +64,12 @@ def _own(warehouse: Warehouse) -> Iterator[JobTable]:
         yield from (JobTable(TableName(f"{root}/{each.name}"), ours=True) for each in _folders(warehouse.path(root)))
 
 
-def _made_by(warehouse: Warehouse) -> Iterator[TableName]:
+def _made_by_job(logs: HeldLogs) -> Iterator[TableName]:
     """Yield the output tables whose own property says that this job made them."""
-    for schema in _folders(warehouse.root):
+    for schema in _folders(logs.warehouse.root):
         for folder in _folders(schema):
             name = _named(f"{schema.name}/{folder.name}")
-            if name is not None and (folder / "_delta_log").is_dir() and _owner(folder) == str(warehouse.paths.job):
+            if name is not None and (folder / "_delta_log").is_dir() and _owner(logs, name) == logs.warehouse.paths.job:
                 yield name
 
 
@@ -60,9 +80,10 @@ def _named(text: str) -> TableName | None:
         return None
 
 
-def _owner(folder: Path) -> str | None:
+def _owner(logs: HeldLogs, table: TableName) -> str | None:
     try:
-        return DeltaTable(str(folder)).metadata().configuration.get(JOB_PROPERTY)
+        with logs.newest(table) as loaded:
+            return loaded.metadata().configuration.get(JOB_PROPERTY)
     except Exception:  # noqa: BLE001 - a table that cannot be read is nobody's; if a row names it, it is met again
         return None
 

@@ -9,9 +9,9 @@ from jobs.doctor.findings import Finding, Section, command
 from jobs.doctor.job_health import job_section
 from jobs.doctor.machine_health import machine_section
 from jobs.doctor.table_health import table_section
+from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.job_state import has_run, state_of
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.savepoint_copy import recorded_cuts
+from jobs.runtime.job_stores import JobStores
 from jobs.stores.warehouse import Warehouse
 
 
@@ -48,10 +48,10 @@ def _of_job(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> tuple[bool,
         what = f"{warehouse.paths.job} has never run in {warehouse.root}, so there is nothing to look at yet"
         mend = f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse"
         return False, (Section("job", (), (Finding(what, mend),)),)
-    _, rows = CheckpointStore(warehouse).observe()
-    cuts = recorded_cuts(warehouse)
+    stores = JobStores(warehouse, cross_freely)
+    rows, cuts = stores.rows(), stores.recorded_cuts()
     return True, (
         job_section(warehouse, rows, cuts, state_of(warehouse, rows)),
-        table_section(warehouse, job_tables(warehouse, rows), rows),
+        table_section(warehouse, job_tables(stores), rows),
         file_section(warehouse, rows, cuts, grace_ms, verify=verify),
     )

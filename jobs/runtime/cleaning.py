@@ -18,10 +18,9 @@ from jobs.cleanup.looks import note_look, read_looks
 from jobs.runtime.at_rest import held
 from jobs.runtime.boundaries import CLEANUP, Boundary, around, cross_freely
 from jobs.runtime.failures import JobHeldError
-from jobs.runtime.job_state import Activity, must_have_run, observe_state
+from jobs.runtime.job_state import Activity, must_have_run, state_of
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
-from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
 
@@ -51,10 +50,11 @@ class Cleanup:
 def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
     """Return what a clean-up would do now; changes nothing. Raises NeverRunError."""
     must_have_run(warehouse)
-    state = observe_state(warehouse, CheckpointStore(warehouse))
+    stores = JobStores(warehouse, cross_freely)
+    state = state_of(warehouse, stores.rows())
     at_rest = state.activity is Activity.AT_REST
     current = Generation(state.generation + 1) if at_rest else state.generation
-    found = gather(warehouse, current, grace_ms, others_hold=not at_rest)
+    found = gather(stores, current, grace_ms, others_hold=not at_rest)
     return _report(warehouse, found, decide_cleanup(found.facts), Deleted(), None if at_rest else str(state.holder))
 
 
@@ -64,13 +64,14 @@ def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_
     Raises NeverRunError; ClaimUnsettledError if others claim the job all the time; CutsNotRecordedError.
     """
     must_have_run(warehouse)
-    state = observe_state(warehouse, CheckpointStore(warehouse))
+    stores = JobStores(warehouse, boundary)
+    state = state_of(warehouse, stores.rows())
     if state.activity is Activity.AT_REST:
         try:
-            return _at_rest(warehouse, grace_ms, boundary)
+            return _at_rest(stores, grace_ms, boundary)
         except JobHeldError as held_by:
             state = replace(state, holder=held_by.holder, generation=held_by.generation)
-    found = gather(warehouse, state.generation, grace_ms, others_hold=True)
+    found = gather(stores, state.generation, grace_ms, others_hold=True)
     return _carry_out(warehouse, found, boundary, beside=str(state.holder))
 
 
@@ -79,7 +80,7 @@ def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int
     warehouse = stores.warehouse
     try:
         stores.drop_cuts()
-        found = gather(warehouse, generation, grace_ms, others_hold=False)
+        found = gather(stores, generation, grace_ms, others_hold=False)
         done = _carry_out(warehouse, found, boundary, most=FILES_PER_TICK)
     except Exception:  # noqa: BLE001 - the tick has done its work; the next one cleans up
         _log.exception("clean-up failed", job=warehouse.paths.job)
@@ -93,11 +94,11 @@ def is_cleanup_due(warehouse: Warehouse, grace_ms: int) -> bool:
     return is_due(read_looks(warehouse), warehouse.now_ms(), grace_ms)
 
 
-def _at_rest(warehouse: Warehouse, grace_ms: int, boundary: Boundary) -> Cleanup:
-    stores = JobStores(warehouse, boundary)
+def _at_rest(stores: JobStores, grace_ms: int, boundary: Boundary) -> Cleanup:
+    warehouse = stores.warehouse
     with held(stores, boundary) as (claimed, _), LeaseKeeper(LeaseStore(warehouse), claimed.claim, _LEASE_MS):
         stores.drop_cuts()
-        found = gather(warehouse, claimed.claim.generation, grace_ms, others_hold=False)
+        found = gather(stores, claimed.claim.generation, grace_ms, others_hold=False)
         return _carry_out(warehouse, found, boundary)
 
 

@@ -1,10 +1,12 @@
 """A job's Delta tables as one tick holds them: each opened once, each used by one thread at a time."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.fencing import newest_claim
@@ -61,6 +63,11 @@ class JobStores:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
         return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
 
+    def rows(self) -> tuple[Row, ...]:
+        """Return the newest rows, newest first; raises what reading rows raises."""
+        with self._rows:
+            return self._checkpoints.observe()[1]
+
     def rival(self, generation: Generation) -> Claim | None:
         """Return the newest claim if it is of a later generation; raises what reading rows raises."""
         with self._rows:
@@ -113,20 +120,25 @@ class JobStores:
 
     def drop_cuts(self) -> None:
         """Drop the cuts of checkpoints whose rows are gone and that none builds on; raises CutsNotRecordedError."""
-        with self._rows:
-            _, rows = self._checkpoints.observe()
+        rows = self.rows()
         with self._recorded:
             self._cuts.keep_only(readable_cuts(rows, self._cuts.recorded()))
 
     def recorded_cuts(self) -> dict[CheckpointId, Cut]:
         """Return every recorded cut."""
         with self._recorded:
-            return {checkpoint: self._cuts.read(checkpoint) or {} for checkpoint in self._cuts.recorded()}
+            return self._cuts.all()
 
     def read_cut(self, checkpoint: CheckpointId) -> Cut | None:
         """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
         with self._recorded:
             return self._cuts.read(checkpoint)
+
+    @contextmanager
+    def newest(self, table: TableName) -> Iterator[DeltaTable]:
+        """Lend a table at its newest version, only to look at; raises what delta-rs raises of an unreadable one."""
+        with self._locks.of(table):
+            yield self._logs.log(table).current()
 
     def shown(self, table: TableName) -> CheckpointId:
         """Return the newest of the job's checkpoints that a table shows; 0 for none, or if there is no table."""
@@ -139,10 +151,8 @@ class JobStores:
 
         For moments when nobody waits: what is read here need not be read between a barrier and its cut.
         """
-        with self._rows:
-            self._checkpoints.observe()
-        with self._recorded:
-            self._cuts.recorded()
+        self.rows()
+        self.recorded_cuts()
         for table in tables:
             self.check([table])
             self.shown(table)

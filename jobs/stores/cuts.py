@@ -98,7 +98,7 @@ class CutStore:
 
     def read(self, checkpoint: CheckpointId) -> Cut | None:
         """Return the version of each table at that checkpoint, or None if its cut is not recorded."""
-        return self._cuts(self._log.current()).get(checkpoint)
+        return self.all().get(checkpoint)
 
     def entries(self) -> dict[CheckpointId, RecordedCut]:
         """Return all recorded cuts with their times, of one version of the table."""
@@ -109,9 +109,13 @@ class CutStore:
                 at_ms[row["checkpoint"]] = max(row["published_at_ms"], at_ms.get(row["checkpoint"], 0))
         return {each: RecordedCut(each, at_ms[each], cut) for each, cut in self._cuts(table).items()}
 
+    def all(self) -> dict[CheckpointId, Cut]:
+        """Return every recorded cut, of one version of the table."""
+        return self._cuts(self._log.current())
+
     def recorded(self) -> frozenset[CheckpointId]:
         """Return the checkpoints whose cut is recorded."""
-        return frozenset(self._cuts(self._log.current()))
+        return frozenset(self.all())
 
     def maintain(self) -> None:
         """Keep the log short. Call it while holding the job, away from the commit path."""

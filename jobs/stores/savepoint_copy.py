@@ -194,8 +194,7 @@ def checked_record(record: CheckpointRecord, files: Mapping[str, FileHandle]) ->
 
 def recorded_cuts(warehouse: Warehouse) -> dict[CheckpointId, Cut]:
     """Return every recorded cut of a job's warehouse."""
-    store = CutStore(warehouse)
-    return {checkpoint: store.read(checkpoint) or {} for checkpoint in store.recorded()}
+    return CutStore(warehouse).all()
 
 
 def _must_fit(to: Path, bytes_needed: int) -> None:
