@@ -58,7 +58,7 @@ def test_the_page_is_what_the_tables_say():
 
 def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
     """Simulated commits, with savepoints, faults and blocks of ids that run out: no other move, and none unused."""
-    for seed in (11, 18, *range(60)):  # the first two meet every move, as scenarios are drawn today
+    for seed in (18, 97, *range(60)):  # the first two meet every move, as scenarios are drawn today
         simulate(seed, savepoints_max=2)
         if DRAWN - STAYS <= moves:
             break

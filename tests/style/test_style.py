@@ -42,6 +42,19 @@ def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path):
+    return tuple(ast.walk(tree(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten():
+    """Let go of the trees: as long as they are there, Python's garbage collector walks them in all later tests."""
+    yield
+    nodes.cache_clear()
+    tree.cache_clear()
+
+
 def name(path):
     return str(path.relative_to(ROOT))
 
@@ -54,7 +67,7 @@ def module(path):
 def imported(path):
     """Yield the full names that a module imports: modules, and names from modules, which may be modules too."""
     package = module(path).split(".")[: None if path.name == "__init__.py" else -1]
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -65,7 +78,7 @@ def imported(path):
 
 
 def functions(path):
-    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def test_files_and_functions_are_short():
@@ -124,7 +137,7 @@ def test_ports_are_narrow():
     wide = [
         f"{name(path)}: {node.name} has {count}"
         for path in PRODUCT
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
         if (count := sum(isinstance(item, ast.FunctionDef) for item in node.body)) > PORT_METHODS_MAX
     ]

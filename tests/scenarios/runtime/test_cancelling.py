@@ -180,7 +180,7 @@ def test_tables_that_went_on_after_a_kept_savepoint_are_not_filled_twice(tmp_pat
     assert undisturbed == read_cut(fork)
 
 
-@pytest.mark.kill
+@pytest.mark.matrix
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeypatch, step, occurrence):

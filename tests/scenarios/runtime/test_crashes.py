@@ -40,7 +40,7 @@ def dies(tick, name: str, occurrence: int = 1) -> bool:
     return boundary.dead
 
 
-@pytest.mark.kill
+@pytest.mark.matrix
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_crash_anywhere_changes_nothing_in_the_end(tick, tmp_path, undisturbed, name, occurrence):

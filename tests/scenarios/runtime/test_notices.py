@@ -169,7 +169,7 @@ def test_positions_outside_never_go_back(tmp_path):
     )
 
 
-@pytest.mark.kill
+@pytest.mark.matrix
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("name", boundary_names(build().graph))
 def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, occurrence):
