@@ -36,12 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what it takes to repeat this run."""
-    header = [f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what it takes to repeat this run; at its end, where `-q` leaves it."""
     if config.getoption("--share") == "rotating":
-        header.append(f"a third of the kills, a sixth of the matrices: --share-day {config.getoption('--share-day')}")
-    return header
+        day = config.getoption("--share-day")
+        terminalreporter.write_line(f"a third of the kills, a sixth of the matrices: --share-day {day} repeats them")
 
 
 @pytest.hookimpl(tryfirst=True)
