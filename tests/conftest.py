@@ -36,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_report_header() -> str:
+    """Say how hard Hypothesis searches."""
+    return f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say what it takes to repeat this run; at its end, where `-q` leaves it."""
     if config.getoption("--share") == "rotating":

@@ -157,7 +157,7 @@ def test_a_killed_process_is_taken_over_at_once(start, tmp_path, undisturbed, ki
     assert undisturbed == read_cut(tmp_path)
 
 
-@pytest.mark.dear
+@pytest.mark.kill
 @pytest.mark.spark
 @pytest.mark.parametrize("kill_at", ["after:RunMicroBatch#2", "after:AppendRow#2", "after:PublishTable:gold/by_key"])
 def test_a_killed_spark_tick_ends_as_an_undisturbed_one(start, tmp_path, undisturbed, kill_at):
