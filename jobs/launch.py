@@ -34,13 +34,15 @@ class Launch:
         )
 
 
-def launch(reference: PipelineReference, given: Layer) -> Launch:
+def launch(reference: PipelineReference, *given: Layer) -> Launch:
     """Find the pipeline, lay the settings over its own, and plan it. Nothing is started or created.
+
+    A later layer of `given` wins over an earlier one.
 
     Raises UnknownPipelineError, InvalidSettingsError, and what the pipeline and the planner refuse.
     """
-    pipeline = find_pipeline(reference, folder("data", given))
-    settings = resolve(_own(pipeline), given, pipeline=f"pipeline {pipeline.name}")
+    pipeline = find_pipeline(reference, folder("data", *given))
+    settings = resolve(_own(pipeline), *given, pipeline=f"pipeline {pipeline.name}")
     return Launch(settings, plan(pipeline, parallelism=settings.parallelism, config=settings.checkpoint_config()))
 
 

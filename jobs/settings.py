@@ -199,23 +199,24 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
     return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
 
 
-def folder(name: Literal["data", "warehouse"], given: Layer) -> Path:
-    """Return a folder that must be known before the pipeline is: from `given`, the environment or the default.
+def folder(name: Literal["data", "warehouse"], *given: Layer) -> Path:
+    """Return a folder that must be known before the pipeline is: from the last of `given` that sets it.
 
+    If none does, the environment decides, and then the default.
     Raises InvalidSettingsError for an environment variable that names no setting.
     """
-    for layer in (given, environment_layer()):
+    for layer in (*reversed(given), environment_layer()):
         if name in layer.values:
             return Path(str(layer.values[name]))
     return Path(str(TickSettings.model_fields[name].default))
 
 
-def resolve(own: Mapping[str, object], given: Layer, *, pipeline: str = "the pipeline") -> TickSettings:
-    """Return the settings of one tick: defaults < `own` (the pipeline's) < environment < `given`.
+def resolve(own: Mapping[str, object], *given: Layer, pipeline: str = "the pipeline") -> TickSettings:
+    """Return the settings of one tick: defaults < `own` (the pipeline's) < environment < each of `given` in turn.
 
     Raises InvalidSettingsError naming every refused field, its rule and where its value came from.
     """
-    layers = (Layer(f"set by {pipeline}", own), environment_layer(), given)
+    layers = (Layer(f"set by {pipeline}", own), environment_layer(), *given)
     values = {name: value for layer in layers for name, value in layer.values.items()}
     try:
         return TickSettings(**values)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 `build_definitions(pipeline)` is all that a Dagster project needs; see docs/DAGSTER.md.
 """
 
-from orchestration.health import Limits
+from orchestration.limits import Limits
 from orchestration.pipelines import build_definitions
 
 __all__ = ["Limits", "build_definitions"]

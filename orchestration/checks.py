@@ -16,7 +16,7 @@ from jobs.planner import JobPlan
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.verdict import ExpectationVerdict, Verdict
 from jobs.runtime.suite_verdicts import verdicts_of
-from orchestration.lineage import table_key
+from orchestration.naming import Naming
 from orchestration.observation import Standing
 
 _NAME_LENGTH_MAX: Final = 100
@@ -27,9 +27,9 @@ _HEAD: Final = 100
 _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
-def check_specs(plan: JobPlan) -> tuple[dg.AssetCheckSpec, ...]:
+def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
     """Return a check for each expectation of each suite."""
-    return tuple(_suite_specs(plan))
+    return tuple(_suite_specs(plan, naming))
 
 
 def check_names(suite: Suite) -> dict[Expectation, str]:
@@ -42,16 +42,16 @@ def check_names(suite: Suite) -> dict[Expectation, str]:
     return names
 
 
-def kept_results(plan: JobPlan, stands: Standing) -> Iterator[dg.AssetCheckResult]:
+def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg.AssetCheckResult]:
     """Yield every suite's verdict as it is kept with the newest checkpoint; rows that were not there met it."""
     record = None if stands.epoch is None else stands.epoch.record
     kept = {verdict.table: verdict for verdict in verdicts_of(record)} if record is not None else {}
     for table, suite in plan.suites.items():
         told = {} if record is None else {"checkpoint": record.checkpoint}
-        yield from _results(suite, kept.get(table), told)
+        yield from _results(suite, naming, kept.get(table), told)
 
 
-def rejected_results(plan: JobPlan, trace: Path) -> Iterator[dg.AssetCheckResult]:
+def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.AssetCheckResult]:
     """Yield the verdicts that the tick failed by, from its trace: no checkpoint holds them.
 
     A suite that could not be judged fails with all its expectations. Raises OSError without a trace.
@@ -62,21 +62,21 @@ def rejected_results(plan: JobPlan, trace: Path) -> Iterator[dg.AssetCheckResult
         for table in plan.graph.vertex(answer.vertex).tables:
             suite = plan.suites.get(table.name)
             if suite is not None and (table.name in verdicts or not verdicts):
-                yield from _results(suite, verdicts.get(table.name), told, not_judged=answer.message)
+                yield from _results(suite, naming, verdicts.get(table.name), told, not_judged=answer.message)
 
 
-def _suite_specs(plan: JobPlan) -> Iterator[dg.AssetCheckSpec]:
+def _suite_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
     for suite in plan.suites.values():
         for expectation, name in check_names(suite).items():
             yield dg.AssetCheckSpec(
                 name,
-                asset=table_key(TableName(suite.table)),
+                asset=naming.table_key(TableName(suite.table)),
                 description=f"Suite {suite.name}, judged at every barrier: {expectation}",
             )
 
 
 def _results(
-    suite: Suite, verdict: Verdict | None, told: Mapping[str, int], not_judged: str = ""
+    suite: Suite, naming: Naming, verdict: Verdict | None, told: Mapping[str, int], not_judged: str = ""
 ) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each expectation; `not_judged` says why there is no verdict, '' if there were no rows."""
     found = {} if verdict is None else {_identity(each.type, each.kwargs): each for each in verdict.expectations}
@@ -85,7 +85,7 @@ def _results(
         said = "no rows have been judged by it" if one is None else str(one)
         yield dg.AssetCheckResult(
             passed=not not_judged if one is None else one.success,
-            asset_key=table_key(TableName(suite.table)),
+            asset_key=naming.table_key(TableName(suite.table)),
             check_name=name,
             description=not_judged if one is None and not_judged else said,
             metadata={

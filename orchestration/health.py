@@ -20,7 +20,8 @@ from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
 from jobs.stores.table_contents import TableShown
 from orchestration.cut_line import broken_rules
-from orchestration.lineage import table_key
+from orchestration.limits import Limits
+from orchestration.naming import Naming
 from orchestration.observation import Standing
 
 ONE_CUT: Final = "one_cut"
@@ -30,18 +31,11 @@ _KEYS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a table counts as stale, and when a row in an operator's state has waited too long, in ms."""
-
-    fresh_within_ms: int = 24 * 3_600_000
-    waiting_within_ms: int = 24 * 3_600_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """What is judged: a job as it stands in a warehouse, what its sources offer besides, and the time in ms."""
 
     plan: JobPlan
+    naming: Naming
     root: Path
     stands: Standing
     discovered: Mapping[VertexId, Discovered]
@@ -53,10 +47,10 @@ class Look:
         return sum(found.rows for found in self.discovered.values())
 
 
-def health_specs(plan: JobPlan, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
+def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
     """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait."""
     return tuple(
-        dg.AssetCheckSpec(name, asset=table_key(table.name), description=_about(name, limits))
+        dg.AssetCheckSpec(name, asset=naming.table_key(table.name), description=_about(name, limits))
         for vertex in plan.graph.operators()
         for table in vertex.tables
         for name in _names(plan, vertex, table)
@@ -94,7 +88,7 @@ def _about(name: str, limits: Limits) -> str:
 def _result(
     name: str, vertex: Vertex, table: Table, look: Look, limits: Limits, rules: tuple[str, ...]
 ) -> dg.AssetCheckResult:
-    key = table_key(table.name)
+    key = look.naming.table_key(table.name)
     newest = look.stands.epoch
     if newest is None:
         return dg.AssetCheckResult(
@@ -120,7 +114,7 @@ def _one_cut(
     wrong = [*_wrong(vertex, table, newest, seen, recorded), *rules]
     return dg.AssetCheckResult(
         passed=not wrong,
-        asset_key=table_key(table.name),
+        asset_key=look.naming.table_key(table.name),
         check_name=ONE_CUT,
         description="; ".join(wrong) or f"the table is at checkpoint {newest.checkpoint}, as all others are",
         metadata={

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import dagster as dg
 
-from jobs.launch import Launch, launch
-from jobs.pipelines.registry import PipelineReference
-from jobs.planner import JobPlan
+from jobs.launch import Launch
 from jobs.runtime.discovery import discover
 from jobs.settings import InvalidSettingsError, Problem, duration_ms
 from jobs.sources.port import SourceError
-from orchestration.health import Limits, Look, health_results, health_specs
+from orchestration.deployment import Deployment
+from orchestration.health import Look, health_results, health_specs
 from orchestration.launchpad import FOLDERS, given_settings, setting_fields
+from orchestration.limits import Limits
 from orchestration.observation import standing
 from orchestration.reporting import observe_sources
 
@@ -21,53 +21,51 @@ FRESH_WITHIN: Final = "fresh_within"
 WAITING_WITHIN: Final = "waiting_within"
 
 
-def health_checks(reference: PipelineReference, plan: JobPlan, limits: Limits) -> dg.AssetChecksDefinition:
+def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
     """Return the checks that look at the warehouse; no Spark is started and nothing is changed."""
 
     @dg.multi_asset_check(
-        name=f"{plan.job}_checks",
-        specs=health_specs(plan, limits),
+        name=f"{deployment.naming.name}_checks",
+        specs=health_specs(deployment.plan, deployment.naming, deployment.limits),
         config_schema=setting_fields(*FOLDERS) | _limit_fields(),
         can_subset=True,
-        description=f"Do all tables of {plan.job} show one cut, is it fresh, does anything wait too long?",
+        description=f"Do all tables of {deployment.plan.job} show one cut, is it fresh, does anything wait too long?",
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        yield from _judged(reference, plan, limits, context)
+        yield from _judged(deployment, context)
 
     return health
 
 
-def _judged(
-    reference: PipelineReference, plan: JobPlan, limits: Limits, context: dg.AssetCheckExecutionContext
-) -> Iterator[dg.AssetCheckResult]:
+def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
     """Look once, log what the sources offer, and judge what was asked for."""
     config = context.op_execution_context.op_config
-    folders = _of_the_tick(context, plan) | {name: config[name] for name in FOLDERS if name in config}
+    folders = _of_the_tick(context, deployment.naming.name) | {name: config[name] for name in FOLDERS if name in config}
     try:
-        started = launch(reference, given_settings(folders))
-        limits = _limits(config, limits)
+        started = deployment.launch(given_settings(folders))
+        limits = _limits(config, deployment.limits)
     except InvalidSettingsError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     try:
-        look = _looked(started)
+        look = _looked(deployment, started)
     except SourceError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
-    observe_sources(look.plan, look.stands, context.op_execution_context, look.discovered)
+    observe_sources(look.plan, look.naming, look.stands, context.op_execution_context, look.discovered)
     for result in health_results(look, limits):
         if _wanted(context, result):
             yield result
 
 
-def log_health(started: Launch, limits: Limits, context: dg.OpExecutionContext) -> None:
+def log_health(deployment: Deployment, started: Launch, context: dg.OpExecutionContext) -> None:
     """Log the checks' results from a tick that failed: Dagster runs no check behind it, and would show them as failed.
 
     Nothing is logged if the sources cannot be read, which the tick says itself.
     """
     try:
-        look = _looked(started)
+        look = _looked(deployment, started)
     except SourceError:
         return
-    for result in health_results(look, limits):
+    for result in health_results(look, deployment.limits):
         if result.asset_key is not None and result.check_name is not None:
             evaluation = dg.AssetCheckEvaluation(
                 asset_key=result.asset_key,
@@ -80,10 +78,11 @@ def log_health(started: Launch, limits: Limits, context: dg.OpExecutionContext) 
             context.log_event(evaluation)  # type: ignore[arg-type] # taken, and written down; only the annotation lags
 
 
-def _looked(started: Launch) -> Look:
+def _looked(deployment: Deployment, started: Launch) -> Look:
     stands = standing(started.settings.warehouse, started.plan)
     return Look(
         plan=started.plan,
+        naming=deployment.naming,
         root=started.settings.warehouse.absolute(),
         stands=stands,
         discovered=discover(started.plan.sources, None if stands.epoch is None else stands.epoch.record),
@@ -97,10 +96,10 @@ def _wanted(context: dg.AssetCheckExecutionContext, result: dg.AssetCheckResult)
     return dg.AssetCheckKey(result.asset_key, result.check_name) in context.selected_asset_check_keys
 
 
-def _of_the_tick(context: dg.AssetCheckExecutionContext, plan: JobPlan) -> dict[str, Any]:
+def _of_the_tick(context: dg.AssetCheckExecutionContext, op: str) -> dict[str, Any]:
     """Return the folders that the tick of the same run was given: the checks look where it wrote."""
     config: Mapping[str, Any] = context.run.run_config
-    given = config.get("ops", {}).get(plan.job, {}).get("config", {})
+    given = config.get("ops", {}).get(op, {}).get("config", {})
     return {name: given[name] for name in FOLDERS if name in given}
 
 

@@ -12,15 +12,14 @@ import dagster as dg
 import pyarrow as pa
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import JobName, TableName, VertexId
+from checkpointing.identifiers import VertexId
 from jobs.operators.schemas import arrow_schema as from_spark
 from jobs.planner import JobPlan
 from jobs.sources.port import LiesInFolder
+from orchestration.naming import SOURCES, Naming
 from orchestration.tags import JOB_TAG
 
 KINDS: Final = {"spark", "delta"}
-SOURCES: Final = "sources"
-STATE: Final = "state"
 _TEAM: Final = re.compile(r"team:\S+")
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
@@ -37,37 +36,21 @@ def checked_owners(owners: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(owners))
 
 
-def group_of(job: JobName, table: Table) -> str:
-    """Return the group of a table: its pipeline and its layer, which is the schema that it lies in."""
-    layer = STATE if table.mode is TableMode.STATE else table.name.split("/")[0]
-    return f"{job}_{layer}"
-
-
-def table_key(table: TableName) -> dg.AssetKey:
-    """Return a table's asset key: the parts of its path under the warehouse."""
-    return dg.AssetKey(table.split("/"))
-
-
-def source_key(job: JobName, source: VertexId) -> dg.AssetKey:
-    """Return a source's asset key; sources of different jobs may bear the same id."""
-    return dg.AssetKey(["sources", job, source])
-
-
-def source_specs(plan: JobPlan, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
+def source_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
     """Return the sources, which no run materializes."""
-    return tuple(_source_spec(plan, source.id, list(owners)) for source in plan.graph.sources())
+    return tuple(_source_spec(plan, naming, source.id, list(owners)) for source in plan.graph.sources())
 
 
-def table_specs(plan: JobPlan, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
+def table_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
     """Return the tables in topological order, a vertex's state before its outputs."""
     return tuple(
-        _table_spec(plan, vertex, table, list(owners))
+        _table_spec(plan, naming, vertex, table, list(owners))
         for vertex in plan.graph.vertices
         for table in ordered_tables(vertex)
     )
 
 
-def _source_spec(plan: JobPlan, name: VertexId, owners: list[str]) -> dg.AssetSpec:
+def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str]) -> dg.AssetSpec:
     source = plan.sources[name]
     schema = from_spark(source.schema())
     told: dict[str, object] = {"dagster/column_schema": _column_schema(schema)}
@@ -76,25 +59,25 @@ def _source_spec(plan: JobPlan, name: VertexId, owners: list[str]) -> dg.AssetSp
         what = f"The Parquet files of source `{name}`, a folder for each split"
         told["folder"] = dg.MetadataValue.path(source.root)
     return dg.AssetSpec(
-        source_key(plan.job, name),
-        group_name=f"{plan.job}_{SOURCES}",
+        naming.source_key(name),
+        group_name=naming.group(SOURCES),
         kinds={"parquet"} if isinstance(source, LiesInFolder) else set(),
         description=f"{what}. Every checkpoint holds its position; nothing here is ever written.",
         owners=owners,
-        tags={JOB_TAG: plan.job},
+        tags={JOB_TAG: naming.name},
         metadata=told,
     )
 
 
-def _table_spec(plan: JobPlan, vertex: Vertex, table: Table, owners: list[str]) -> dg.AssetSpec:
+def _table_spec(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table, owners: list[str]) -> dg.AssetSpec:
     return dg.AssetSpec(
-        table_key(table.name),
-        deps=list(dict.fromkeys(_deps(plan, vertex, table))),
-        group_name=group_of(plan.job, table),
+        naming.table_key(table.name),
+        deps=list(dict.fromkeys(_deps(plan, naming, vertex, table))),
+        group_name=naming.group_of(table),
         kinds=set(KINDS),
         description=_description(plan, vertex, table),
         owners=owners,
-        tags={JOB_TAG: plan.job},
+        tags={JOB_TAG: naming.name},
         metadata={
             "vertex": vertex.id,
             "mode": table.mode.value,
@@ -109,29 +92,29 @@ def ordered_tables(vertex: Vertex) -> list[Table]:
     return sorted(vertex.tables, key=lambda table: table.mode is not TableMode.STATE)
 
 
-def _deps(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[dg.AssetKey]:
+def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterator[dg.AssetKey]:
     """Yield what a table is made of: what its vertex reads, and for an output the vertex's state."""
     for edge in sorted(plan.graph.upstream(vertex.id), key=lambda edge: edge.input):
-        yield from _handed_on(plan, plan.graph.vertex(edge.upstream))
+        yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
     for other in vertex.tables:
         if other.mode is TableMode.STATE and table.mode is not TableMode.STATE:
-            yield table_key(other.name)
+            yield naming.table_key(other.name)
 
 
-def _handed_on(plan: JobPlan, vertex: Vertex) -> Iterator[dg.AssetKey]:
+def _handed_on(plan: JobPlan, naming: Naming, vertex: Vertex) -> Iterator[dg.AssetKey]:
     """Yield the asset of the rows that a vertex hands on; for one that keeps none, those that its rows come from."""
     match vertex.kind:
         case VertexKind.SOURCE:
-            yield source_key(plan.job, vertex.id)
+            yield naming.source_key(vertex.id)
         case VertexKind.STATELESS | VertexKind.KEYED:
             kept = plan.vertices[vertex.id].spec.table
             if kept is not None:
-                yield table_key(kept.name)
+                yield naming.table_key(kept.name)
                 return
             state = [table for table in vertex.tables if table.mode is TableMode.STATE]
-            yield from (table_key(table.name) for table in state)
+            yield from (naming.table_key(table.name) for table in state)
             for edge in () if state else plan.graph.upstream(vertex.id):
-                yield from _handed_on(plan, plan.graph.vertex(edge.upstream))
+                yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
         case _ as unreachable:
             assert_never(unreachable)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import dagster as dg
 from rich.console import Console, RenderableType
 
-from checkpointing.identifiers import CheckpointId, JobName
+from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.cleanup import render_cleanup
@@ -33,6 +33,7 @@ from jobs.stores.rollback_tables import TableNotRolledBackError
 from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, must_be_free, named_files
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import TableNotCopyableError
+from orchestration.deployment import Deployment
 from orchestration.launchpad import given_settings, setting_fields
 from orchestration.observation import warehouse_of
 from orchestration.tags import ABOUT_TAG
@@ -68,18 +69,19 @@ Operation = Callable[[dg.OpExecutionContext, Asked], Mapping[str, Any]]
 """What a job does: returns what is told of it as metadata. Its own fields are in the context's `op_config`."""
 
 
-def operation_jobs(job: JobName) -> tuple[dg.JobDefinition, ...]:
+def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
     """Return the jobs that stand beside a pipeline's ticks."""
+    job = deployment.plan.job
     return (
         _operation_job(
-            job,
+            deployment,
             "savepoint",
             _savepoint,
             {"to": dg.Field(dg.String, is_required=False, description="Make a self-contained copy of it there.")},
             f"A savepoint of {job}: a running tick takes it and goes on; a job at rest needs none.",
         ),
         _operation_job(
-            job,
+            deployment,
             "stop",
             _stop,
             {
@@ -97,7 +99,7 @@ def operation_jobs(job: JobName) -> tuple[dg.JobDefinition, ...]:
             f"Stop the running tick of {job} with a savepoint.",
         ),
         _operation_job(
-            job,
+            deployment,
             "rollback",
             _rollback,
             {
@@ -107,7 +109,7 @@ def operation_jobs(job: JobName) -> tuple[dg.JobDefinition, ...]:
             f"Take tables, state and positions of {job} back to an older checkpoint, in one commit. No tick may run.",
         ),
         _operation_job(
-            job,
+            deployment,
             "cleanup",
             _cleanup,
             {DRY_RUN: _dry_run(), **setting_fields("reader_grace_ms")},
@@ -121,10 +123,12 @@ def _dry_run() -> dg.Field:
 
 
 def _operation_job(
-    job: JobName, verb: str, operation: Operation, fields: Mapping[str, dg.Field], description: str
+    deployment: Deployment, verb: str, operation: Operation, fields: Mapping[str, dg.Field], description: str
 ) -> dg.JobDefinition:
+    name, job = deployment.naming.name, deployment.plan.job
+
     @dg.op(
-        name=f"{verb}_{job}",
+        name=f"{verb}_{name}",
         config_schema={**fields, **setting_fields("warehouse")},
         description=description,
         out=dg.Out(dg.Nothing),
@@ -133,10 +137,15 @@ def _operation_job(
         config = context.op_config
         with _refusals():
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
-            settings = resolve({}, given)
+            settings = resolve({}, deployment.given, given)
             context.add_output_metadata(operation(context, Asked(warehouse_of(settings.warehouse, job), settings)))
 
-    @dg.job(name=f"{job}_{verb}", description=description, tags={ABOUT_TAG: job}, executor_def=dg.in_process_executor)
+    @dg.job(
+        name=f"{name}_{verb}",
+        description=description,
+        tags={ABOUT_TAG: name},
+        executor_def=dg.in_process_executor,
+    )
     def operated() -> None:
         operate()
 

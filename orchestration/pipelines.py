@@ -1,87 +1,115 @@
 """A pipeline as Dagster sees it: assets in the lineage of its graph, checks, jobs, a schedule and two sensors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from jobs.launch import Launch, launch
+from jobs.launch import launch
 from jobs.pipelines.registry import PipelineReference
-from jobs.planner import JobPlan
 from jobs.runtime.tick import run_tick
-from jobs.settings import Layer
 from orchestration.checks import check_specs
-from orchestration.health import Limits
+from orchestration.deployment import Deployment, TickRunner, arguments
 from orchestration.health_checks import health_checks
 from orchestration.launchpad import launchpad_schema
+from orchestration.limits import Limits
 from orchestration.lineage import checked_owners, source_specs, table_specs
+from orchestration.naming import GROUPS, Naming, prefix_parts
 from orchestration.operations import operation_jobs
 from orchestration.tags import JOB_TAG
-from orchestration.tick import Events, TickRunner, tick_events
+from orchestration.tick import Events, tick_events
 from orchestration.triggers import new_data_sensor, recovery_sensor, tick_schedule
 
 HOURLY: Final = "0 * * * *"
 DAY: Final = Limits()
 
 
-def build_definitions(
+def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and all but the pipeline have a default
     pipeline: PipelineReference,
     *,
     cron: str = HOURLY,
     owners: Sequence[str] = (),
     limits: Limits = DAY,
+    key_prefix: str | Sequence[str] = (),
+    group_name: str = GROUPS,
+    warehouse: str | Path | None = None,
+    data: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
     runner: TickRunner = run_tick,
 ) -> dg.Definitions:
     """Return a pipeline's definitions; it is given itself, as a function of the data folder, or by its name.
 
-    `owners` are e-mail addresses or `team:NAME`, of every asset; `limits` say when a table is stale and a
-    row waits too long; `runner` runs the ticks. No Spark is started and no table touched. Schedule and
-    sensors are there, but have to be switched on. Raises UnknownPipelineError, InvalidSettingsError for the
-    environment, InvalidOwnerError, and what the planner refuses.
+    - `owners` are e-mail addresses or `team:NAME`, of every asset.
+    - `limits` say when a table is stale and a row waits too long.
+    - `key_prefix` stands before every asset key and every name of a job, schedule or sensor. Give one where two
+      pipelines write equal table names, or where one pipeline runs in two warehouses.
+    - `group_name` may hold `{pipeline}` and `{layer}`.
+    - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) win over the environment, and the
+      launchpad wins over them.
+    - `runner` runs the ticks.
+
+    The definitions name no executor and no resource that another project could have, so they merge into any.
+    No Spark is started and no table touched. Schedule and sensors have to be switched on. Raises
+    UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner refuses.
     """
-
-    def launching() -> Launch:
-        return launch(pipeline, Layer("", {}))
-
-    plan = launching().plan
+    given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
+    plan = launch(pipeline, given).plan
+    naming = Naming(plan.job, prefix_parts(key_prefix), group_name)
+    deployment = Deployment(reference=pipeline, given=given, naming=naming, plan=plan, limits=limits, runner=runner)
     owned = checked_owners(owners)
-    tables = _tables_asset(pipeline, plan, owned, runner, limits)
-    checks = health_checks(pipeline, plan, limits)
-    job = dg.define_asset_job(
-        f"{plan.job}_tick",
-        dg.AssetSelection.assets(tables) | dg.AssetSelection.checks(checks),
-        description=f"One tick of pipeline {plan.job}: from where it stands until it has caught up; then its checks.",
-        tags={JOB_TAG: plan.job},
-    )
-    health = dg.define_asset_job(
-        f"{plan.job}_health",
-        dg.AssetSelection.checks(checks),
-        description=f"The checks of {plan.job} that look at the warehouse, without a tick and without Spark.",
-    )
+    tables = _tables_asset(deployment, owned)
+    checks = health_checks(deployment)
+    job = _tick_job(deployment, tables, checks)
     return dg.Definitions(
-        assets=[*source_specs(plan, owned), tables],
+        assets=[*source_specs(plan, naming, owned), tables],
         asset_checks=[checks],
-        jobs=[job, health, *operation_jobs(plan.job)],
-        schedules=[tick_schedule(launching, job, cron)],
-        sensors=[new_data_sensor(launching, job), recovery_sensor(launching, job)],
-        executor=dg.in_process_executor,
+        jobs=[job, _health_job(deployment, checks), *operation_jobs(deployment)],
+        schedules=[tick_schedule(deployment, job, cron)],
+        sensors=[new_data_sensor(deployment, job), recovery_sensor(deployment, job)],
     )
 
 
-def _tables_asset(
-    pipeline: PipelineReference, plan: JobPlan, owners: Sequence[str], runner: TickRunner, limits: Limits
-) -> dg.AssetsDefinition:
+def _tick_job(
+    deployment: Deployment, tables: dg.AssetsDefinition, checks: dg.AssetChecksDefinition
+) -> UnresolvedAssetJobDefinition:
+    """Return the job of a tick. It runs in the run's own process: a tick is one step, and its checks need no other."""
+    return dg.define_asset_job(
+        f"{deployment.naming.name}_tick",
+        dg.AssetSelection.assets(tables) | dg.AssetSelection.checks(checks),
+        description=(
+            f"One tick of pipeline {deployment.plan.job}: from where it stands until it has caught up; then its checks."
+        ),
+        tags={JOB_TAG: deployment.naming.name},
+        executor_def=dg.in_process_executor,
+    )
+
+
+def _health_job(deployment: Deployment, checks: dg.AssetChecksDefinition) -> UnresolvedAssetJobDefinition:
+    return dg.define_asset_job(
+        f"{deployment.naming.name}_health",
+        dg.AssetSelection.checks(checks),
+        description=(
+            f"The checks of {deployment.plan.job} that look at the warehouse, without a tick and without Spark."
+        ),
+        executor_def=dg.in_process_executor,
+    )
+
+
+def _tables_asset(deployment: Deployment, owners: Sequence[str]) -> dg.AssetsDefinition:
     """One step for all tables: they share a cut, so none is materialized without the others."""
+    plan, naming = deployment.plan, deployment.naming
 
     @dg.multi_asset(
-        name=plan.job,
-        specs=table_specs(plan, owners),
-        check_specs=check_specs(plan),
+        name=naming.name,
+        specs=table_specs(plan, naming, owners),
+        check_specs=check_specs(plan, naming),
         config_schema=launchpad_schema(),
-        pool=plan.job,
+        pool=naming.name,
         description=f"One tick of pipeline {plan.job}.",
     )
     def tick(context: dg.AssetExecutionContext) -> Iterator[Events]:
-        yield from tick_events(pipeline, context, runner, limits)
+        yield from tick_events(deployment, context)
 
     return tick

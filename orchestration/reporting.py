@@ -12,12 +12,13 @@ from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.listener import NoticeFailed, Progress, Recovery, Restarting, SparkStarted
 from orchestration.epochs import DATA_VERSION_TAG, Epoch, row_count, source_metadata, table_metadata
-from orchestration.lineage import source_key, table_key
+from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
 
 
 def observe_sources(
     plan: JobPlan,
+    naming: Naming,
     stands: Standing,
     context: dg.OpExecutionContext,
     discovered: Mapping[VertexId, Discovered] | None = None,
@@ -28,7 +29,7 @@ def observe_sources(
     for source in plan.graph.sources():
         found = None if discovered is None else discovered[source.id]
         told = source_metadata(source.id, stands.epoch, found)
-        context.log_event(dg.AssetObservation(source_key(plan.job, source.id), metadata=told))
+        context.log_event(dg.AssetObservation(naming.source_key(source.id), metadata=told))
 
 
 class EpochReporter:
@@ -37,10 +38,13 @@ class EpochReporter:
     Dagster writes an event down as soon as it is logged, so that its page plots a tick that still runs.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, graph: JobGraph, every: int, counts: RowCounts) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext, graph: JobGraph, naming: Naming, every: int, counts: RowCounts
+    ) -> None:
         """Report each `every`-th checkpoint of this job, with the rows of its tables."""
         self._context = context
         self._graph = graph
+        self._naming = naming
         self._every = max(1, every)
         self._counts = counts
         self._rows: Mapping[TableName, int] = {}
@@ -98,7 +102,7 @@ class EpochReporter:
         for table in self._graph.tables():
             self._context.log_event(
                 dg.AssetMaterialization(
-                    table_key(table.name),
+                    self._naming.table_key(table.name),
                     description=f"checkpoint {epoch.record.checkpoint}",
                     metadata=table_metadata(self._graph, table.name, epoch) | row_count(self._rows.get(table.name)),
                     tags={DATA_VERSION_TAG: epoch.data_version},

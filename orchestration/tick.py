@@ -2,27 +2,26 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
-from jobs.launch import Launch, launch
-from jobs.pipelines.registry import PipelineReference
+from jobs.launch import Launch
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.failures import JobHeldError, TablesAheadError, TickRefusedError
-from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
 from orchestration.checks import kept_results, rejected_results
+from orchestration.deployment import Deployment
 from orchestration.epochs import Epoch, Metadata, row_count, table_metadata
-from orchestration.health import Limits
 from orchestration.health_checks import log_health
 from orchestration.launchpad import REPORT_EVERY, given_settings
-from orchestration.lineage import ordered_tables, table_key
+from orchestration.lineage import ordered_tables
+from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing, standing
 from orchestration.pictures import checkpoints_table
 from orchestration.reporting import EpochReporter, observe_sources
@@ -38,31 +37,19 @@ _LASTING: Final = (
 Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 
 
-class TickRunner(Protocol):
-    """Runs a tick: `jobs.runtime.tick.run_tick`, or the same with an engine of one's own."""
-
-    def __call__(
-        self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener | None = None, *, inbox: Inbox
-    ) -> TickReport:
-        """Run one tick; see `run_tick`."""
-        ...
-
-
-def tick_events(
-    reference: PipelineReference, context: dg.AssetExecutionContext, runner: TickRunner, limits: Limits
-) -> Iterator[Events]:
+def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> Iterator[Events]:
     """Run one tick and yield what Dagster is to know: a result for every table, a result for every expectation.
 
     Raises dg.Failure, with the way out, for refused settings, a job that another one holds, and a tick that
     failed; DagsterExecutionInterruptedError after a tick that a termination of the Dagster run has stopped.
     """
     config = context.op_execution_context.op_config
-    started = _launched(reference, config, context)
+    started = _launched(deployment, config, context)
     counts = RowCounts(started.settings.warehouse, started.plan)
-    reporter = EpochReporter(context, started.plan.graph, config[REPORT_EVERY], counts)
+    reporter = EpochReporter(context, started.plan.graph, deployment.naming, config[REPORT_EVERY], counts)
     inbox = Inbox()
     try:
-        report = runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
+        report = deployment.runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
     except TickRefusedError as refused:
         _marked(context, "held" if isinstance(refused, JobHeldError) else "refused")
         hint = "" if isinstance(refused, TablesAheadError) else " (in the launchpad: take_over: true)"
@@ -70,20 +57,20 @@ def tick_events(
     match report.outcome:
         case TickOutcome.FAILED:
             reporter.report_held()
-            log_health(started, limits, context.op_execution_context)
-            yield from _failed(started.plan, report, context)
+            log_health(deployment, started, context.op_execution_context)
+            yield from _failed(deployment, started.plan, report, context)
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
             raise dg.DagsterExecutionInterruptedError
         case TickOutcome.CAUGHT_UP | TickOutcome.STOPPED:
-            yield from _succeeded(started, report, reporter, context)
+            yield from _succeeded(deployment, started, report, reporter, context)
         case _ as unreachable:
             assert_never(unreachable)
 
 
-def _launched(reference: PipelineReference, config: dict[str, object], context: dg.AssetExecutionContext) -> Launch:
+def _launched(deployment: Deployment, config: dict[str, object], context: dg.AssetExecutionContext) -> Launch:
     try:
-        return launch(reference, given_settings(config))
+        return deployment.launch(given_settings(config))
     except InvalidSettingsError as error:
         _marked(context, "settings")
         raise dg.Failure(str(error), allow_retries=False) from error
@@ -105,13 +92,15 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
     return replace(started.runtime(), dagster_run=context.run.run_id, run_ended=run_ended)
 
 
-def _failed(plan: JobPlan, report: TickReport, context: dg.AssetExecutionContext) -> Iterator[Events]:
+def _failed(
+    deployment: Deployment, plan: JobPlan, report: TickReport, context: dg.AssetExecutionContext
+) -> Iterator[Events]:
     """Yield the checks that failed, if it was by a suite; then fail as a person should read it."""
     lasting = report.reason in _LASTING
     if report.reason is not None and lasting:
         _marked(context, report.reason.name.lower())
     if report.reason is CheckpointFailureReason.QUALITY:
-        yield from rejected_results(plan, report.trace)
+        yield from rejected_results(plan, deployment.naming, report.trace)
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
         f"{reason}{report.message}",
@@ -127,7 +116,11 @@ def _failed(plan: JobPlan, report: TickReport, context: dg.AssetExecutionContext
 
 
 def _succeeded(
-    started: Launch, report: TickReport, reporter: EpochReporter, context: dg.AssetExecutionContext
+    deployment: Deployment,
+    started: Launch,
+    report: TickReport,
+    reporter: EpochReporter,
+    context: dg.AssetExecutionContext,
 ) -> Iterator[Events]:
     plan = started.plan
     stands = standing(started.settings.warehouse, plan)
@@ -139,13 +132,13 @@ def _succeeded(
         "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
         "trace": dg.MetadataValue.path(report.trace),
     }
-    observe_sources(plan, stands, context.op_execution_context)
-    yield from _materialized(plan, stands, reporter, ended)
-    yield from kept_results(plan, stands)
+    observe_sources(plan, deployment.naming, stands, context.op_execution_context)
+    yield from _materialized(deployment.naming, plan, stands, reporter, ended)
+    yield from kept_results(plan, deployment.naming, stands)
 
 
 def _materialized(
-    plan: JobPlan, stands: Standing, reporter: EpochReporter, ended: Metadata
+    naming: Naming, plan: JobPlan, stands: Standing, reporter: EpochReporter, ended: Metadata
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Yield the newest cut for every table, in topological order; its data version is new only if the cut is."""
     epoch = reporter.held or stands.epoch
@@ -153,7 +146,7 @@ def _materialized(
         for table in ordered_tables(vertex):
             told = {} if epoch is None else _told(plan, table.name, epoch, stands)
             yield dg.MaterializeResult(
-                asset_key=table_key(table.name),
+                asset_key=naming.table_key(table.name),
                 metadata=ended | told,
                 data_version=dg.DataVersion(epoch.data_version if epoch is not None else "0"),
             )

@@ -3,7 +3,6 @@
 None of them starts a tick while one holds the job; should two start all the same, the fence lets one of them in.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import dagster as dg
@@ -16,6 +15,7 @@ from jobs.cli.observation import newest_restorable
 from jobs.cli.quantities import count
 from jobs.launch import Launch
 from jobs.runtime.discovery import ENDLESS, Discovered, discover
+from orchestration.deployment import Deployment
 from orchestration.observation import held_by
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
 
@@ -28,16 +28,13 @@ _UNFINISHED: Final = (
     dg.DagsterRunStatus.CANCELING,
 )
 
-Launching = Callable[[], Launch]
-"""Finds the pipeline and its settings as they are now."""
 
-
-def tick_schedule(launching: Launching, job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
+def tick_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
     """Return a schedule that starts a tick unless one runs or waits."""
-    name = launching().plan.job
+    name = deployment.naming.name
 
     def execute(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | SkipReason:
-        return due(launching(), context.instance)
+        return due(deployment, context.instance)
 
     return dg.ScheduleDefinition(
         name=f"{name}_schedule",
@@ -48,19 +45,19 @@ def tick_schedule(launching: Launching, job: UnresolvedAssetJobDefinition, cron:
     )
 
 
-def due(launched: Launch, instance: dg.DagsterInstance) -> dg.RunRequest | SkipReason:
+def due(deployment: Deployment, instance: dg.DagsterInstance) -> dg.RunRequest | SkipReason:
     """Return a request for a tick, or who runs one already."""
-    busy = _busy(launched, instance)
+    busy = _busy(deployment, deployment.launch(), instance)
     return dg.RunRequest() if busy is None else SkipReason(busy)
 
 
-def new_data_sensor(launching: Launching, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Return a sensor that starts a tick when the sources offer what the newest checkpoint does not hold.
 
     The cursor is what was found when it last started one, so that a tick that fails on some data is not
     started on the very same data again. Polling needs no Spark and reads no row.
     """
-    name = launching().plan.job
+    name = deployment.naming.name
 
     @dg.sensor(
         name=f"{name}_new_data",
@@ -69,8 +66,8 @@ def new_data_sensor(launching: Launching, job: UnresolvedAssetJobDefinition) -> 
         description=f"Starts a tick of {name} when its sources have new data; looks at file footers only.",
     )
     def new_data(context: dg.SensorEvaluationContext) -> dg.RunRequest | SkipReason:
-        launched = launching()
-        busy = _busy(launched, context.instance)
+        launched = deployment.launch()
+        busy = _busy(deployment, launched, context.instance)
         if busy is not None:
             return SkipReason(busy)
         newest = newest_restorable(launched.settings.warehouse, launched.plan.job)
@@ -80,13 +77,13 @@ def new_data_sensor(launching: Launching, job: UnresolvedAssetJobDefinition) -> 
     return new_data
 
 
-def recovery_sensor(launching: Launching, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+def recovery_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Return a sensor that takes a failed tick up with one more run, once: never a run that did so itself.
 
     A failure that the same tick would meet again (a rejected suite, a refused setting, a job that is held)
     is left to a person; the failed run says what to do.
     """
-    name = launching().plan.job
+    name = deployment.naming.name
 
     @dg.run_failure_sensor(
         name=f"{name}_recovery",
@@ -111,13 +108,14 @@ def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
     )
 
 
-def _busy(launched: Launch, instance: dg.DagsterInstance) -> str | None:
+def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance) -> str | None:
     """Return who is at work on the job or waits to be, None if nobody is."""
-    job = launched.plan.job
-    holder = held_by(launched.settings.warehouse, job)
+    holder = held_by(launched.settings.warehouse, launched.plan.job)
     if holder is not None:
         return holder
-    unfinished = instance.get_runs(dg.RunsFilter(tags={JOB_TAG: job}, statuses=list(_UNFINISHED)), limit=1)
+    unfinished = instance.get_runs(
+        dg.RunsFilter(tags={JOB_TAG: deployment.naming.name}, statuses=list(_UNFINISHED)), limit=1
+    )
     return f"run {unfinished[0].run_id} is {unfinished[0].status.value.lower()}" if unfinished else None
 
 

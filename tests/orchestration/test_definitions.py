@@ -13,7 +13,8 @@ from jobs.launch import launch
 from jobs.settings import Layer, TickSettings
 from orchestration.definitions import PIPELINES, defs
 from orchestration.launchpad import REPORT_EVERY, launchpad_schema
-from orchestration.lineage import InvalidOwnerError, source_key, table_key
+from orchestration.lineage import InvalidOwnerError
+from orchestration.naming import Naming
 from orchestration.pipelines import build_definitions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +37,9 @@ def test_loading_starts_no_spark_and_imports_no_great_expectations(tmp_path):
 def test_lineage_equals_the_job_graph():
     """Assets put together by vertex, the edges between them are exactly the job graph's."""
     plan = launch("flights", Layer("", {})).plan
-    vertex_of = {table_key(table.name): vertex.id for vertex in plan.graph.vertices for table in vertex.tables}
-    vertex_of |= {source_key(plan.job, source.id): source.id for source in plan.graph.sources()}
+    naming = Naming(plan.job)
+    vertex_of = {naming.table_key(table.name): vertex.id for vertex in plan.graph.vertices for table in vertex.tables}
+    vertex_of |= {naming.source_key(source.id): source.id for source in plan.graph.sources()}
     graph = defs.resolve_asset_graph()
     assert set(vertex_of) == set(graph.get_all_asset_keys())
     edges = {(vertex_of[parent], vertex_of[key]) for key in vertex_of for parent in graph.get(key).parent_keys}

@@ -19,7 +19,9 @@ from jobs.settings import Layer
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import state_file_schema
 from orchestration.epochs import Epoch
-from orchestration.health import Limits, Look, health_results
+from orchestration.health import Look, health_results
+from orchestration.limits import Limits
+from orchestration.naming import Naming
 from orchestration.observation import Standing, standing
 from tests.orchestration.conftest import NUMBERS
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD
@@ -37,7 +39,14 @@ def judged(tmp_path):
         stands = standing(root, plan)
         newest = None if stands.epoch is None else stands.epoch.record
         now_ms = after_ms + (0 if newest is None else newest.statistics.committed_ms)
-        look = Look(plan=plan, root=root, stands=stands, discovered=discover(plan.sources, newest), now_ms=now_ms)
+        look = Look(
+            plan=plan,
+            naming=Naming(plan.job),
+            root=root,
+            stands=stands,
+            discovered=discover(plan.sources, newest),
+            now_ms=now_ms,
+        )
         return {(result.asset_key.to_user_string(), result.check_name): result for result in health_results(look, HOUR)}
 
     return judge
@@ -119,7 +128,7 @@ def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
     spec = waits_in(plan.vertices[VertexId("silver_flights")])
     assert {"EWR": 2, "JFK": 3} == dict(waiting_rows(tmp_path, then, spec).select("origin", "rows_waiting").rows())
     stands = Standing((then, now), Epoch(now, (), {}), {})
-    look = Look(plan=plan, root=tmp_path, stands=stands, discovered={}, now_ms=62 * MINUTE_MS)
+    look = Look(plan=plan, naming=Naming(plan.job), root=tmp_path, stands=stands, discovered={}, now_ms=62 * MINUTE_MS)
     results = {(each.asset_key.path[-1], each.check_name): each for each in health_results(look, HOUR)}
     found = results["silver_flights", "nothing_waiting_too_long"]
     told = tuple(found.metadata[name].value for name in ("rows_waiting", "rows_waiting_too_long"))

@@ -12,6 +12,9 @@ from jobs.settings import Layer
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
+from orchestration.deployment import Deployment
+from orchestration.limits import Limits
+from orchestration.naming import Naming
 from orchestration.pipelines import build_definitions
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
 from orchestration.triggers import due, recovery_of
@@ -27,6 +30,14 @@ def definitions(tmp_path, monkeypatch):
     """Return the tiny pipeline's definitions, its warehouse in the environment, as for a deployment."""
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
     return build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()))
+
+
+@pytest.fixture
+def deployment(definitions):
+    """Return the tiny pipeline as a project that gives no argument of its own runs it."""
+    given = Layer("", {})
+    plan = launch(NUMBERS, given).plan
+    return Deployment(reference=NUMBERS, given=given, naming=Naming(plan.job), plan=plan, limits=Limits())
 
 
 @pytest.fixture
@@ -61,23 +72,22 @@ def test_nothing_new_starts_nothing(looked, run_job):
     assert "holds all that the sources offer" in looked(seen.cursor).skip_message
 
 
-def test_nothing_is_started_while_a_tick_runs(looked, instance, tmp_path):
+def test_nothing_is_started_while_a_tick_runs(looked, deployment, instance, tmp_path):
     """Sensor and schedule pass by while somebody holds the job, or a Dagster run of it waits, and name them."""
     warehouse = tmp_path / "warehouse"
     hold(warehouse, this_process("another-run"))
     LeaseStore(Warehouse(warehouse, ProtocolPaths(JOB))).renew(1, this_process("another-run"), LEASE_MS)
     assert "Dagster run another-run holds the job" in looked().skip_message
-    assert "Dagster run another-run holds the job" in due(launch(NUMBERS, Layer("", {})), instance).skip_message
+    assert "Dagster run another-run holds the job" in due(deployment, instance).skip_message
 
 
-def test_nothing_is_started_while_a_run_waits(looked, instance):
+def test_nothing_is_started_while_a_run_waits(looked, deployment, instance):
     """A Dagster run that is queued counts as one that runs; without it the schedule starts a tick."""
-    launched = launch(NUMBERS, Layer("", {}))
-    assert isinstance(due(launched, instance), dg.RunRequest)
+    assert isinstance(due(deployment, instance), dg.RunRequest)
     waiting = dg.DagsterRun(job_name=TICK, tags={JOB_TAG: JOB}, status=dg.DagsterRunStatus.NOT_STARTED)
     instance.add_run(waiting)
     assert f"run {waiting.run_id} is not_started" == looked().skip_message
-    assert f"run {waiting.run_id} is not_started" == due(launched, instance).skip_message
+    assert f"run {waiting.run_id} is not_started" == due(deployment, instance).skip_message
 
 
 def test_a_failed_run_is_taken_up_once():

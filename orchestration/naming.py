@@ -1,0 +1,88 @@
+"""What a pipeline's assets, groups, jobs and sensors are called in a Dagster project, chosen by who builds them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import Final
+
+import dagster as dg
+
+from checkpointing.graph import Table, TableMode
+from checkpointing.identifiers import JobName, TableName, VertexId
+
+GROUPS: Final = "{pipeline}_{layer}"
+"""A group for each layer of each pipeline, as in `shop_bronze`."""
+
+SOURCES: Final = "sources"
+STATE: Final = "state"
+_LAYERS: Final = (SOURCES, STATE, "bronze")
+_FIELDS: Final = frozenset({"pipeline", "layer"})
+_PART: Final = re.compile(r"[A-Za-z0-9_]+")
+
+
+class InvalidNamingError(ValueError):
+    """A key prefix or a group name that Dagster cannot use: names it and says how to write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The names of one pipeline in one Dagster project.
+
+    `prefix` stands before every asset key, and before the names of jobs, ops, schedule, sensors and resource, so
+    that pipelines with equal table names, or one pipeline in two warehouses, can live in one project. `groups`
+    may hold `{pipeline}` and `{layer}`. Raises InvalidNamingError.
+    """
+
+    job: JobName
+    prefix: tuple[str, ...] = ()
+    groups: str = GROUPS
+
+    def __post_init__(self) -> None:
+        """Refuse what Dagster would refuse later, without naming the argument."""
+        for part in self.prefix:
+            if not _PART.fullmatch(part):
+                raise InvalidNamingError(
+                    f"key_prefix: {part!r} may hold only letters, digits and underscores; "
+                    "write several parts as a list, like ['lake', 'eu']"
+                )
+        unknown = _fields(self.groups) - _FIELDS
+        if unknown or not _PART.fullmatch(self.group(SOURCES)):
+            raise InvalidNamingError(
+                f"group_name: {self.groups!r} must come to letters, digits and underscores; it may hold "
+                "{pipeline} and {layer}, as in " + repr(GROUPS)
+            )
+
+    @property
+    def name(self) -> str:
+        """The name that jobs, ops, schedule and sensors begin with."""
+        return "_".join((*self.prefix, self.job))
+
+    def group(self, layer: str) -> str:
+        """Return the group of a layer: `sources`, `state`, or the schema of an output table."""
+        return self.groups.replace("{pipeline}", self.job).replace("{layer}", layer)
+
+    def group_of(self, table: Table) -> str:
+        """Return the group of a table."""
+        return self.group(STATE if table.mode is TableMode.STATE else table.name.split("/")[0])
+
+    def table_key(self, table: TableName) -> dg.AssetKey:
+        """Return a table's asset key: the prefix, then the parts of its path under the warehouse."""
+        return dg.AssetKey([*self.prefix, *table.split("/")])
+
+    def source_key(self, source: VertexId) -> dg.AssetKey:
+        """Return a source's asset key. It names the pipeline, for sources of two pipelines may bear the same id."""
+        return dg.AssetKey([*self.prefix, SOURCES, self.job, source])
+
+
+def prefix_parts(key_prefix: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the parts of a key prefix, which is given as one part or as several."""
+    return ((key_prefix,) if key_prefix else ()) if isinstance(key_prefix, str) else tuple(key_prefix)
+
+
+def _fields(groups: str) -> set[str]:
+    """Return what stands in braces; text that is no template has an empty field."""
+    try:
+        return {field for _, field, _, _ in Formatter().parse(groups) if field is not None}
+    except ValueError:
+        return {""}
