@@ -1,14 +1,16 @@
-"""The worked example (I1): one source, two splits, barrier 1 at positions 100 and 105, and then a failure.
+"""The worked example (I1): one source with two splits, barrier 1 at positions 105 and 100, and then a failure.
 
-Small micro-batches make the records queue before the count, which takes slices from the channels in turn, and the
-slow split gives one record a slice: barrier 1 comes to the end of the fast channel, with records of epoch 2 behind
-it, while the slow one's is still far away.
-Aligned, the count leaves those records until both barriers are there: its state holds exactly 205
-records. At least once it takes them: the snapshot holds records 100.. of the fast split, while the
-positions say 100 and 105. Whoever fails now and restores reads them again and counts them twice.
+The fast split stands at position 105 when barrier 1 is sent, the slow one at 100. Micro-batches are small, so records
+queue before the count. The count takes slices from the channels in turn, and the slow split gives one record a slice.
+So barrier 1 reaches the end of the fast channel first, and records 105, 106, ... of epoch 2 follow it there, while
+the slow channel's barrier is still far away.
 
-The positions are committed outside too, `offsets_100_105/committed.json` in the data folder: after each
-completed checkpoint, so others who look there never see rows counted that a restore would take back.
+Exactly once, the count leaves those records alone until both barriers have come: its state holds 205 records.
+At least once, the count takes them: the snapshot holds records of the fast split from 105 on, but the position in it
+says 105. A job that fails now and restores reads those records again from 105, and counts them twice.
+
+The example commits its positions outside too, in `offsets_100_105/committed.json` of the data folder, after each
+completed checkpoint. A reader of that file never sees rows counted that a restore would take back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +30,10 @@ from jobs.sources.committed_positions import CommitsToFile
 from jobs.sources.port import Source
 from jobs.sources.sequence import SequenceSource, SequenceSplit
 
-FIRST_WAVE = {"fast": 100, "slow": 105}
+FIRST_WAVE = {"fast": 105, "slow": 100}
 """Where the two splits stand at barrier 1."""
 
-ALL = {"fast": SequenceSplit(200), "slow": SequenceSplit(205, poll_rows_max=1)}
+ALL = {"fast": SequenceSplit(205), "slow": SequenceSplit(200, poll_rows_max=1)}
 
 SLICE_ROWS = 25
 """Records that are read, and counted, at a time: few, so that they queue before the count."""

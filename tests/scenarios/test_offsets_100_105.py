@@ -4,13 +4,17 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.config import CheckpointingMode
+from checkpointing.identifiers import JobName
 from checkpointing.messages import TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.pipelines import offsets_100_105
 from jobs.planner import plan
 from jobs.runtime.listener import SilentListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.committed_positions import committed_in
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.warehouse import Warehouse
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -61,27 +65,39 @@ def positions(record: CheckpointRecord) -> list[str | None]:
     return [subtask.position for subtask in record.vertices[0].subtasks]
 
 
+def barriers_in_order(warehouse) -> list[str]:
+    """Return the splits in the order in which their barrier 1 reached the count."""
+    paths = ProtocolPaths(JobName("offsets_100_105"))
+    _, rows = CheckpointStore(Warehouse(warehouse, paths)).observe()
+    record = next(row for row in rows if isinstance(row, CheckpointRecord))
+    counted = next(each for each in record.statistics.vertices if each.vertex == "counts")
+    splits = record.vertices[0].splits
+    arrived = sorted((barrier.at_ms, barrier.channel) for barrier in counted.barriers)
+    return [splits[int(channel[-2])] for _, channel in arrived]
+
+
 def test_exactly_once_counts_no_record_twice(spark, tmp_path) -> None:
     """The snapshot holds the 205 records before barrier 1, so what is read again was never counted."""
     broken, _ = run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE, fail_when_complete)
     assert TickOutcome.FAILED is broken.outcome
-    assert {"fast": (100, 99), "slow": (105, 104)} == counts(tmp_path)
+    assert {"fast": (105, 104), "slow": (100, 99)} == counts(tmp_path)
     assert committed_in(offsets_100_105.committed_file(tmp_path)) is None
     report, noted = run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE)
     assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, noted.began_at)
-    assert [["200", "205"]] == [positions(record) for record in noted.completed_records]
-    assert {"fast": (200, 199), "slow": (205, 204)} == counts(tmp_path)
-    assert {"fast": "200", "slow": "205"} == committed_in(offsets_100_105.committed_file(tmp_path)).positions
+    assert [["205", "200"]] == [positions(record) for record in noted.completed_records]
+    assert {"fast": (205, 204), "slow": (200, 199)} == counts(tmp_path)
+    assert {"fast": "205", "slow": "200"} == committed_in(offsets_100_105.committed_file(tmp_path)).positions
 
 
 def test_at_least_once_counts_records_after_the_barrier_twice(spark, tmp_path) -> None:
-    """The positions say 100 and 105, but the snapshot holds later records of the fast split: they count again."""
+    """The fast split's position says 105, but the snapshot holds later records of it: they count again."""
     broken, _ = run(spark, tmp_path, CheckpointingMode.AT_LEAST_ONCE, fail_when_complete)
     assert TickOutcome.FAILED is broken.outcome
     at_barrier = counts(tmp_path)
     early, last = at_barrier["fast"]
-    assert 100 < early
+    assert 105 < early
     assert early == last + 1
+    assert ["fast", "slow"] == barriers_in_order(tmp_path)
     report, noted = run(spark, tmp_path, CheckpointingMode.AT_LEAST_ONCE)
     assert (TickOutcome.CAUGHT_UP, 1) == (report.outcome, noted.began_at)
-    assert {"fast": (200 + early - 100, 199), "slow": (205, 204)} == counts(tmp_path)
+    assert {"fast": (205 + early - 105, 204), "slow": (200, 199)} == counts(tmp_path)
