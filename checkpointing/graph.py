@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.identifiers import ChannelId, EdgeId, SplitId, SubtaskId, TableName, VertexId
+from checkpointing.state_meaning import ColumnMeaning
 
 
 class VertexKind(Enum):
@@ -43,13 +44,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A vertex with its explicit, stable id; `splits` name a source's subtasks in order."""
+    """A vertex with its explicit, stable id; `splits` name a source's subtasks in order.
+
+    `meanings` say how the columns of a keyed vertex's state are computed: its checkpoints record them.
+    """
 
     id: VertexId
     kind: VertexKind
     parallelism: int
     tables: tuple[Table, ...] = ()
     splits: tuple[SplitId, ...] = ()
+    meanings: tuple[ColumnMeaning, ...] = ()
 
     def subtasks(self) -> tuple[SubtaskId, ...]:
         """Return the vertex's subtasks in order of index."""

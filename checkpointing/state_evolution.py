@@ -1,4 +1,4 @@
-"""How an operator's state may change its columns between two runs (D6; Flink: `TypeSerializerSchemaCompatibility`).
+"""How an operator's state may change its columns between two runs (D6).
 
 Columns are found by name. A new one is null in old rows, one that is gone is dropped, one may be
 widened where no value is lost; structs, arrays and maps are compared inside in the same way. The key
@@ -7,10 +7,12 @@ and Delta write them in JSON: `integer`, `decimal(10,2)`, `{"type": "struct", "f
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import Any, Final
+
+from checkpointing.evolution import Change, ChangeKind
 
 ColumnType = str | Mapping[str, Any]
 
@@ -26,14 +28,6 @@ WIDER: Final[Mapping[str, frozenset[str]]] = {
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _DIGITS: Final[Mapping[str, int]] = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Digits before the point that a decimal needs to hold every value (Delta's rule, not the least number)."""
-
-
-class Compatibility(Enum):
-    """What a changed schema means for the state that is there (Flink's three verdicts)."""
-
-    AS_IS = "compatible as is"
-    AFTER_MIGRATION = "compatible after migration"
-    INCOMPATIBLE = "incompatible"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,65 +46,65 @@ class StateSchema:
     keys: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One difference between two schemas; `refused` says why the state cannot follow it, and the way out."""
-
-    column: str
-    what: str
-    refused: str = ""
-
-    def __str__(self) -> str:
-        """Return the change as a user reads it."""
-        return f"column {self.column} {self.what}" + (f": {self.refused}" if self.refused else "")
+_Change = partial(Change, kind=ChangeKind.STATE_SCHEMA)
 
 
-def changes(was: StateSchema, now: StateSchema) -> tuple[Change, ...]:
-    """Return how the columns changed, in the order of the new ones; `now.keys` must be known."""
-    return (*_of_keys(was, now), *_of_columns(was, now, now.keys or ()))
+def changes(thing: str, was: StateSchema, now: StateSchema) -> tuple[Change, ...]:
+    """Return how the columns of `thing` changed, in the order of the new ones; `now.keys` must be known."""
+    return (*_of_keys(thing, was, now), *_of_columns(thing, was, now, now.keys or ()))
 
 
-def verdict(found: Sequence[Change]) -> Compatibility:
-    """Return what these changes mean together."""
-    if any(change.refused for change in found):
-        return Compatibility.INCOMPATIBLE
-    return Compatibility.AFTER_MIGRATION if found else Compatibility.AS_IS
-
-
-def _of_keys(was: StateSchema, now: StateSchema) -> Iterator[Change]:
+def _of_keys(thing: str, was: StateSchema, now: StateSchema) -> Iterator[Change]:
     keys = now.keys or ()
     before = tuple(column.name for column in was.columns[: len(keys)]) if was.keys is None else was.keys
     if before != keys:
-        what = f"is keyed by ({', '.join(keys)}), and its state was by ({', '.join(before)})"
-        yield Change(", ".join(keys), what, f"rows would be in other key groups; {_another_id('key it as before')}")
+        yield _Change(
+            thing=thing,
+            column=", ".join(keys),
+            was=f"keyed by ({', '.join(before)})",
+            now=f"keyed by ({', '.join(keys)})",
+            refused=f"rows would be in other key groups; {_another_id('key it as before')}",
+        )
         return
     old = {column.name: column.type for column in was.columns}
     for column in now.columns[: len(keys)]:
         if column.name in old and old[column.name] != column.type:
-            what = f"of the key was {shown(old[column.name])} and is now {shown(column.type)}"
             way_out = _another_id(f"cast it to {shown(old[column.name])} before it is keyed")
-            yield Change(column.name, what, f"equal keys would hash to other key groups; {way_out}")
+            yield _Change(
+                thing=thing,
+                column=column.name,
+                was=f"the key as {shown(old[column.name])}",
+                now=f"the key as {shown(column.type)}",
+                refused=f"equal keys would hash to other key groups; {way_out}",
+            )
 
 
-def _of_columns(was: StateSchema, now: StateSchema, keys: tuple[str, ...]) -> Iterator[Change]:
+def _of_columns(thing: str, was: StateSchema, now: StateSchema, keys: tuple[str, ...]) -> Iterator[Change]:
     old = {column.name: column.type for column in was.columns if column.name not in keys}
     for column in now.columns:
         if column.name in keys:
             continue
         if column.name not in old:
-            yield Change(column.name, f"({shown(column.type)}) is new, null in old rows")
+            yield _Change(thing=thing, column=column.name, was=None, now=shown(column.type), becomes="null in old rows")
         elif old[column.name] != column.type:
-            yield _of_type(column.name, old[column.name], column.type)
+            yield _of_type(thing, column.name, old[column.name], column.type)
     names = {column.name for column in now.columns}
-    yield from (Change(name, f"({shown(kind)}) is dropped") for name, kind in old.items() if name not in names)
+    for name, kind in old.items():
+        if name not in names:
+            yield _Change(thing=thing, column=name, was=shown(kind), now=None, becomes="dropped")
 
 
-def _of_type(name: str, was: ColumnType, now: ColumnType) -> Change:
-    what = f"was {shown(was)} and is now {shown(now)}"
-    if is_wider(was, now):
-        return Change(name, what)
+def _of_type(thing: str, name: str, was: ColumnType, now: ColumnType) -> Change:
+    wider = is_wider(was, now)
     way_out = _another_id(f"keep {shown(was)}, or give the new column another name")
-    return Change(name, what, f"old values might not survive that; {way_out}")
+    return _Change(
+        thing=thing,
+        column=name,
+        was=shown(was),
+        now=shown(now),
+        becomes="widened" if wider else "",
+        refused="" if wider else f"old values might not survive that; {way_out}",
+    )
 
 
 def _another_id(otherwise: str) -> str:

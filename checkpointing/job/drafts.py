@@ -54,6 +54,7 @@ class Drafts:
                 micro_batch=counters.get(vertex.id, 0),
                 subtasks=tuple(_snapshot_of(effect, subtask) for subtask in vertex.subtasks()),
                 splits=vertex.splits,
+                meanings=vertex.meanings,
             )
             for vertex in self._graph.vertices
         )

@@ -33,7 +33,15 @@ def _on_its_line(kind: str, document: Document) -> Document:
     return document | {"format": 3}
 
 
-STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned, 2: _on_its_line})
+def _without_meanings(kind: str, document: Document) -> Document:
+    """Format 4 records what the columns of state mean; a row of format 3 says nothing of it."""
+    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
+        vertices = [{"meanings": None, **vertex} for vertex in document.get("vertices", [])]
+        document = {**document, "vertices": vertices}
+    return document | {"format": 4}
+
+
+STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned, 2: _on_its_line, 3: _without_meanings})
 """Format n -> the step to n + 1."""
 
 

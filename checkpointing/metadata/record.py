@@ -15,8 +15,9 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.state_meaning import ColumnMeaning
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 
 
 class RowKind(Enum):
@@ -52,7 +53,7 @@ class Holder(_Persisted):
 class Claim(_Persisted):
     """A tick's claim on the job: its generation, who it is, and the ids it may hand out (A6)."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     generation: Generation
     holder: Holder
     first_id: CheckpointId
@@ -64,7 +65,7 @@ class Claim(_Persisted):
 class Release(_Persisted):
     """An orderly end: the job is free, and `next_id` is the first id that was not used."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     generation: Generation
     next_id: CheckpointId
     at_ms: int
@@ -79,6 +80,8 @@ class VertexRecord(_Persisted):
     subtasks: tuple[SubtaskSnapshot, ...]
     splits: tuple[str, ...] = ()
     """The split of each subtask, for a source."""
+    meanings: tuple[ColumnMeaning, ...] | None = None
+    """How the columns of its state were computed; None in rows of format 3 and older, which did not record it."""
 
 
 class TableRecord(_Persisted):
@@ -139,7 +142,7 @@ class Statistics(_Persisted):
 class CheckpointRecord(_Persisted):
     """One consistent cut: positions, state handles and the net files of every table (design 3.5)."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False

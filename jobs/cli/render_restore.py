@@ -1,11 +1,12 @@
 """What a restore would do, as a user reads it before he does it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from checkpointing.evolution import Change
 from jobs.cli.quantities import count, plural, size
 from jobs.cli.render_timeline import describe_position
 from jobs.runtime.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
@@ -17,7 +18,20 @@ def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:
     return Group(heading, *_parts(plan))
 
 
+def render_changes(changes: Sequence[Change]) -> RenderableType:
+    """Return what the pipeline declares otherwise than the checkpoint holds it, and what that leads to."""
+    grid = Grid("changed", "of", "column", "was", "is", "verdict", show_lines=True)
+    for change in changes:
+        style = "red" if change.refused else None
+        was, now = change.was or "not there", change.now or "not there"
+        cells = (change.kind.value, change.thing, change.column, was, now, change.verdict)
+        grid.add_row(*(Text(cell) for cell in cells), style=style)
+    return grid
+
+
 def _parts(plan: RestorePlan) -> Iterator[RenderableType]:
+    if plan.changes:
+        yield render_changes(plan.changes)
     if plan.splits:
         yield _splits(plan.splits)
     if plan.vertices:

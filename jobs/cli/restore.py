@@ -6,13 +6,14 @@ from typing import assert_never
 
 from rich.console import Console
 
+from checkpointing.evolution import Change, first_refused
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.observation import newest_restorable
 from jobs.cli.quantities import plural
-from jobs.cli.render_restore import render_restore
+from jobs.cli.render_restore import render_changes, render_restore
 from jobs.cli.savepoints import copies
 from jobs.launch import Launch
 from jobs.planner import JobPlan
@@ -20,7 +21,7 @@ from jobs.runtime.failures import JobHeldError
 from jobs.runtime.importing import Import, import_row, restorable
 from jobs.runtime.restore_origin import ForeignRow, OwnRow, find_origin
 from jobs.runtime.restore_plan import restore_plan
-from jobs.runtime.state_migration import plan_with_migrations
+from jobs.runtime.state_migration import all_changes, find_migrations, migrated
 from jobs.stores.savepoint_copy import named_files, recorded_cuts
 from jobs.stores.warehouse import Warehouse
 
@@ -38,6 +39,14 @@ class Restoring:
         if self.claim is not None and self.origin is None:
             flag = "--claim" if self.claim else "--no-claim"
             raise CommandError(f"{flag}: say of what, with --from DIR or --from DIR@N", ExitCode.USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The plan that a row restores into, and what it declares otherwise than the row holds it."""
+
+    plan: JobPlan
+    changes: tuple[Change, ...]
 
 
 def restore(started: Launch, asked: Restoring, out: Console, progress: Console) -> bool:
@@ -89,24 +98,26 @@ def _show_own(started: Launch, record: CheckpointRecord | None, out: Console) ->
             f"{job} has no checkpoint in {root}: a tick begins from the start; nothing was changed", soft_wrap=True
         )
         return
-    plan = _fitting(started, record, root)
+    fitting = _fitting(started, record, root, out)
+    plan = fitting.plan
     cuts = recorded_cuts(Warehouse(root, ProtocolPaths(job)))
     versions = cuts.get(record.checkpoint, {})
     what = f"checkpoint {record.checkpoint}, the newest in {root}; nothing was changed"
     if record.checkpoint not in cuts:
         what = f"checkpoint {record.checkpoint}, the newest in {root}, which is published first; nothing was changed"
-    shown = restore_plan(plan.graph, record, plan.config.max_parallelism, versions)
+    shown = restore_plan(plan.graph, record, plan.config.max_parallelism, versions, fitting.changes)
     out.print(render_restore(job, what, shown), soft_wrap=True)
 
 
 def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console, progress: Console) -> None:
     root, job = started.settings.warehouse, started.plan.job
-    plan = _fitting(started, origin.record, origin.warehouse.root)
+    fitting = _fitting(started, origin.record, origin.warehouse.root, out)
+    plan = fitting.plan
     allowed = started.settings.allow_non_restored_state
     wanted = Import(origin=origin, root=root, plan=plan, claim=bool(asked.claim), allow_non_restored_state=allowed)
     files = len(named_files(restorable(wanted)))
     source = f"{origin.record.checkpoint} of {origin.warehouse.root}"
-    shown = restore_plan(plan.graph, origin.record, plan.config.max_parallelism)
+    shown = restore_plan(plan.graph, origin.record, plan.config.max_parallelism, changes=fitting.changes)
     how = "moved out of there" if asked.claim else "copied"
     if asked.dry_run:
         what = f"{source} into {root}, {plural(files, 'file')} {how}; nothing was changed"
@@ -123,12 +134,16 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
     out.print(said, soft_wrap=True)
 
 
-def _fitting(started: Launch, record: CheckpointRecord, root: Path) -> JobPlan:
-    """Return the plan that the row restores into; its files lie below `root`."""
+def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console) -> _Fitting:
+    """Return the plan that the row restores into; its files lie below `root`. Shows all changes if it refuses one."""
     plan = started.plan.with_discovered_splits(record)
     allowed = started.settings.allow_non_restored_state
     try:
         check_fits(plan.graph, record, plan.config.max_parallelism, allow_non_restored_state=allowed)
-        return plan_with_migrations(plan, record, root)
+        migrations = find_migrations(plan, record, root)
+        changes = all_changes(migrations)
+        if first_refused(changes) is not None:
+            out.print(render_changes(changes), soft_wrap=True)
+        return _Fitting(migrated(plan, record, migrations), changes)
     except CutDoesNotFitError as error:
         raise CommandError(f"{error}; nothing was changed") from error

@@ -26,6 +26,10 @@ class KeyedFunction(Protocol):
     """A vectorised keyed process function: deterministic, without a memory of its own.
 
     It travels to the tasks once a micro-batch, so it should be small and its module cheap to import.
+
+    It may have an attribute `state_version`, a whole number from 1. Each checkpoint records it. Raise it when the
+    function gives its state columns another meaning: a tick then refuses to begin from state of the version before,
+    instead of mixing both. Without it nobody can tell one meaning from another, and only columns are compared.
     """
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:

@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from checkpointing.identifiers import VertexId
 from jobs.operators.aggregate import Aggregate, AggregateFunction, aggregate_schema, combine, needed_columns
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema
+from jobs.operators.meanings import aggregate_meanings, enrich_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 
 
@@ -48,6 +49,7 @@ def aggregate_spec(  # noqa: PLR0913 - what an aggregate vertex is
         output=schema,
         table=table,
         emits=emits,
+        meanings=aggregate_meanings(what, rows),
     )
 
 
@@ -76,4 +78,5 @@ def enrich_spec(  # noqa: PLR0913 - what an enriching vertex is
         output=enrich_schema(left, right, columns),
         table=table,
         emits=emits,
+        meanings=enrich_meanings(right, right_keys),
     )

@@ -15,6 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
+from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.functions import KeyedFunction
 from jobs.state.backends import IncrementalBackend, StateBackend
 
@@ -113,6 +114,7 @@ class KeyedSpec:
     is one and to the downstream channels if `emits`. An upsert table's keys must contain the
     vertex's keys, under their names: then all rows of a table key meet in one subtask. `outdated` are
     the paths of restored state files with other columns: whichever subtask holds one rewrites its range.
+    `meanings` say how the function's own state columns are computed.
     """
 
     vertex: VertexId
@@ -126,6 +128,7 @@ class KeyedSpec:
     emits: bool = True
     backend: StateBackend = field(default_factory=IncrementalBackend)
     outdated: frozenset[str] = frozenset()
+    meanings: tuple[ColumnMeaning, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:

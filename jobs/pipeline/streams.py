@@ -15,6 +15,7 @@ from checkpointing.identifiers import VertexId, table_name, vertex_id
 from jobs.operators.aggregate import aggregate_schema
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.functions import KeyedFunction
+from jobs.operators.meanings import InvalidStateVersionError, process_meanings
 from jobs.operators.spec import FAILED, Chain
 from jobs.pipeline.columns import (
     AggregateColumn,
@@ -292,6 +293,10 @@ def _processed(
     require_free(where, [*first.keys, *state.names])
     require_unique(f"{where}, output", output.names)
     keyed = StructType([*[first.stream.schema[key] for key in first.keys], *state.fields])
+    try:
+        process_meanings(function, keyed, first.keys)
+    except InvalidStateVersionError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
     inputs = tuple(each.as_input() for each in streams)
     return _declared(first.stream.declarations, ProcessVertex(name, inputs, output, function, keyed))
 

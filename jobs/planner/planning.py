@@ -98,7 +98,7 @@ def _graph_vertex(
     outputs = tuple(Table(table.name, table.mode, table.keys, judged=table.name in suites) for table in written)
     if isinstance(spec, KeyedSpec):
         state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys)
-        return Vertex(vertex.id, VertexKind.KEYED, spec.parallelism, (*outputs, state))
+        return Vertex(vertex.id, VertexKind.KEYED, spec.parallelism, (*outputs, state), meanings=spec.meanings)
     return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs)
 
 

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
+from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
     InputPlan,
     KeyedInput,
@@ -128,6 +129,7 @@ def _process_spec(vertex: ProcessVertex, around: Around) -> KeyedSpec:
         output=vertex.rows,
         table=_staged_table(vertex.table, vertex.rows),
         emits=vertex.id in around.read,
+        meanings=process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys),
     )
 
 

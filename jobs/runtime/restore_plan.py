@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from checkpointing.evolution import Change
 from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, SplitId, SubtaskId, TableName, VertexId
@@ -45,7 +46,10 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The whole of it. `left_behind` is what the pipeline does not take, named for a person."""
+    """The whole of it. `changes` are what the pipeline declares otherwise than the checkpoint holds it.
+
+    `left_behind` is what the pipeline does not take, named for a person.
+    """
 
     checkpoint: CheckpointId
     splits: tuple[SplitPlan, ...]
@@ -53,10 +57,15 @@ class RestorePlan:
     tables: tuple[TablePlan, ...]
     in_flight: int
     left_behind: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
 
 
 def restore_plan(
-    graph: JobGraph, record: CheckpointRecord, max_parallelism: int, versions: dict[TableName, int] | None = None
+    graph: JobGraph,
+    record: CheckpointRecord,
+    max_parallelism: int,
+    versions: dict[TableName, int] | None = None,
+    changes: tuple[Change, ...] = (),
 ) -> RestorePlan:
     """Return what restoring the row into this graph means; `versions`: the tables are there, at these Delta versions.
 
@@ -74,6 +83,7 @@ def restore_plan(
         tables=_tables(graph, record, versions),
         in_flight=sum(1 for _ in in_flight(record)),
         left_behind=tuple(gone),
+        changes=changes,
     )
 
 

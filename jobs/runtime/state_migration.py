@@ -1,26 +1,29 @@
-"""Restored state in new columns: what changed is found before the job is claimed, and refused or planned (D6).
+"""Restored state under a changed pipeline: changes are found before the job is claimed, and refused or planned (D6).
 
-The files of the cut are the authority, by their own footers: a fork's tables are made anew, and after a
-rollback the state table may be ahead of its files. What may change is `checkpointing.state_evolution`.
+The files of the cut are the authority for their columns, by their own footers: a fork's tables are made anew, and
+after a rollback the state table may be ahead of its files. The cut's row is the authority for what the columns mean.
+What may change is decided in `checkpointing.state_evolution` and `checkpointing.state_meaning`.
 A subtask rewrites its whole range the first time that its vertex runs; so the state table is published
 in its new columns once all of its files have them, and until then in its old ones: any engine can read
 it throughout, without Delta's type widening, under which nobody but Spark could commit.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from checkpointing.evolution import Change, Compatibility, first_refused, verdict
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import VertexId
 from checkpointing.job.restoring import CutDoesNotFitError
-from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.state_evolution import Change, Column, Compatibility, StateSchema, changes, verdict
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.state_evolution import Column, StateSchema, changes
+from checkpointing.state_meaning import ColumnMeaning, meaning_changes, still_held
 from jobs.operators.schemas import arrow_schema, nullable_schema
-from jobs.operators.spec import KeyedSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec
 from jobs.planner import JobPlan
 from jobs.state.backend import keys_of
 from jobs.state.files import schema_of
@@ -29,60 +32,92 @@ from jobs.state.merge import DELETED, KEY_GROUP
 
 @dataclass(frozen=True, slots=True)
 class StateMigration:
-    """What the state of one operator must change, and the restored files that are concerned."""
+    """How the state of one operator changes.
+
+    `outdated` are the paths of restored files with other columns. `meanings` are what the next checkpoint records.
+    """
 
     changes: tuple[Change, ...] = ()
     outdated: frozenset[str] = frozenset()
+    meanings: tuple[ColumnMeaning, ...] = ()
+
+
+Migrations = Mapping[VertexId, StateMigration]
 
 
 def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> JobPlan:
     """Return the plan, its keyed vertices knowing which restored files they must rewrite; `root` is the warehouse.
 
-    Raise CutDoesNotFitError, naming operator and column, if a vertex's state can't follow its new schema.
+    Raise CutDoesNotFitError, naming operator and column, if a vertex's state cannot serve the plan.
     """
-    migrations = find_migrations(plan, restored, root)
-    for vertex, migration in migrations.items():
-        refused = next((change for change in migration.changes if change.refused), None)
-        if refused is not None:
-            raise CutDoesNotFitError(f"checkpoint {restored.checkpoint}: state of operator {vertex!r}: {refused}")
+    return migrated(plan, restored, find_migrations(plan, restored, root))
+
+
+def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations) -> JobPlan:
+    """Return the plan with these migrations of the restored row; raises as `plan_with_migrations` does."""
+    refused = first_refused(all_changes(migrations))
+    if refused is not None:
+        raise CutDoesNotFitError(f"checkpoint {restored.checkpoint}: {refused}")
     vertices = dict(plan.vertices)
     for vertex, migration in migrations.items():
-        vertices[vertex] = _migrating(vertices[vertex], migration)
-    return replace(plan, vertices=vertices)
+        planned = vertices[vertex]
+        if isinstance(planned.spec, KeyedSpec):
+            vertices[vertex] = replace(planned, spec=replace(planned.spec, outdated=migration.outdated))
+    in_graph = tuple(
+        replace(vertex, meanings=migrations[vertex.id].meanings) if vertex.id in migrations else vertex
+        for vertex in plan.graph.vertices
+    )
+    return replace(plan, vertices=vertices, graph=replace(plan.graph, vertices=in_graph))
 
 
-def _migrating(planned: VertexPlan, migration: StateMigration) -> VertexPlan:
-    spec = planned.spec
-    return replace(planned, spec=replace(spec, outdated=migration.outdated)) if isinstance(spec, KeyedSpec) else planned
+def all_changes(migrations: Migrations) -> tuple[Change, ...]:
+    """Return the changes of every operator's state, in the order of the cut's vertices."""
+    return tuple(change for migration in migrations.values() for change in migration.changes)
 
 
-def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Mapping[VertexId, StateMigration]:
-    """Return, for each operator whose restored state has other columns than the plan declares, what changed.
+def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Migrations:
+    """Return, for each operator whose restored state differs from what the plan declares, what changed.
 
     A file that is missing or damaged is left to the micro-batch that needs it, which names it.
     """
-    found = {}
+    return dict(_migrations(plan, restored, root))
+
+
+def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Iterator[tuple[VertexId, StateMigration]]:
     for was in restored.vertices:
         spec = plan.vertices[was.vertex].spec if was.vertex in plan.vertices else None
         if isinstance(spec, KeyedSpec):
-            files = {keyed.file.path: keyed.file for snapshot in was.subtasks for keyed in snapshot.state}
-            migration = _migration(spec, files.values(), root)
-            if migration.changes:
-                found[was.vertex] = migration
-    return found
+            migration = _migration(spec, was, root)
+            if migration.changes or migration.meanings != spec.meanings:
+                yield was.vertex, migration
 
 
-def _migration(spec: KeyedSpec, files: Iterable[FileHandle], root: Path) -> StateMigration:
+def _migration(spec: KeyedSpec, was: VertexRecord, root: Path) -> StateMigration:
+    thing = f"state of operator {spec.vertex!r}"
     now = StateSchema(_columns(arrow_schema(spec.state)), spec.keys)
-    every: dict[Change, None] = {}
-    outdated = set()
-    for file in files:
-        footer = schema_of(str(root), file)
-        of_file = () if footer is None else changes(StateSchema(_columns(footer), keys_of(footer)), now)
+    of_columns: dict[Change, None] = {}
+    outdated: set[str] = set()
+    held: set[str] = set()
+    for file, before in _schemas(was, root):
+        of_file = changes(thing, before, now)
+        held.update(column.name for column in before.columns)
         if verdict(of_file) is not Compatibility.AS_IS:
             outdated.add(file.path)
-            every.update(dict.fromkeys(of_file))
-    return StateMigration(tuple(every), frozenset(outdated))
+            of_columns.update(dict.fromkeys(of_file))
+    of_meanings = meaning_changes(thing, was.meanings, spec.meanings, held)
+    recorded = still_held(was.meanings, spec.meanings, held)
+    return StateMigration((*of_meanings, *of_columns), frozenset(outdated), recorded)
+
+
+def _schemas(was: VertexRecord, root: Path) -> Iterator[tuple[FileHandle, StateSchema]]:
+    """Yield the state files that can be read, each with its columns."""
+    files: Iterable[FileHandle] = {
+        keyed.file.path: keyed.file for snapshot in was.subtasks for keyed in snapshot.state
+    }.values()
+    for file in files:
+        footer = schema_of(str(root), file)
+        if footer is not None:
+            yield file, StateSchema(_columns(footer), keys_of(footer))
 
 
 def _columns(schema: pa.Schema) -> tuple[Column, ...]:

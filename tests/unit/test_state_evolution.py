@@ -2,7 +2,9 @@
 
 import pytest
 
-from checkpointing.state_evolution import Column, Compatibility, StateSchema, changes, is_wider, verdict
+from checkpointing.evolution import Compatibility, verdict
+from checkpointing.state_evolution import Column, StateSchema, is_wider
+from checkpointing.state_evolution import changes as changes_of
 
 
 def struct(**fields):
@@ -20,6 +22,11 @@ def schema(keys=("k",), /, **columns):
     return StateSchema(tuple(Column(name, kind) for name, kind in columns.items()), keys)
 
 
+def changes(was, now):
+    """Return the changes of an operator's state."""
+    return changes_of("state of operator 'sums'", was, now)
+
+
 WAS = schema(k="string", total="integer", note="string")
 
 
@@ -35,11 +42,12 @@ def test_adding_dropping_and_widening_migrate():
     """Each change is told by column, and none is refused."""
     found = changes(WAS, schema(k="string", total="long", extra="double"))
     expected = [
-        "column total was int and is now bigint",
-        "column extra (double) is new, null in old rows",
-        "column note (string) is dropped",
+        "state of operator 'sums': column total was int and is now bigint",
+        "state of operator 'sums': column extra (double) is new, null in old rows",
+        "state of operator 'sums': column note (string) is dropped",
     ]
     assert expected == [str(change) for change in found]
+    assert ["widened", "null in old rows", "dropped"] == [change.verdict for change in found]
     assert Compatibility.AFTER_MIGRATION is verdict(found)
 
 
@@ -48,9 +56,10 @@ def test_another_type_is_refused_with_the_way_out():
     (found,) = changes(WAS, schema(k="string", total="string", note="string"))
     assert Compatibility.INCOMPATIBLE is verdict([found])
     assert str(found) == (
-        "column total was int and is now string: old values might not survive that; keep int, or give the new column "
-        "another name, or give the operator another id and start it without state"
+        "state of operator 'sums': column total was int and is now string: old values might not survive that; keep "
+        "int, or give the new column another name, or give the operator another id and start it without state"
     )
+    assert "refused" == found.verdict
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,7 @@ def test_what_could_lose_a_value_is_no_widening(was, now):
 def test_a_message_writes_a_type_as_sql_does(kind, written):
     """A user reads `bigint`, also within arrays, structs and maps, and never the engine's own notation."""
     (found,) = changes(schema(k="string"), schema(k="string", v=kind))
-    assert f"column v ({written}) is new, null in old rows" == str(found)
+    assert str(found).endswith(f"column v ({written}) is new, null in old rows")
 
 
 def test_a_kind_that_nobody_knows_is_never_wider():

@@ -11,6 +11,7 @@ from checkpointing.graph import InvalidGraphError, Table, TableMode, Vertex, Ver
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.state_meaning import Argument, ColumnMeaning
 from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of, sum_of
 from jobs.planner import plan
@@ -165,6 +166,10 @@ def test_a_keyed_vertex_writes_its_table_itself_and_shows_its_state() -> None:
         (
             Table(TableName("gold/sums"), TableMode.UPSERT, ("key",)),
             Table(state, TableMode.STATE, ("key",)),
+        ),
+        meanings=(
+            ColumnMeaning(column="rows", function="count"),
+            ColumnMeaning(column="top", function="max", arguments=(Argument("value", "bigint"),)),
         ),
     )
     assert ["key", "rows", "top"] == planned.table_schemas[TableName("gold/sums")].names

@@ -264,6 +264,15 @@ def test_what_cannot_be_meant_is_refused_with_its_rule(write, rule: str) -> None
         write(numbers())
 
 
+@pytest.mark.parametrize("version", [0, -1, "2", 1.5, True])
+def test_a_state_version_that_is_no_whole_number_is_refused(version) -> None:
+    """It is compared at each restore, so it must be a number that can be raised."""
+    function, state = Nothing(), StructType().add("seen", LongType())
+    function.state_version = version
+    with pytest.raises(InvalidPipelineError, match=r"vertex own: state_version is .*; declare a whole number from 1"):
+        numbers().key_by("key").process("own", function, state=state, output=state)
+
+
 @pytest.mark.parametrize("rows", [0, -1])
 def test_a_cap_that_lets_nothing_through_is_refused(rows: int) -> None:
     """A source that may send nothing would never be caught up."""

@@ -1,5 +1,7 @@
 """Which restored files have other columns than the plan declares, by their footers alone (D6)."""
 
+from dataclasses import dataclass
+
 import pytest
 from pyspark.sql.types import IntegerType, LongType, ShortType, StringType, StructType
 
@@ -29,14 +31,14 @@ class Nothing:
         raise AssertionError("planning calls no function")
 
 
-def planned(keys=("key",), /, **columns):
+def planned(keys=("key",), /, function=None, **columns):
     """Return the plan of a job whose state has these columns besides its key."""
     pipeline, state = Pipeline(JOB), StructType()
     for name, kind in columns.items():
         state = state.add(name, kind)
     output = StructType().add("key", LongType())
     numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1)).key_by(*keys)
-    numbers.process("counts", Nothing(), state=state, output=output).table("s/t")
+    numbers.process("counts", function or Nothing(), state=state, output=output).table("s/t")
     return plan(pipeline)
 
 
@@ -60,7 +62,14 @@ def cut(tmp_path):
             generation=Generation(1),
             nonce="n",
             max_parallelism=128,
-            vertices=(VertexRecord(vertex=COUNTS, micro_batch=1, subtasks=(SubtaskSnapshot(state=tuple(files)),)),),
+            vertices=(
+                VertexRecord(
+                    vertex=COUNTS,
+                    micro_batch=1,
+                    subtasks=(SubtaskSnapshot(state=tuple(files)),),
+                    meanings=plans[-1].graph.vertex(COUNTS).meanings,
+                ),
+            ),
             tables=(),
             statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
         )
@@ -96,7 +105,7 @@ def test_just_the_files_with_other_columns_are_outdated(cut, tmp_path, inline):
     [
         (planned(n=ShortType(), note=StringType()), "column n was int and is now smallint"),
         (planned(n=IntegerType(), note=LongType()), "column note was string and is now bigint"),
-        (planned(("n",), note=StringType()), r"column n is keyed by \(n\), and its state was by \(key\)"),
+        (planned(("n",), note=StringType()), r"column n was keyed by \(key\) and is now keyed by \(n\)"),
     ],
 )
 def test_any_other_change_is_refused_naming_operator_and_column(cut, tmp_path, now, says):
@@ -118,3 +127,46 @@ def test_an_operator_that_is_new_or_gone_has_nothing_to_migrate(cut, tmp_path):
     record, _ = cut(planned(**OLD))
     other = record.model_copy(update={"vertices": (record.vertices[0].model_copy(update={"vertex": VertexId("x")}),)})
     assert {} == find_migrations(planned(n=LongType()), other, tmp_path)
+
+
+@dataclass
+class Versioned(Nothing):
+    """A keyed function that says in which version its state is."""
+
+    state_version: int
+
+
+def test_another_version_of_a_function_is_refused_and_a_first_one_is_taken(cut, tmp_path):
+    """A user's function declares what its state means; what nobody declared is taken as it is."""
+    first, second = (planned(**OLD, function=Versioned(version)) for version in (1, 2))
+    says = "checkpoint 7: state of operator 'counts': column n was process.. version 1 and is now process.. version 2"
+    record, _ = cut(first)
+    with pytest.raises(CutDoesNotFitError, match=f"{says}.*state of version 1 is there"):
+        plan_with_migrations(second, record, tmp_path)
+    with pytest.raises(CutDoesNotFitError, match="the function declares no state_version now"):
+        plan_with_migrations(planned(**OLD), record, tmp_path)
+    undeclared, _ = cut(planned(**OLD))
+    assert second.vertices == plan_with_migrations(second, undeclared, tmp_path).vertices
+
+
+def test_state_of_an_older_format_is_taken_as_it_is_and_told(cut, tmp_path):
+    """Its row records no meaning, so there is nothing to compare; from the next checkpoint on there is."""
+    same = planned(**OLD)
+    record, _ = cut(same)
+    was = record.vertices[0].model_copy(update={"meanings": None})
+    found = find_migrations(same, record.model_copy(update={"vertices": (was,)}), tmp_path)[COUNTS]
+    assert [("not recorded", "process()")] * 2 == [(change.was, change.now) for change in found.changes]
+    assert frozenset() == found.outdated
+    assert ["n", "note"] == [meaning.column for meaning in found.meanings]
+
+
+def test_the_meaning_of_a_dropped_column_is_recorded_while_files_hold_it(cut, tmp_path):
+    """If it came back, its old values would be read again."""
+    now = planned(n=IntegerType())
+    record, _ = cut(planned(**OLD))
+    migrated = plan_with_migrations(now, record, tmp_path)
+    assert ["n", "note"] == [meaning.column for meaning in migrated.graph.vertex(COUNTS).meanings]
+    rewritten, _ = cut(now)
+    left = rewritten.vertices[0].model_copy(update={"meanings": migrated.graph.vertex(COUNTS).meanings})
+    again = plan_with_migrations(now, rewritten.model_copy(update={"vertices": (left,)}), tmp_path)
+    assert ["n"] == [meaning.column for meaning in again.graph.vertex(COUNTS).meanings]

@@ -35,6 +35,7 @@ from checkpointing.metadata.record import (
     VertexRecord,
 )
 from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
+from checkpointing.state_meaning import Argument, ColumnMeaning
 
 WRITER = "tidemark 0.1.0"
 _ids = st.integers(1, 10**12)
@@ -84,6 +85,17 @@ _vertices = st.builds(
     micro_batch=_ids,
     subtasks=st.lists(_snapshots, **_tuples).map(tuple),
     splits=st.lists(_texts, **_tuples).map(tuple),
+    meanings=st.none()
+    | st.lists(
+        st.builds(
+            ColumnMeaning,
+            column=_texts,
+            function=_texts,
+            arguments=st.lists(st.builds(Argument, column=_texts, type=_texts), **_tuples).map(tuple),
+            version=st.none() | _ids,
+        ),
+        **_tuples,
+    ).map(tuple),
 )
 _tables = st.builds(
     TableRecord,
@@ -205,6 +217,22 @@ def test_a_checkpoint_of_format_2_is_on_its_line_and_takes_nothing_out() -> None
 def test_a_row_of_the_fence_of_format_2_changes_its_number_only(kind: str) -> None:
     """Rollbacks are none of its business."""
     assert {"a": 1, "format": 3} == migrate(kind, {"a": 1, "format": 2}, at=2, to=3)
+
+
+def test_a_checkpoint_of_format_3_says_nothing_of_what_its_state_means() -> None:
+    """A row that the third release wrote: all of it is read, and the meanings of its state are not recorded."""
+    text = (Path(__file__).parent / "rows" / "checkpoint_format_3.json").read_text()
+    row = decode(text)
+    assert isinstance(row, CheckpointRecord)
+    assert FORMAT == row.format
+    assert {None} == {vertex.meanings for vertex in row.vertices}
+    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+
+
+@pytest.mark.parametrize("kind", ["claim", "release"])
+def test_a_row_of_the_fence_of_format_3_changes_its_number_only(kind: str) -> None:
+    """A claim and a release hold no state."""
+    assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
 
 
 def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:

@@ -1,0 +1,116 @@
+"""What the columns of an operator's state mean, and whether old state can serve the pipeline as it is now (D6).
+
+Names and types do not tell a count from a maximum. So each checkpoint records, for every state column, the function
+that computed it, the input columns that the function looked at, and a version. A restore compares them before
+anything runs. Flink leaves this to the user: it compares serializers, and a changed function goes on with old state.
+
+What a user's own function computes cannot be known. It may declare `state_version`; without one only its columns are
+compared. Expressions and filters before the operator are not compared either: give the operator's input column another
+name, or raise the version, when these change what the state holds.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from checkpointing.evolution import Change, ChangeKind
+
+NOT_RECORDED: Final = "not recorded"
+"""Shown for a column whose checkpoint says nothing of its meaning: rows of format 3 and older."""
+
+PROCESS: Final = "process"
+"""The function of state that a user's own keyed function writes."""
+
+_START_ANEW: Final = (
+    "or give the operator another id and start it without state (--allow-non-restored-state; 'tidemark reset' then "
+    "reads earlier rows again), or fill an empty warehouse (--warehouse EMPTY_FOLDER)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input column that a state column is computed from; `type` is written as in SQL and is only shown."""
+
+    column: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMeaning:
+    """How a state column was computed. `version` is None where a user's function declares none."""
+
+    column: str
+    function: str
+    arguments: tuple[Argument, ...] = ()
+    version: int | None = 1
+
+    def __str__(self) -> str:
+        """Return the meaning as a user reads it: `max(v bigint)`, `process() version 2`."""
+        arguments = ", ".join(f"{one.column} {one.type}" for one in self.arguments)
+        shows_version = self.version is not None and (self.version > 1 or self.function == PROCESS)
+        version = f" version {self.version}" if shows_version else ""
+        return f"{self.function}({arguments}){version}"
+
+
+def meaning_changes(
+    thing: str, was: Sequence[ColumnMeaning] | None, now: Iterable[ColumnMeaning], held: Collection[str]
+) -> tuple[Change, ...]:
+    """Return how the meaning of state columns changed, in the order of the new ones.
+
+    `held` names the columns that the state's files have: a column that no file has is new, and begins empty whatever
+    it means. A meaning that was not recorded (`was` is None, or lacks the column) is taken to be the present one.
+    """
+    before = {meaning.column: meaning for meaning in was or ()}
+    return tuple(
+        change
+        for meaning in now
+        if meaning.column in held
+        for change in _of_column(thing, before.get(meaning.column), meaning)
+    )
+
+
+def still_held(
+    was: Sequence[ColumnMeaning] | None, now: Sequence[ColumnMeaning], held: Collection[str]
+) -> tuple[ColumnMeaning, ...]:
+    """Return the meanings that the next checkpoint records: the present ones, and those of dropped columns in files.
+
+    State files keep a dropped column until their range is written again. If it comes back before that, its old
+    values are read again, so their meaning must still be known.
+    """
+    declared = {meaning.column for meaning in now}
+    return (*now, *(one for one in was or () if one.column in held and one.column not in declared))
+
+
+def _of_column(thing: str, was: ColumnMeaning | None, now: ColumnMeaning) -> Iterator[Change]:
+    if was == now:
+        return
+    refused = "" if was is None else _refusal(was, now)
+    becomes = "taken as it is: its checkpoint is of an older format" if was is None else "old values serve as they are"
+    yield Change(
+        kind=ChangeKind.STATE_MEANING,
+        thing=thing,
+        column=now.column,
+        was=NOT_RECORDED if was is None else str(was),
+        now=str(now),
+        becomes="" if refused else becomes,
+        refused=refused,
+    )
+
+
+def _refusal(was: ColumnMeaning, now: ColumnMeaning) -> str:
+    if was.function != now.function or _columns(was) != _columns(now):
+        return (
+            f"its old values cannot become that; keep {was}, or give the new column another name, which begins with "
+            f"the next row, {_START_ANEW}"
+        )
+    if was.version is not None and was.version != now.version:
+        declares = "declares no state_version now" if now.version is None else f"declares state_version {now.version}"
+        return (
+            f"state of version {was.version} is there and the function {declares}; go back to version {was.version}, "
+            f"{_START_ANEW}"
+        )
+    return ""
+
+
+def _columns(meaning: ColumnMeaning) -> tuple[str, ...]:
+    return tuple(argument.column for argument in meaning.arguments)

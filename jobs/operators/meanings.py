@@ -1,0 +1,50 @@
+"""What the state columns of a keyed vertex mean, as its checkpoints record it (`checkpointing.state_meaning`)."""
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import StructType
+
+from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
+from jobs.operators.aggregate import Aggregate
+from jobs.operators.enrich import RIGHT, WAITING
+from jobs.operators.functions import KeyedFunction
+
+
+class InvalidStateVersionError(ValueError):
+    """A `state_version` that is no version: names what the function declares instead."""
+
+
+def aggregate_meanings(aggregates: Sequence[Aggregate], rows: StructType) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of each aggregate over rows of this schema."""
+    return tuple(
+        ColumnMeaning(
+            column=one.name,
+            function=one.kind.value,
+            arguments=() if one.column is None else _arguments(rows, (one.column,)),
+        )
+        for one in aggregates
+    )
+
+
+def enrich_meanings(right: StructType, right_keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of an enrichment's state: which right row it keeps of a key, and that left rows wait."""
+    return (
+        ColumnMeaning(column=RIGHT, function="first_right_row", arguments=_arguments(right, right_keys)),
+        ColumnMeaning(column=WAITING, function="waiting_left_rows"),
+    )
+
+
+def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
+    """Return what can be known of the state of a user's function: that it wrote it, in which version.
+
+    Raise InvalidStateVersionError if its `state_version` is no whole number from 1.
+    """
+    version = getattr(function, "state_version", None)
+    if version is not None and (not isinstance(version, int) or isinstance(version, bool) or version < 1):
+        raise InvalidStateVersionError(f"state_version is {version!r}; declare a whole number from 1, or leave it out")
+    own = [name for name in state.names if name not in keys]
+    return tuple(ColumnMeaning(column=name, function=PROCESS, version=version) for name in own)
+
+
+def _arguments(rows: StructType, columns: Sequence[str]) -> tuple[Argument, ...]:
+    return tuple(Argument(name, rows[name].dataType.simpleString()) for name in columns)
