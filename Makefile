@@ -63,7 +63,7 @@ lint: $(ENV) ## ruff and the import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports --no-logo
 
-types: $(ENV) ## mypy --strict on the four packages
+types: $(ENV) ## mypy --strict on the packages
 	@$(BIN)/mypy
 
 format: $(ENV) ## let ruff format the code

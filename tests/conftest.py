@@ -1,6 +1,8 @@
 """What all tests share: Hypothesis profiles, the shares of kills and matrices to run, and the Spark session."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,3 +78,15 @@ def spark() -> Iterator["SparkSession"]:
     session = open_session(SparkConfig(jars=delta_jars()))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel of this checkout, built with what is installed here: nothing is fetched."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [Path(sys.executable).with_name("uv"), "build", "--wheel", "--no-build-isolation", "--offline", "--quiet"]
+    told = [*build, "--python", sys.executable, "--out-dir", folder, ROOT]
+    built = subprocess.run(told, capture_output=True, text=True, check=False, cwd=folder, timeout=120)
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.whl")
+    return path

@@ -13,22 +13,30 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet, or is empty.")],
     *,
     name: Annotated[str | None, typer.Option(help="The project's name.  [default: the folder's]")] = None,
+    tidemark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|REQUIREMENT",
+            help="What the project depends on: a checkout, a wheel, or a requirement.  [default: where this "
+            "Tidemark was installed from]",
+        ),
+    ] = None,
 ) -> None:
     """Write a small new project: a pipeline, its Dagster definitions and its tests."""
     from rich.console import Console, Group  # noqa: PLC0415 - not needed for --help
     from rich.text import Text  # noqa: PLC0415 - the same
 
-    from jobs.init.project import ProjectRefusedError, checkout, create_project  # noqa: PLC0415 - imports pydantic
+    from jobs.init.project import ProjectRefusedError, create_project  # noqa: PLC0415 - imports pydantic
 
     try:
-        made = create_project(folder, name)
+        made = create_project(folder, name, tidemark)
     except ProjectRefusedError as refused:
         raise CommandError(str(refused), ExitCode.USAGE) from refused
-    source = checkout()
-    depends = f"it depends on the Tidemark in {source}" if source else "it depends on this version of Tidemark"
     Console(file=sys.stdout, highlight=False).print(
         Group(
-            Text.assemble(("project ", "bold"), (made.name, "bold"), f" in {made.folder}: {depends}"),
+            Text.assemble(
+                ("project ", "bold"), (made.name, "bold"), f" in {made.folder}: it depends on {made.tidemark}"
+            ),
             *(Text(f"  {file}") for file in made.files),
             Text(f"go on with: cd {folder} && make run"),
             Text("and then:   make test"),

@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Final
 
+from jobs.distribution import DISTRIBUTION
 from jobs.doctor.findings import Finding, Section, command
-from jobs.runtime.jars import DELTA_COORDINATE, JarsError, delta_jars
+from jobs.runtime.jars import DELTA_COORDINATE, JarsError, delta_jars, jars_folder
 from jobs.stores.warehouse import Warehouse
 
 PINNED: Final = ("pyspark", "delta-spark", "deltalake", "pandas")
@@ -24,7 +25,6 @@ _GIB: Final = 1024**3
 _REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(?P<rules>[^;]*)")
 _RULE: Final = re.compile(r"(?P<how>==|>=|<=|<|>|!=)\s*(?P<version>[0-9][0-9.]*)")
 _JAVA: Final = re.compile(r'version "(\d+)([^"]*)"')
-_MAKE_ENV: Final = "make env"
 
 
 def machine_section(warehouse: Warehouse) -> Section:
@@ -38,10 +38,10 @@ def machine_section(warehouse: Warehouse) -> Section:
             ("Java", java),
             ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
             ("packages", packages),
-            ("Delta jar", DELTA_COORDINATE.rpartition(":")[2]),
+            ("Delta jars", _jars()),
             ("free space", f"{free / _GIB:.1f} GiB"),
         ),
-        (*java_findings, *_pins(), *_jars(), *_space(warehouse, free)),
+        (*java_findings, *_pins(), *_space(warehouse, free)),
     )
 
 
@@ -72,18 +72,24 @@ def _pins() -> Iterator[Finding]:
     for name, rules in _required():
         found = _installed(name)
         if found is None:
-            yield Finding(f"package {name} is not installed, and Tidemark needs {name}{rules}", _MAKE_ENV)
+            yield Finding(f"package {name} is not installed, and Tidemark needs {name}{rules}", _install(name, rules))
         elif breaks(rules, found):
-            yield Finding(f"package {name} is {found}, and Tidemark is pinned to {name}{rules}", _MAKE_ENV)
+            yield Finding(f"package {name} is {found}, and Tidemark is pinned to {name}{rules}", _install(name, rules))
     wheel, jar = _installed("delta-spark"), DELTA_COORDINATE.rpartition(":")[2]
     if wheel is not None and wheel != jar:
-        yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", _MAKE_ENV)
+        mend = _install("delta-spark", f"=={jar}")
+        yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", mend)
+
+
+def _install(name: str, rules: str) -> str:
+    """Return the command that installs a package where this Python finds it."""
+    return f"{sys.executable} -m pip install '{name}{rules}'"
 
 
 def _required() -> Iterator[tuple[str, str]]:
     """Yield the pinned packages with the rules that the installed Tidemark declares."""
     try:
-        declared = requires("tidemark") or []
+        declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         return
     for text in declared:
@@ -92,11 +98,14 @@ def _required() -> Iterator[tuple[str, str]]:
             yield found["name"], found["rules"].strip()
 
 
-def _jars() -> Iterator[Finding]:
+def _jars() -> str:
+    """Say whether the Delta jars are here. A tick needs none, so missing ones are no finding."""
+    jar = DELTA_COORDINATE.rpartition(":")[2]
     try:
         delta_jars()
-    except JarsError as error:
-        yield Finding(str(error).partition(": ")[0], "make jars")
+    except JarsError:
+        return f"{jar}, not fetched; only a Spark session that queries the tables needs them"
+    return f"{jar}, in {jars_folder()}"
 
 
 def _java() -> tuple[str, tuple[Finding, ...]]:

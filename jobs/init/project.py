@@ -1,6 +1,5 @@
 """Writing a new project: names are checked first, then a whole folder appears, or nothing."""
 
-import json
 import keyword
 import os
 import re
@@ -9,21 +8,20 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from checkpointing.identifiers import InvalidNameError, job_name
-from jobs.runtime.jars import jars_folder
+from jobs.distribution import DISTRIBUTION
+from jobs.init.dependency import UnknownOriginError, requirement
 
 TEMPLATES: Final = Path(__file__).parent / "template"
 _SUFFIX: Final = ".template"
 _PACKAGE: Final = "PACKAGE"
-_OWN: Final = "tidemark"
-_TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "tests", "data", "warehouse"})
+_TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "tests", "tidemark", "data", "warehouse"})
 
 
 class ProjectRefusedError(Exception):
@@ -32,26 +30,32 @@ class ProjectRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """A project that was written: where, the name of its package and pipeline, and its files in order."""
+    """A project that was written: where, the name of its package and pipeline, its files in order, its dependency."""
 
     folder: Path
     name: str
     files: tuple[str, ...]
+    tidemark: str
 
 
-def create_project(folder: Path, name: str | None = None) -> NewProject:
+def create_project(folder: Path, name: str | None = None, tidemark: str | None = None) -> NewProject:
     """Write a project into a folder that does not exist yet or is empty; its name is `name` or the folder's.
 
-    The folder appears whole or not at all. Raises ProjectRefusedError for a folder that holds something and for a
-    name that no package or pipeline may have.
+    `tidemark` is what it depends on, a path or a requirement; None: on where this Tidemark was installed from. The
+    folder appears whole or not at all. Raises ProjectRefusedError for a folder that holds something, for a name that
+    no package or pipeline may have, and for a dependency that may not be this software.
     """
     folder = folder.absolute()
     project = checked_name(folder.name if name is None else name, folder, given=name is not None)
+    try:
+        depends = requirement(tidemark)
+    except UnknownOriginError as error:
+        raise ProjectRefusedError(str(error)) from error
     _must_be_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{project}-", dir=folder.parent))
     try:
-        files = tuple(_written(made, project))
+        files = tuple(_written(made, _words(project, depends)))
         made.chmod(0o777 & ~_umask())
         if folder.exists():
             folder.rmdir()
@@ -60,7 +64,7 @@ def create_project(folder: Path, name: str | None = None) -> NewProject:
         raise ProjectRefusedError(f"{folder} could not be written ({error.strerror}): name another folder") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return NewProject(folder, project, files)
+    return NewProject(folder, project, files, depends)
 
 
 def checked_name(name: str, folder: Path, *, given: bool = True) -> str:
@@ -89,25 +93,10 @@ def _wrong_with(name: str) -> str | None:
     return None
 
 
-def requirement() -> str:
-    """Return how the new project depends on this Tidemark: on the checkout that it runs from, or on its version."""
-    own = Distribution.from_name(_OWN)
-    came_from = json.loads(own.read_text("direct_url.json") or "{}").get("url", "")
-    if came_from.startswith("file://"):
-        return f"{_OWN} @ {came_from}"
-    return f"{_OWN}=={own.version}"
-
-
-def checkout() -> Path | None:
-    """Return the folder of the checkout that this Tidemark was installed from, None if it came as a package."""
-    _, at, url = requirement().partition(" @ ")
-    return Path(unquote(urlsplit(url).path)) if at else None
-
-
 def constraints() -> str:
     """Return the versions of all packages that this Tidemark runs with, a line each."""
     pinned = {_canonical(each.metadata["Name"]): each.version for each in distributions()}
-    return "".join(f"{name}=={version}\n" for name, version in sorted(pinned.items()) if name != _OWN)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(pinned.items()) if name != DISTRIBUTION)
 
 
 def _canonical(name: str) -> str:
@@ -126,12 +115,11 @@ def _must_be_free(folder: Path) -> None:
         )
 
 
-def _written(folder: Path, project: str) -> list[str]:
+def _written(folder: Path, words: Mapping[str, str]) -> list[str]:
     """Write all files; return their names."""
-    words = _words(project)
     files = []
     for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
-        inside = str(template.relative_to(TEMPLATES)).removesuffix(_SUFFIX).replace(_PACKAGE, project)
+        inside = str(template.relative_to(TEMPLATES)).removesuffix(_SUFFIX).replace(_PACKAGE, words["project"])
         path = folder / inside
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(Template(template.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
@@ -140,14 +128,13 @@ def _written(folder: Path, project: str) -> list[str]:
     return sorted([*files, "constraints.txt"])
 
 
-def _words(project: str) -> Mapping[str, str]:
+def _words(project: str, depends: str) -> Mapping[str, str]:
     """Return what stands in the templates as $name."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {
         "project": project,
         "distribution": project.replace("_", "-"),
-        "tidemark": requirement(),
-        "jars": str(jars_folder()),
+        "tidemark": depends,
         "python": python,
         "title": project.replace("_", " "),
     }

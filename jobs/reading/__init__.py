@@ -1,7 +1,7 @@
 """Reading by cut: every table and every operator's state as of one checkpoint, from any Python process (K1, K3).
 
 ```python
-from jobs.reading import Cuts
+from tidemark import Cuts
 
 cut = Cuts("warehouse", "flights").latest()  # or .at(12), .as_of("2026-11-21T08:00"), .all()
 cut.polars("gold/delays_by_route").collect()  # or .arrow(table), .spark(spark, table), .version(table)

@@ -39,23 +39,33 @@ class ArchiveNotMadeError(Exception):
 
 
 def make_archive(archive: Path) -> None:
-    """Run a small tick and a few statements of Delta, and keep the classes that they loaded; replaces an older archive.
+    """Run a small tick, and keep the classes that it loaded; replaces an older archive.
 
-    Raises ArchiveNotMadeError, JarsError.
+    Where the Delta jars are, a few statements of Delta are run too. Raises ArchiveNotMadeError.
     """
     free = shutil.disk_usage(archive.parent).free
     if free < _ROOM_BYTES:
         raise ArchiveNotMadeError(f"{archive.parent} has {free >> 20} MB left, and a gigabyte is wanted")
     unfinished = archive.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    session = open_session(SparkConfig(jars=delta_jars(), settings=_recording(unfinished)))
+    jars = _jars()
+    session = open_session(SparkConfig(jars=jars, settings=_recording(unfinished)))
     with tempfile.TemporaryDirectory(prefix="tidemark-classes-") as scratch:
         run_tick(plan(_pipeline()), RuntimeSettings(warehouse=Path(scratch, "warehouse")), spark=session)
-        _neighbours(session, Path(scratch, "table"))
+        if jars:
+            _neighbours(session, Path(scratch, "table"))
         _end(session)
     if not unfinished.exists():
         raise ArchiveNotMadeError("the JVM left none, as one that is no HotSpot of JDK 17 or newer does")
     unfinished.replace(archive)
+
+
+def _jars() -> tuple[Path, ...]:
+    """Return the Delta jars, none where they were never fetched: no tick needs them."""
+    try:
+        return delta_jars()
+    except JarsError:
+        return ()
 
 
 def _recording(unfinished: Path) -> Mapping[str, str]:
@@ -102,7 +112,7 @@ def main() -> None:
     try:
         with console.status("archiving Spark's classes, once, so that it starts in a fraction of the time"):
             make_archive(CLASS_ARCHIVE)
-    except (ArchiveNotMadeError, JarsError, OSError) as error:
+    except (ArchiveNotMadeError, OSError) as error:
         console.print(f"no archive of Spark's classes: {error}", highlight=False, soft_wrap=True)
         return
     took = time.monotonic() - started

@@ -1,5 +1,8 @@
 """The Delta jar and what it needs beyond Spark's own jars: fetched once, by Ivy, checked, then local.
 
+A tick needs none of them: delta-rs publishes its tables. A Spark session that reads or writes the tables by Delta's
+own SQL needs them, as the tests and benchmarks do.
+
 Delta's published dependencies also name libraries that Spark carries in newer versions (Hadoop,
 Parquet, Jackson, log4j: 74 MB); those are left out, so that one version of each is on the class path.
 """
@@ -56,9 +59,15 @@ class JarsError(Exception):
 
 
 def jars_folder() -> Path:
-    """Return where the jars lie: `.jars` of the project, or what TIDEMARK_JARS names."""
+    """Return where the jars lie: what TIDEMARK_JARS names, else `.jars` of the checkout, else of the environment.
+
+    Beside an installed package other packages lie, and its folder may be read-only.
+    """
     named = os.environ.get(JARS_VARIABLE)
-    return Path(named) if named else Path(__file__).resolve().parents[2] / ".jars"
+    above = Path(__file__).resolve().parents[2]
+    if named:
+        return Path(named)
+    return (above if (above / "pyproject.toml").is_file() else Path(sys.prefix)) / ".jars"
 
 
 def delta_jars() -> tuple[Path, ...]:
@@ -69,7 +78,7 @@ def delta_jars() -> tuple[Path, ...]:
     paths = tuple((jars_folder() / name).absolute() for name in LOCKED)
     for path in paths:
         if not path.exists():
-            raise JarsError(f"{path} is missing: fetch the Delta jars with 'make jars' (python -m jobs.runtime.jars)")
+            raise JarsError(f"{path} is missing: fetch the Delta jars with '{sys.executable} -m jobs.runtime.jars'")
     return paths
 
 

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.distribution import installed_version
 
 
 def system_clock_ms() -> int:
@@ -15,11 +15,9 @@ def system_clock_ms() -> int:
 
 
 def installed_writer() -> str:
-    """Return this software and its version as a user would install it."""
-    try:
-        return f"tidemark {version('tidemark')}"
-    except PackageNotFoundError:
-        return "tidemark"
+    """Return this software and its version, as log entries name their writer."""
+    found = installed_version()
+    return "tidemark" if found is None else f"tidemark {found}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """What the doctor says of versions and of the machine."""
 
+import sys
+
 import pytest
 
 from checkpointing.identifiers import job_name
@@ -39,10 +41,11 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
     found = {"pyspark": "4.3.0", "delta-spark": "4.4.1", "pandas": "2.3.3"}
     monkeypatch.setattr(machine_health, "_installed", found.get)
     said = {finding.what: finding.mend for finding in machine_section(warehouse).findings}
+    pip = f"{sys.executable} -m pip install"
     assert {
-        "package pyspark is 4.3.0, and Tidemark is pinned to pyspark==4.2.0": "make env",
-        "package delta-spark is 4.4.1, and Tidemark is pinned to delta-spark==4.4.0": "make env",
-        "the delta-spark package is 4.4.1 and its jar 4.4.0: they must be the same": "make env",
+        "package pyspark is 4.3.0, and Tidemark is pinned to pyspark==4.2.0": f"{pip} 'pyspark==4.2.0'",
+        "package delta-spark is 4.4.1, and Tidemark is pinned to delta-spark==4.4.0": f"{pip} 'delta-spark==4.4.0'",
+        "the delta-spark package is 4.4.1 and its jar 4.4.0: they must be the same": f"{pip} 'delta-spark==4.4.0'",
     }.items() <= said.items()
     assert any(what.startswith("package deltalake is not installed") for what in said)
 
@@ -65,11 +68,17 @@ def test_java_must_be_one_that_spark_starts_on(warehouse, monkeypatch, answers, 
     assert ([] if not expected else [True]) == [expected in what for what in said]
 
 
-def test_missing_jars_and_a_full_disk_are_told(warehouse, monkeypatch, tmp_path):
-    """The command that fetches the jars, and what can be freed."""
+def test_missing_jars_are_said_and_are_no_finding(warehouse, monkeypatch, tmp_path):
+    """No tick needs the Delta jars, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
+    section = machine_section(warehouse)
+    assert dict(section.seen)["Delta jars"].startswith("4.4.0, not fetched; only a Spark session that queries")
+    assert [] == [finding.what for finding in section.findings if "jar" in finding.what]
+
+
+def test_a_full_disk_is_told(warehouse, monkeypatch):
+    """And what can be freed."""
     monkeypatch.setattr(machine_health, "FREE_BYTES_MIN", 2**62)
     said = {finding.what: finding.mend for finding in machine_section(warehouse).findings}
-    assert "make jars" in said.values()
     (full,) = (mend for what, mend in said.items() if "are free where the warehouse lies" in what)
     assert f"tidemark cleanup flights --warehouse {warehouse.root}" in full

@@ -1,5 +1,6 @@
 """`tidemark init`: what a new project holds, and what is refused before anything is written."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -95,9 +96,18 @@ def test_its_dagster_instance_is_this_projects():
     assert (ROOT / "dagster.yaml").read_text() == Template(template).substitute()
 
 
-def test_it_depends_on_where_this_tidemark_came_from():
+def test_it_depends_on_where_this_tidemark_came_from(tmp_path):
     """Run from a checkout, the project depends on that folder; the versions of all else are written down."""
-    assert f"tidemark @ {ROOT.as_uri()}" == project.requirement()
-    pinned = project.constraints().splitlines()
+    made = create_project(tmp_path / "shop")
+    declared = tomllib.loads((made.folder / "pyproject.toml").read_text())
+    assert [f"tidemark-spark @ {ROOT.as_uri()}"] == declared["project"]["dependencies"] == [made.tidemark]
+    pinned = (made.folder / "constraints.txt").read_text().splitlines()
     assert "pyspark==4.2.0" in pinned
-    assert [] == [line for line in pinned if line.startswith("tidemark==")]
+    assert [] == [line for line in pinned if line.startswith("tidemark-spark==")]
+
+
+def test_a_user_of_it_imports_the_public_package_alone(tmp_path):
+    """What a new project shows a user is the public interface, not the folders behind it."""
+    made = create_project(tmp_path / "shop")
+    inner = re.compile(r"^\s*(?:from|import) (?:jobs|checkpointing|spec)\b", re.MULTILINE)
+    assert [] == [str(path) for path in made.folder.rglob("*.py") if inner.search(path.read_text())]

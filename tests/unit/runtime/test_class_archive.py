@@ -42,12 +42,18 @@ def test_a_disk_that_is_nearly_full_is_named(archive, monkeypatch):
     assert [] == list(archive.parent.iterdir())
 
 
-def test_an_environment_without_an_archive_is_told_and_is_complete(archive, monkeypatch, tmp_path, capsys):
+def test_an_environment_without_an_archive_is_told_and_is_complete(archive, monkeypatch, capsys):
     """Whatever is in the way, the set-up goes on."""
-    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     class_archive.main()
     assert "no archive of Spark's classes" in capsys.readouterr().err
     assert not archive.exists()
+
+
+def test_an_archive_needs_no_delta_jars(monkeypatch, tmp_path):
+    """Where they were never fetched, the archive is made of a tick alone."""
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "none"))
+    assert () == class_archive._jars()
 
 
 @pytest.mark.dear

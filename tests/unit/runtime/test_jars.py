@@ -28,7 +28,7 @@ def brings(monkeypatch, name, content):
 
 def test_missing_jars_name_the_command_that_fetches_them(folder):
     """A session without its jars must not fail inside the JVM."""
-    with pytest.raises(JarsError, match=r"a-1\.jar is missing: .*'make jars'"):
+    with pytest.raises(JarsError, match=r"a-1\.jar is missing: .*-m jobs\.runtime\.jars'"):
         delta_jars()
 
 

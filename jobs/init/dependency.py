@@ -1,0 +1,100 @@
+"""Decides what a new project depends on: exactly the Tidemark that writes it, and never a name that strangers may own.
+
+`pip install` takes a bare name from whatever index it is told to use. So the dependency is a path or an address
+(`tidemark-spark @ file:///...`) wherever one is known, and the user is asked otherwise.
+"""
+
+import json
+import re
+import tomllib
+from importlib.metadata import Distribution, PackageNotFoundError
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from jobs.distribution import DISTRIBUTION
+
+_REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^]]*\])?\s*(.*?)\s*", re.DOTALL)
+_HOW: Final = f"a checkout, a wheel, or a requirement such as '{DISTRIBUTION}==0.1.0' that your own index serves"
+
+
+class UnknownOriginError(Exception):
+    """A dependency that cannot be written safely: says why, and what to give."""
+
+
+def requirement(asked: str | None = None) -> str:
+    """Return how a new project depends on this Tidemark: as the user asked, else on where it was installed from.
+
+    Raises UnknownOriginError for something that is not Tidemark, and if nobody asked and the origin is not recorded.
+    """
+    if asked is not None:
+        return _asked(asked)
+    origin = _recorded_origin()
+    if origin is None:
+        raise UnknownOriginError(
+            "this Tidemark does not know where it was installed from, and a package index may give another package of "
+            f"the same name: say what the project depends on with --tidemark: {_HOW}"
+        )
+    return f"{DISTRIBUTION} @ {origin}"
+
+
+def local_origin(written: str) -> Path | None:
+    """Return the checkout or wheel that a requirement names, None if it names no file."""
+    _, at, url = written.partition(" @ ")
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if at and parts.scheme == "file" else None
+
+
+def _recorded_origin() -> str | None:
+    """Return the address that pip or uv recorded (PEP 610), None without one or if its file is gone."""
+    try:
+        recorded = json.loads(Distribution.from_name(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    url = str(recorded.get("url", ""))
+    version_control = recorded.get("vcs_info")
+    if version_control:
+        inside = f"#subdirectory={recorded['subdirectory']}" if "subdirectory" in recorded else ""
+        return f"{version_control['vcs']}+{url}@{version_control['commit_id']}{inside}"
+    if urlsplit(url).scheme == "file" and not Path(unquote(urlsplit(url).path)).exists():
+        return None
+    return url or None
+
+
+def _asked(text: str) -> str:
+    """Return what the user gave as a requirement: a path becomes an address, a requirement stays as it is."""
+    path = Path(text).expanduser()
+    if text and path.exists():
+        _must_be_ours(path)
+        return f"{DISTRIBUTION} @ {path.absolute().resolve().as_uri()}"
+    found = _REQUIREMENT.fullmatch(text)
+    if found is None or "/" in text.partition("@")[0]:
+        raise UnknownOriginError(f"--tidemark {text}: there is no such file or folder; give {_HOW}")
+    if _canonical(found[1]) != DISTRIBUTION:
+        raise UnknownOriginError(
+            f"--tidemark {text}: the package {found[1]!r} is not this software, which is distributed as "
+            f"{DISTRIBUTION!r}; give {_HOW}"
+        )
+    if not found[3]:
+        raise UnknownOriginError(f"--tidemark {text}: say which version or where it lies; give {_HOW}")
+    return text.strip()
+
+
+def _must_be_ours(path: Path) -> None:
+    if path.is_dir():
+        declared = path / "pyproject.toml"
+        name = (
+            tomllib.loads(declared.read_text(encoding="utf-8")).get("project", {}).get("name", "")
+            if (declared.is_file())
+            else ""
+        )
+        what = f"the project there is {name!r}" if name else "it holds no pyproject.toml that names a project"
+    else:
+        name = path.name.partition("-")[0] if path.suffix == ".whl" else ""
+        what = "it is not a wheel of it"
+    if _canonical(name) != DISTRIBUTION:
+        raise UnknownOriginError(f"--tidemark {path}: this is not {DISTRIBUTION}, {what}; give {_HOW}")
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,143 @@
+"""Tidemark's public interface: everything that a pipeline, its tests and readers of its tables import.
+
+```python
+from tidemark import CheckpointConfig, Cuts, FileSource, Pipeline, count, sum_of
+```
+
+docs/guides/pipelines.md shows each name at work. For Dagster there is `tidemark.dagster`.
+
+`import tidemark` loads nothing else: each name is imported when you first ask for it. So a program that only reads
+tables by cut does not wait for PySpark, and none of the names starts Spark.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from checkpointing.channel_items import SourceSlice
+    from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
+    from checkpointing.identifiers import InvalidNameError
+    from checkpointing.messages import PollSource
+    from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
+    from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
+    from jobs.pipeline.failures import InvalidPipelineError
+    from jobs.pipeline.listening import CheckpointListener
+    from jobs.pipeline.pipeline import Pipeline
+    from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
+    from jobs.quality.expectation import Expectation, InvalidExpectationError
+    from jobs.reading.cut import Cut
+    from jobs.reading.cuts import Cuts
+    from jobs.reading.failures import (
+        CutGoneError,
+        CutUnreadableError,
+        InvalidMomentError,
+        NoSuchCutError,
+        NoSuchOperatorError,
+        NoSuchTableError,
+        ReadingError,
+    )
+    from jobs.reading.operator_state import OperatorState
+    from jobs.sources.committed_positions import CommitsToFile
+    from jobs.sources.files import FileSource
+    from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, CommitsPositions, Source, SourceError
+    from jobs.sources.sequence import SequenceSource, SequenceSplit
+
+__all__ = [
+    "POSITION_COLUMN",
+    "SPLIT_COLUMN",
+    "AggregateColumn",
+    "CheckpointConfig",
+    "CheckpointListener",
+    "CheckpointingMode",
+    "CommitsPositions",
+    "CommitsToFile",
+    "ConnectedStreams",
+    "Cut",
+    "CutGoneError",
+    "CutUnreadableError",
+    "Cuts",
+    "EndsInput",
+    "Expectation",
+    "FileSource",
+    "InvalidExpectationError",
+    "InvalidMomentError",
+    "InvalidNameError",
+    "InvalidPipelineError",
+    "KeyedFunction",
+    "KeyedStream",
+    "MergesPartials",
+    "NoSuchCutError",
+    "NoSuchOperatorError",
+    "NoSuchTableError",
+    "OperatorState",
+    "Pipeline",
+    "PollSource",
+    "Processed",
+    "ReadingError",
+    "RestartStrategyKind",
+    "SequenceSource",
+    "SequenceSplit",
+    "Source",
+    "SourceError",
+    "SourceSlice",
+    "StateBackendKind",
+    "Stream",
+    "count",
+    "max_of",
+    "min_of",
+    "sum_of",
+]
+
+_MODULES: Final = {
+    "checkpointing.channel_items": ("SourceSlice",),
+    "checkpointing.config": ("CheckpointConfig", "CheckpointingMode", "RestartStrategyKind", "StateBackendKind"),
+    "checkpointing.identifiers": ("InvalidNameError",),
+    "checkpointing.messages": ("PollSource",),
+    "jobs.operators.functions": ("EndsInput", "KeyedFunction", "MergesPartials", "Processed"),
+    "jobs.pipeline": (
+        "AggregateColumn",
+        "CheckpointListener",
+        "ConnectedStreams",
+        "InvalidPipelineError",
+        "KeyedStream",
+        "Pipeline",
+        "Stream",
+        "count",
+        "max_of",
+        "min_of",
+        "sum_of",
+    ),
+    "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
+    "jobs.reading": (
+        "Cut",
+        "CutGoneError",
+        "CutUnreadableError",
+        "Cuts",
+        "InvalidMomentError",
+        "NoSuchCutError",
+        "NoSuchOperatorError",
+        "NoSuchTableError",
+        "OperatorState",
+        "ReadingError",
+    ),
+    "jobs.sources.committed_positions": ("CommitsToFile",),
+    "jobs.sources.files": ("FileSource",),
+    "jobs.sources.port": ("POSITION_COLUMN", "SPLIT_COLUMN", "CommitsPositions", "Source", "SourceError"),
+    "jobs.sources.sequence": ("SequenceSource", "SequenceSplit"),
+}
+"""Where each name comes from."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used (PEP 562); raise AttributeError for any other name."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found: object = getattr(import_module(module), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion in an editor or a notebook."""
+    return sorted(__all__)
