@@ -1,0 +1,110 @@
+"""A wheel alone is enough: installed into an empty environment, it makes a project that runs and that Dagster loads."""
+
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from jobs.init.project import constraints
+
+pytestmark = [pytest.mark.dear, pytest.mark.spark, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[3]
+UV = Path(sys.executable).with_name("uv")
+INSTALLING = runpy.run_path(str(ROOT / ".ci" / "make_environment.py"))
+UP_S = 120
+
+
+def run(*words, cwd, environment=None):
+    """Run a program; return what it said, and fail the test with that if it failed."""
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+def without_this_checkout():
+    """Return the present environment without anything that could lead a program to this checkout."""
+    mine = ("PYTHONPATH", "VIRTUAL_ENV", "TIDEMARK_", "PYSPARK_", "DAGSTER_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, wheel_file):
+    """Return a project that `tidemark init` wrote, in an environment that holds the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "constraints.txt").write_text(constraints())
+    run(UV, "venv", "--quiet", "--python", sys.executable, folder / "env", cwd=folder)
+    environment = INSTALLING["uv_environment"]() | {"VIRTUAL_ENV": str(folder / "env")}
+    install = [UV, "pip", "install", "--quiet", "--config-settings-package", INSTALLING["STORED"]]
+    run(*install, "--constraint", folder / "constraints.txt", wheel_file, cwd=folder, environment=environment)
+    said = run(folder / "env/bin/tidemark", "init", "shop", cwd=folder, environment=without_this_checkout())
+    assert f"it depends on tidemark-spark @ {wheel_file.as_uri()}" in said
+    project = folder / "shop"
+    constrained = ["--constraint", project / "constraints.txt"]
+    run(*install, *constrained, "--editable", f"{project}[test]", cwd=folder, environment=environment)
+    (project / ".venv").symlink_to(folder / "env")
+    (project / ".venv" / ".complete").touch()
+    return project
+
+
+def test_the_project_runs_and_knows_nothing_of_a_checkout(shop):
+    """`make run` fills every table, and no module comes from anywhere but the environment."""
+    said = run("make", "run", cwd=shop, environment=without_this_checkout())
+    assert "shop is caught up: 2,000 rows in 4 checkpoints" in said
+    assert 20 == pl.read_delta(str(shop / "warehouse/gold/customers")).height
+    where = "import jobs, tidemark; print(jobs.__file__, tidemark.__file__)"
+    files = run(shop / ".venv/bin/python", "-c", where, cwd=shop, environment=without_this_checkout())
+    environment = (shop.parent / "env").resolve()
+    assert [] == [file for file in files.split() if not Path(file).resolve().is_relative_to(environment)]
+    said = run(shop / ".venv/bin/tidemark", "doctor", "shop", cwd=shop, environment=without_this_checkout())
+    assert "is healthy" in said
+
+
+def test_its_own_tests_pass(shop):
+    """`make test`: the project's tests run on the wheel."""
+    assert "2 passed" in run("make", "test", cwd=shop, environment=without_this_checkout())
+
+
+def test_dagster_serves_it(shop):
+    """`dg dev` comes up with the project's code location loaded, and ends when it is interrupted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = without_this_checkout() | {"DAGSTER_HOME": str(shop)}
+    (shop / ".dagster").mkdir(exist_ok=True)
+    log = (shop.parent / "dg.log").open("w+")
+    dev = subprocess.Popen(
+        [shop / ".venv/bin/dg", "dev", "--port", str(port)], cwd=shop, env=environment, stdout=log, stderr=log
+    )
+    try:
+        assert "gold" in _assets(port, dev), (shop.parent / "dg.log").read_text()
+    finally:
+        dev.send_signal(2)
+        dev.wait(60)
+        log.close()
+
+
+def _assets(port, dev):
+    """Return what Dagster says of the assets' keys, once it answers; empty if it never does."""
+    question = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql",
+        data=b'{"query": "{assetNodes{assetKey{path}}}"}',
+        headers={"Content-Type": "application/json"},
+    )
+    until = time.monotonic() + UP_S
+    while time.monotonic() < until and dev.poll() is None:
+        try:
+            with urllib.request.urlopen(question, timeout=10) as answer:  # noqa: S310 - our own server
+                if "gold" in (said := answer.read().decode()):
+                    return said
+        except OSError:
+            pass
+        time.sleep(1)
+    return ""
