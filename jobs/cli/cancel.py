@@ -11,6 +11,7 @@ from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.explain import prepared
 from jobs.cli.quantities import plural
 from jobs.cli.savepoints import asked_since, withdrawn
+from jobs.engine_paths import typed
 from jobs.launch import Launch
 from jobs.runtime.asking import Ended, end_now
 from jobs.runtime.cancelling import Deleted, delete_checkpoints
@@ -97,4 +98,5 @@ def _deleted(pipeline: str, warehouse: Warehouse, deleted: Deleted) -> tuple[str
 
 
 def _restoring(pipeline: str, warehouse: Warehouse, savepoint: CheckpointId) -> str:
-    return f"go on with: tidemark run {pipeline} --from {warehouse.root}@{savepoint} --warehouse EMPTY_FOLDER"
+    origin = typed(f"{warehouse.root}@{savepoint}")
+    return f"go on with: tidemark run {pipeline} --from {origin} --warehouse EMPTY_FOLDER"

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.engine_paths import polars_reads
 from jobs.state.key_groups import KeyGroupRange
 from jobs.state.merge import StateChange, apply_change
 
@@ -64,7 +65,7 @@ def waiting_flights(root: Path, record: CheckpointRecord) -> int:
     for subtask in subtasks:
         rows: pl.DataFrame | None = None
         for keyed in subtask.state:
-            frame = pl.read_parquet(root / keyed.file.path)
+            frame = pl.read_parquet(root / keyed.file.path, glob=False)
             change = StateChange(keyed.kind, KeyGroupRange(keyed.first_key_group, keyed.last_key_group), frame)
             rows = apply_change(frame.clear().drop("_deleted") if rows is None else rows, change, _KEYS)
         if rows is not None:
@@ -75,7 +76,8 @@ def waiting_flights(root: Path, record: CheckpointRecord) -> int:
 def worst_routes(root: Path, cut: Mapping[TableName, int]) -> tuple[Route, ...]:
     """Return the ten routes with the greatest mean arrival delay at a cut."""
     table = TableName("gold/delays_by_route")
-    gold = pl.scan_delta(str(root / table), version=cut[table])
+    folder = (root / table).absolute()
+    gold = pl.scan_delta(str(folder), version=cut[table], use_pyarrow=not polars_reads(folder))
     mean = pl.col("arr_delay_sum") / pl.col("flights")
     worst = (
         gold.filter(pl.col("flights") >= FLIGHTS_MIN)
@@ -92,4 +94,4 @@ def worst_routes(root: Path, cut: Mapping[TableName, int]) -> tuple[Route, ...]:
 
 def _rows(root: Path, cut: Mapping[TableName, int], table: TableName) -> int:
     """Return a table's rows at its version in the cut."""
-    return DeltaTable(str(root / table), version=cut[table]).count()
+    return DeltaTable(str((root / table).absolute()), version=cut[table]).count()

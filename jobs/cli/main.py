@@ -339,7 +339,7 @@ def _console(*, stderr: bool = False) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - not needed for --help
 
     file = _lasting_stderr() if stderr else sys.stdout
-    console = Console(file=file, highlight=False)
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _LOG_WIDTH
     return console

@@ -7,10 +7,10 @@ right rows and then aborted the process at its end, in about half of a dozen tri
 Operator state has commands of its own: its tables hold bases and changes, of which the newest row of a key counts.
 """
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.engine_paths import polars_reads, typed
 from jobs.reading import Cut
 
 
@@ -27,16 +27,17 @@ def variable(table: str) -> str:
     return "_".join(part.lstrip("_") for part in table.split("/"))
 
 
-def recipes(root: Path, cut: Cut) -> tuple[Recipe, ...]:
-    """Return how each engine reads the output tables of a cut; `root` is the warehouse."""
-    folders = {table: str((root / table).absolute()) for table in cut.tables}
+def recipes(cut: Cut) -> tuple[Recipe, ...]:
+    """Return how each engine reads the output tables of a cut."""
+    folders = {table: str(cut.folder(table)) for table in cut.tables}
+    through_delta = {table: "" if polars_reads(cut.folder(table)) else ", use_pyarrow=True" for table in cut.tables}
     versions = {table: cut.version(table) for table in cut.tables}
     spark = tuple(
         f'{variable(table)} = spark.read.format("delta").option("versionAsOf", {version}).load({folders[table]!r})'
         for table, version in versions.items()
     )
     polars = tuple(
-        f"{variable(table)} = pl.scan_delta({folders[table]!r}, version={version})"
+        f"{variable(table)} = pl.scan_delta({folders[table]!r}, version={version}{through_delta[table]})"
         for table, version in versions.items()
     )
     duck = tuple(
@@ -56,5 +57,5 @@ def recipes(root: Path, cut: Cut) -> tuple[Recipe, ...]:
 
 def state_recipe(root: Path, cut: Cut) -> Recipe:
     """Return the commands that read each operator's state at the cut; `root` is the warehouse."""
-    where = f"--pipeline {cut.job} --at {cut.checkpoint} --warehouse {shlex.quote(str(root.absolute()))}"
+    where = f"--pipeline {cut.job} --at {cut.checkpoint} --warehouse {typed(root.absolute())}"
     return Recipe("Operator state, one row per key", tuple(f"tidemark state {each} {where}" for each in cut.operators))

@@ -18,7 +18,7 @@ def render_cut(cut: Cut, root: Path) -> RenderableType:
     heading = Text.assemble(
         (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published by {published}"
     )
-    found = [*recipes(root, cut), *([state_recipe(root, cut)] if cut.operators else [])]
+    found = [*recipes(cut), *([state_recipe(root, cut)] if cut.operators else [])]
     return Group(heading, _versions(cut), *_recipes(found))
 
 

@@ -15,6 +15,7 @@ from jobs.cli.observation import newest_restorable
 from jobs.cli.quantities import plural
 from jobs.cli.render_restore import render_changes, render_restore
 from jobs.cli.savepoints import copies
+from jobs.engine_paths import typed
 from jobs.launch import Launch
 from jobs.planner import JobPlan
 from jobs.runtime.failures import JobHeldError
@@ -80,9 +81,10 @@ def _own(started: Launch, origin: OwnRow, asked: Restoring, out: Console) -> Non
         kind = "savepoint" if record.kind is RowKind.SAVEPOINT else "checkpoint"
         newest = newest_restorable(root, job)
         at = f"at checkpoint {newest.checkpoint}" if newest else "at the start"
+        itself = typed(f"{root}@{record.checkpoint}")
         raise CommandError(
             f"{root} stands {at}, and its tables cannot go back to {kind} {record.checkpoint} in place: run from it in "
-            f"an empty warehouse, 'tidemark run {job} --warehouse OTHER --from {root}@{record.checkpoint}', "
+            f"an empty warehouse, 'tidemark run {job} --warehouse OTHER --from {itself}', "
             "or leave --from out to go on from where it stands"
         )
     if asked.dry_run:

@@ -12,6 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.quantities import count, plural, size
 from jobs.cli.reports import job_named, warehouse_folder
+from jobs.engine_paths import typed
 from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
 from jobs.runtime.disposing import dispose
 from jobs.runtime.failures import JobHeldError
@@ -82,16 +83,17 @@ def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Path, out: Conso
         try:
             made = copy_savepoint(warehouse, record.checkpoint, to, lambda copied: status.update(copies(copied)))
         except KeyboardInterrupt:
-            restores = f"tidemark run {warehouse.paths.job} --from {warehouse.root}@{record.checkpoint}"
+            restores = f"tidemark run {warehouse.paths.job} --from {typed(f'{warehouse.root}@{record.checkpoint}')}"
             raise CommandError(
                 f"interrupted: {to} was not made. Savepoint {record.checkpoint} stays in {warehouse.root}; "
                 f"'{restores}' restores it from there"
             ) from None
+    again = f"tidemark run {warehouse.paths.job} --from {typed(made.folder)} --warehouse EMPTY_FOLDER"
     amount = f"{plural(made.manifest.files, 'file')}, {size(made.manifest.bytes)}"
     out.print(
         Group(
             Text(f"copied whole to {made.folder}: {amount}; its tables can be read there by any engine"),
-            Text(f"restore it with: tidemark run {warehouse.paths.job} --from {made.folder} --warehouse EMPTY_FOLDER"),
+            Text(f"restore it with: {again}"),
         ),
         soft_wrap=True,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jobs.engine_paths import typed
 from jobs.stores.warehouse import Warehouse
 
 _DEFAULT_ROOT: Final = Path("warehouse")
@@ -28,5 +29,5 @@ class Section:
 
 def command(verb: str, warehouse: Warehouse, *arguments: str) -> str:
     """Return the command line that does something to this job in this warehouse."""
-    where = () if warehouse.root == _DEFAULT_ROOT else ("--warehouse", str(warehouse.root))
+    where = () if warehouse.root == _DEFAULT_ROOT else ("--warehouse", typed(warehouse.root))
     return " ".join(("tidemark", verb, str(warehouse.paths.job), *arguments, *where))

@@ -4,7 +4,6 @@ Lazy all the way: a source slice and its chain become part of the consumer's one
 declared ones and paths the handles', so nothing is listed and nothing inferred.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
@@ -13,10 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from jobs.engine_paths import spark_path
 from jobs.operators.schemas import nullable_schema
 from jobs.operators.spec import InputPlan, InvalidSpecError
-
-_GLOB = re.compile(r"[\\{}\[\]*?,^]")
 
 
 def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> DataFrame | None:
@@ -49,7 +47,7 @@ def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
 
 def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Path) -> DataFrame:
     """Return the rows of staged files, given by their paths relative to the warehouse."""
-    return spark.read.schema(nullable_schema(schema)).parquet(*[_literal(f"{warehouse}/{path}") for path in paths])
+    return spark.read.schema(nullable_schema(schema)).parquet(*[spark_path(f"{warehouse}/{path}") for path in paths])
 
 
 def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> Iterator[DataFrame]:
@@ -61,8 +59,3 @@ def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], wa
         yield in_schema(plan.reader.read(spark, slices), plan.schema)
     if paths:
         yield staged_rows(spark, plan.schema, paths, warehouse)
-
-
-def _literal(path: str) -> str:
-    """Return a path that Spark's globbing reads as itself."""
-    return _GLOB.sub(lambda match: f"\\{match[0]}", path)

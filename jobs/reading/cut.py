@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.engine_paths import polars_reads
 from jobs.reading.failures import CutGoneError, CutUnreadableError, NoSuchOperatorError, NoSuchTableError, ReadingError
 from jobs.reading.moments import time_of
 from jobs.reading.operator_state import OperatorState, opened_state
@@ -96,7 +97,7 @@ class Cut:
 
     def polars(self, table: str) -> pl.LazyFrame:
         """Return a table at this cut, lazily; its files are looked at now and read when it is collected."""
-        return pl.scan_delta(self._opened(table))
+        return pl.scan_delta(self._opened(table), use_pyarrow=not polars_reads(self.folder(table)))
 
     def arrow(self, table: str) -> pa.Table:
         """Return a table's rows at this cut."""

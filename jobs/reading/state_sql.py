@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
+from jobs.engine_paths import duckdb_path, spark_sql_table
 from jobs.reading.state_slices import StateSlice, files_of
 
 Dialect = Literal["spark", "duckdb"]
@@ -80,7 +81,7 @@ def _file_name(dialect: Dialect) -> str:
 def _rows(query: StateQuery, dialect: Dialect) -> str:
     match dialect:
         case "spark":
-            return f"delta.{_column(str(query.folder), dialect)} VERSION AS OF {query.version}"
+            return f"{spark_sql_table(query.folder)} VERSION AS OF {query.version}"
         case "duckdb":
             return f"read_parquet({_list(query.root, query.slices)}, filename = '_path', union_by_name = true)"
         case _ as unreachable:
@@ -88,7 +89,7 @@ def _rows(query: StateQuery, dialect: Dialect) -> str:
 
 
 def _list(root: Path, slices: Sequence[StateSlice]) -> str:
-    paths = ",\n    ".join(_text(str(root / file.path)) for file in files_of(slices))
+    paths = ",\n    ".join(_text(duckdb_path(str(root / file.path))) for file in files_of(slices))
     return f"[\n    {paths}\n  ]"
 
 

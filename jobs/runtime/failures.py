@@ -4,6 +4,7 @@ from pathlib import Path
 
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.metadata.record import Holder
+from jobs.engine_paths import typed
 
 
 class TickRefusedError(Exception):
@@ -52,11 +53,12 @@ class TablesAheadError(TickRefusedError):
         self, job: JobName, root: Path, table: TableName, shows: CheckpointId, newest: CheckpointId | None
     ) -> None:
         begins = f"begins from {newest}, the newest that is left" if newest else "has no checkpoint to begin from"
+        origin = typed(f"{root}@{newest or 'N'}")
         delete = "" if newest else ", or delete the job's tables to fill them anew"
         super().__init__(
             f"table {table} in {root} shows checkpoint {shows} of {job}, and a tick {begins}: what the table "
             f"holds would come into it twice. Restore a savepoint into an empty warehouse ('tidemark run {job} --from "
-            f"{root}@{newest or 'N'} --warehouse EMPTY_FOLDER'), start over in another --warehouse{delete}"
+            f"{origin} --warehouse EMPTY_FOLDER'), start over in another --warehouse{delete}"
         )
         self.table = table
         self.shows = shows

@@ -13,6 +13,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.metadata.codec import UnreadableRowError
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.engine_paths import typed
 from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.failures import TickRefusedError
 from jobs.runtime.job_stores import JobStores
@@ -64,7 +65,7 @@ def way_out(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) ->
             "No other retained checkpoint is whole: restore the file from a backup, or start over in an empty "
             f"warehouse ('tidemark run {job} --warehouse EMPTY_FOLDER')"
         )
-    where = "" if root.name == "warehouse" else f" --warehouse {root}"
+    where = "" if root.name == "warehouse" else f" --warehouse {typed(root)}"
     return (
         f"Restore it from a backup, or go back to {good.kind.value} {good.checkpoint}, the next that is whole: "
         f"'tidemark rollback {job} {good.checkpoint}{where}' (first with --dry-run to see what that changes)"

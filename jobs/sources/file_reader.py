@@ -8,20 +8,15 @@ Expressions are SQL text: one call each to Spark, however many files there are.
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
-from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import SplitId
+from jobs.engine_paths import spark_options, spark_uri_part
 from jobs.sources.file_position import FileRange
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-
-_UNQUOTED = "/-_.!~*'(),;:$&+=@"
-"""What java.net.URI leaves as it is in a path, beside letters, digits and all that is not ASCII."""
-
-_ASCII_MAX = 0x7F
 
 _WHOLE = (0, 2**63 - 1)
 _NOTHING = (0, 0)
@@ -35,9 +30,7 @@ def read_ranges(spark: SparkSession, root: Path, schema: StructType, ranges: Ran
     """Return the rows of `ranges`, at least one, with split and ordinal; ranges do not overlap."""
     ranges = joined(ranges)
     paths = dict.fromkeys(str(root / split / part.file.name) for split, part in ranges)
-    # Paths are meant literally, and a folder named `a=b` is a split, no column.
-    reader = spark.read.schema(schema).option("recursiveFileLookup", "true").option("__globPaths__", "false")
-    files = reader.parquet(*paths)
+    files = spark.read.schema(schema).options(**spark_options(paths)).parquet(*paths)
     condition = _within(ranges)
     wanted = files if condition is None else files.filter(F.expr(condition))
     return wanted.select(
@@ -101,5 +94,5 @@ def _inside(parts: Mapping[str, FileRange | None], other: tuple[int, int]) -> st
 
 def _place(split: SplitId, part: FileRange) -> str:
     """Return `split/file` as an SQL literal: the end of the file's URI, which is how Spark names it to a query."""
-    place = "".join(c if ord(c) > _ASCII_MAX else quote(c, safe=_UNQUOTED) for c in f"{split}/{part.file.name}")
+    place = spark_uri_part(f"{split}/{part.file.name}")
     return "'" + place.replace("'", "\\'") + "'"  # a backslash cannot be in it: it is quoted

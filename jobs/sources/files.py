@@ -114,9 +114,16 @@ class FileSource:
         found = {}
         for entry in sorted(self._entries(self._root / split), key=lambda entry: entry.name):
             if entry.name.endswith(_SUFFIX) and not _is_temporary(entry.name) and entry.is_file():
+                self._must_be_text(split, entry.name)
                 status = entry.stat()
                 found[entry.name] = _Found(entry.name, status.st_size, status.st_mtime_ns)
         return found
+
+    def _must_be_text(self, split: SplitId, name: str) -> None:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise SourceError(f"{name!r} in {self._root / split} is not UTF-8: rename the file") from None
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:

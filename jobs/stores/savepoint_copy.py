@@ -20,6 +20,7 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.files import handles_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
+from jobs.engine_paths import must_suit_delta
 from jobs.stores.checkpoints import Appended, CheckpointStore
 from jobs.stores.cuts import Cut, CutStore
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
@@ -68,7 +69,11 @@ def read_manifest(warehouse: Warehouse) -> CopyManifest | None:
 
 
 def must_be_free(warehouse: Warehouse, to: Path) -> None:
-    """Raise SavepointNotCopiedError unless `to` is no folder yet, or an empty one outside the warehouse."""
+    """Raise SavepointNotCopiedError unless `to` is no folder yet, or an empty one outside the warehouse.
+
+    Raises UnusableFolderError for a folder whose name delta-rs cannot open.
+    """
+    must_suit_delta(to)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise SavepointNotCopiedError(f"{to} is not empty: name a folder that does not exist yet")
     if to.resolve().is_relative_to(warehouse.root.resolve()):

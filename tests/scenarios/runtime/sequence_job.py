@@ -118,7 +118,7 @@ def _rows(segment: Segment, warehouse: Path) -> pl.DataFrame:
         return pl.DataFrame([n, key, n.alias("value"), n.alias("_position")]).select(
             split.alias("split"), "n", "key", "value", split.alias("_split"), "_position"
         )
-    return pl.concat([pl.read_parquet(warehouse / file.path) for file in segment.files])
+    return pl.concat([pl.read_parquet(warehouse / file.path, glob=False) for file in segment.files])
 
 
 def _aggregated(
@@ -135,7 +135,7 @@ def _aggregated(
         return SubtaskOutput()
     new = mine.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
     live: Sequence[KeyedFile] = effect.state[subtask]
-    old = [pl.read_parquet(warehouse / live[-1].file.path).select("key", "rows", "total")] if live else []
+    old = [pl.read_parquet(warehouse / live[-1].file.path, glob=False).select("key", "rows", "total")] if live else []
     merged = pl.concat([*old, new]).group_by("key").agg(pl.sum("rows"), pl.sum("total")).sort("key")
     state_table = table_of_state(JOB, VertexId("by_key"))
     stored = merged.select(

@@ -10,6 +10,7 @@ from checkpointing.identifiers import Generation, TableName, VertexId
 from checkpointing.metadata.record import VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from jobs.cli.flights_report import Accounting, Route, accounting, worst_routes
+from tests.odd_names import ALL_IN_ONE
 
 CUT = {TableName(name): 0 for name in ("bronze/flights", "silver/flights", "quarantine/flights")}
 GOLD = TableName("gold/delays_by_route")
@@ -33,20 +34,21 @@ def written(root, name, rows, kind, number):
 
 @pytest.fixture
 def demo(tmp_path, record):
-    """Tables whose newest version is not the cut's, and a state of a base and a delta over it."""
+    """Tables whose newest version is not the cut's, a state of a base and a delta; a warehouse of an odd name."""
+    root = tmp_path / ALL_IN_ONE
     for table, rows in zip(CUT, (10, 6, 1), strict=True):
         for batch in (rows, 5):
-            write_deltalake(str(tmp_path / table), pa.table({"n": list(range(batch))}), mode="append")
+            write_deltalake(str(root / table), pa.table({"n": list(range(batch))}), mode="append")
     files = (
-        written(tmp_path, "base.parquet", [(1, [7, 8]), (2, [9]), (3, [])], KeyedFileKind.BASE, 1),
-        written(tmp_path, "delta.parquet", [(1, [7]), (2, None), (4, [1, 2])], KeyedFileKind.DELTA, 2),
+        written(root, "base.parquet", [(1, [7, 8]), (2, [9]), (3, [])], KeyedFileKind.BASE, 1),
+        written(root, "delta.parquet", [(1, [7]), (2, None), (4, [1, 2])], KeyedFileKind.DELTA, 2),
     )
     joined = VertexRecord(
         vertex=VertexId("silver_flights"),
         micro_batch=2,
         subtasks=(SubtaskSnapshot(state=files), SubtaskSnapshot()),
     )
-    return tmp_path, record().model_copy(update={"vertices": (joined,)})
+    return root, record().model_copy(update={"vertices": (joined,)})
 
 
 def test_every_flight_is_counted_where_it_is(demo):
@@ -68,8 +70,9 @@ def test_the_worst_routes_are_those_of_greatest_mean_delay(tmp_path):
     routes += [("ZZ", f"D{number}", 100, number) for number in range(10)]
     names = ("carrier", "dest", "flights", "arr_delay_sum")
     columns = {name: [route[place] for route in routes] for place, name in enumerate(names)}
-    write_deltalake(str(tmp_path / GOLD), pa.table(columns | {"arr_delay_max": [60] * len(routes)}))
-    found = worst_routes(tmp_path, {GOLD: 0})
+    root = tmp_path / ALL_IN_ONE
+    write_deltalake(str(root / GOLD), pa.table(columns | {"arr_delay_max": [60] * len(routes)}))
+    found = worst_routes(root, {GOLD: 0})
     assert Route("EV", "CAE", 100, 41.76, 60) == found[0]
     assert ["CAE", "SFO", "SFO", "D9"] == [route.dest for route in found[:4]]
     assert ["AA", "B6"] == [route.carrier for route in found[1:3]]

@@ -63,7 +63,7 @@ def job(tmp_path, record):
 @pytest.mark.parametrize("engine", ["Polars", "DuckDB"])
 def test_the_lines_read_each_table_at_its_version(tables, engine):
     """Version 0 has one row, version 2 has three, whichever engine reads."""
-    recipe = next(each for each in recipes(tables, cut_of(tables)) if each.engine == engine)
+    recipe = next(each for each in recipes(cut_of(tables)) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
     read = [names[variable(table)] for table in (SILVER, GOLD)]
@@ -74,7 +74,7 @@ def test_the_lines_read_each_table_at_its_version(tables, engine):
 @pytest.mark.spark
 def test_sparks_lines_read_each_table_at_its_version(tables, spark):
     """The same lines for a session that has Delta."""
-    recipe = next(each for each in recipes(tables, cut_of(tables)) if each.engine == "Spark")
+    recipe = next(each for each in recipes(cut_of(tables)) if each.engine == "Spark")
     names = {"spark": spark}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
     assert [1, 3] == [names[variable(table)].count() for table in (SILVER, GOLD)]

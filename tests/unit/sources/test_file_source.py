@@ -183,3 +183,10 @@ def test_taken_column_names_are_refused(tmp_path):
 def test_read_adds_split_and_position(source):
     """What read returns is the schema and the two columns."""
     assert ["n", "word", "_split", "_position"] == read_schema(source).names
+
+
+def test_a_file_whose_name_is_no_text_is_named(source, root):
+    """A name that is not UTF-8 could be written into no position."""
+    (root / "EWR" / os.fsdecode(b"\xff.parquet")).touch()
+    with pytest.raises(SourceError, match=r"'\\udcff\.parquet'.* is not UTF-8: rename the file"):
+        poll(source)

@@ -1,0 +1,118 @@
+"""Writes a path the way each engine reads it: the one place that knows what an engine makes of a folder's name.
+
+An engine that takes a path as text may read more into it: a URI, a glob, an SQL literal. What each one does was
+tried with every name of `tests/odd_names.py` (Spark 4.2, delta-rs 1.6, Polars 2.1, DuckDB 2.0):
+
+| engine   | takes                          | what a name can break                                                   |
+|----------|--------------------------------|-------------------------------------------------------------------------|
+| delta-rs | a path, made a URI inside      | decodes `%20` twice; knows no brackets, carets, pipes, backslashes      |
+| Polars   | a Delta table's file URIs      | does not decode them, and reads `* ? [` in them as a glob               |
+| Spark    | a path, globbed unless told    | `* ? [ { ,` and more are a glob; a file name with a colon is no path;   |
+|          |                                | SQL replaces `${HOME}`                                                  |
+| DuckDB   | a path in an SQL literal       | `* ? [` are a glob                                                      |
+"""
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+_NOT_FOR_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f\ud800-\udfff]")
+_SPARK_GLOB: Final = re.compile(r"[\\{}\[\]*?,^]")
+_DUCKDB_GLOB: Final = re.compile(r"[*?\[]")
+_AS_IT_IS_FOR_POLARS: Final = re.compile(r"[A-Za-z0-9/_.~!$&'()+,:;=@-]*")
+
+_IN_JAVA_URI: Final = "/-_.!~*'(),;:$&+=@"
+"""What java.net.URI leaves as it is in a path, beside ASCII letters and digits and most of what is not ASCII."""
+_ASCII_MAX: Final = 0x7F
+_QUOTED_CATEGORIES: Final = frozenset({"Cc", "Zs", "Zl", "Zp"})
+"""Control characters and spaces: java.net.URI quotes these outside ASCII too."""
+
+_LITERAL_PATHS: Final = {"recursiveFileLookup": "true", "__globPaths__": "false"}
+"""No path is a glob, and a folder named `a=b` is no column."""
+_RAW_FILES: Final = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Options for a Spark reader of file names with a colon.
+
+Hadoop's local file system looks for a checksum file beside each file, and builds that file's path in a way that takes
+a colon for the end of a URI's scheme (HADOOP-3257). The raw one has no checksum files.
+"""
+
+
+class UnusableFolderError(ValueError):
+    """A folder that cannot hold Delta tables because of its name: says which part of it, and the way out."""
+
+
+def must_suit_delta(folder: Path) -> None:
+    """Raise UnusableFolderError if delta-rs cannot keep a table below this folder.
+
+    A link does not help: delta-rs follows it first, so the name that a link leads to is looked at too.
+    """
+    for path in dict.fromkeys((folder.absolute(), folder.resolve())):
+        found = _NOT_FOR_DELTA.search(str(path))
+        if found is not None:
+            leads = "" if path == folder.absolute() else f", which leads to {_shown(path)},"
+            raise UnusableFolderError(
+                f"{_shown(folder)}{leads} cannot hold tables: delta-rs, which keeps their logs, cannot open a folder "
+                f"with '{_shown(found[0])}' in its path. Rename the folder, or name another one"
+            )
+
+
+def spark_path(path: str) -> str:
+    """Return a path that Spark's globbing reads as itself."""
+    return _SPARK_GLOB.sub(lambda match: f"\\{match[0]}", path)
+
+
+def spark_uri_part(path: str) -> str:
+    """Return a path as the end of the URI by which Spark names the file to a query (`_metadata.file_path`)."""
+    return "".join(character if _in_java_uri(character) else quote(character, safe=_IN_JAVA_URI) for character in path)
+
+
+def spark_options(paths: Iterable[str]) -> dict[str, str]:
+    """Return what a Spark reader needs to read exactly these files, whatever they are called."""
+    colon = any(":" in path.rpartition("/")[2] for path in paths)
+    return _LITERAL_PATHS | (_RAW_FILES if colon else {})
+
+
+def spark_sql_table(folder: Path) -> str:
+    """Return a Delta table's folder as Spark's SQL names it.
+
+    Spark replaces `${...}` in the text of a query before it parses it; only a string can hide the dollar from that.
+    """
+    name = f"delta.`{str(folder).replace('`', '``')}`"
+    if "${" not in name:
+        return name
+    text = name.replace("'", "\\'").replace("$", "\\u0024")
+    return f"IDENTIFIER('{text}')"
+
+
+def duckdb_path(path: str) -> str:
+    """Return a path that DuckDB's globbing reads as itself."""
+    return _DUCKDB_GLOB.sub(lambda match: f"[{match[0]}]", path)
+
+
+def polars_reads(folder: Path) -> bool:
+    """Return whether Polars' own reader finds the files of a Delta table in this folder.
+
+    Otherwise `scan_delta(..., use_pyarrow=True)` does: it opens them through delta-rs.
+    """
+    return _AS_IT_IS_FOR_POLARS.fullmatch(str(folder.resolve())) is not None
+
+
+def typed(path: Path | str) -> str:
+    """Return a path as a user types it in a shell: in quotes where it needs them."""
+    return shlex.quote(str(path))
+
+
+def _in_java_uri(character: str) -> bool:
+    return ord(character) > _ASCII_MAX and unicodedata.category(character) not in _QUOTED_CATEGORIES
+
+
+def _shown(path: Path | str) -> str:
+    text = str(path)
+    return text if text.isprintable() else repr(text)[1:-1]
