@@ -1,5 +1,6 @@
 """The map from Flink's classes to ours can't go stale: all that it names exists, and no feature is left out."""
 
+import ast
 import json
 import re
 from functools import cache
@@ -14,7 +15,7 @@ CODE = re.findall(r"`([^`\n]+)`", MAP)
 COUNTS = {"A": 11, "B": 4, "C": 7, "D": 6, "E": 6, "F": 4, "G": 5, "H": 1}
 FEATURES = [f"{letter}{number}" for letter, last in COUNTS.items() for number in range(1, last + 1)]
 TABLE = [[cell.strip() for cell in line.split("|")] for line in MAP.splitlines() if line.startswith("|")]
-ROWS = {cells[3].split(" ")[0]: cells for cells in TABLE if len(cells) == 7}
+ROWS = {cells[3].split(" ")[0]: cells for cells in TABLE if len(cells) == 8}
 PACKAGES = ("checkpointing/", "jobs/", "spec/", "orchestration/", "tests/")
 
 
@@ -47,6 +48,27 @@ def test_every_test_that_is_named_exists():
     assert [] == [
         f"{path}::{test}" for path, test in named if not (TESTS / path).exists() or f"def {test}(" not in text(path)
     ]
+
+
+def _runs_spark(path, test):
+    """Return whether a test, or all tests of its module, are marked as running Spark."""
+    module = ast.parse(text(path))
+    marks = [node.value for node in module.body if isinstance(node, ast.Assign) and _is_pytestmark(node)]
+    function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == test)
+    return any("mark.spark" in ast.unparse(mark) for mark in [*marks, *function.decorator_list])
+
+
+def _is_pytestmark(node):
+    return [ast.unparse(target) for target in node.targets] == ["pytestmark"]
+
+
+def test_the_last_column_names_tests_that_run_spark():
+    """A test with another engine in Spark's place stands in the column before."""
+    named = [
+        (row, code.split("::")) for row, cells in ROWS.items() for code in re.findall(r"`([^`]+::[^`]+)`", cells[6])
+    ]
+    assert len(named) > len(FEATURES) // 2
+    assert [] == [f"{row}: {path}::{test}" for row, (path, test) in named if not _runs_spark(path, test)]
 
 
 def test_every_case_that_is_named_exists():

@@ -5,8 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from jobs.runtime.boundaries import boundary_names
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
+
+RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "DiscardFiles"}
+"""Effects that a first tick of the numbers need not have."""
+
+ONCE = {"Claim", "Lease", "EnsureTables", "DiscardLeftovers", "Cleanup", "Release"}
+"""Effects that a tick has once. All others it has for each of its three checkpoints."""
+
+FIRST_TICKS_BOUNDARIES = [
+    (name, occurrence)
+    for name in boundary_names(build().graph)
+    if (effect := name.split(":")[1]) not in RARE
+    for occurrence in ((1,) if effect in ONCE else (1, 2))
+]
+"""Every boundary that a first tick of the numbers certainly comes to, and the how manieth time."""
 
 
 class Dead(BaseException):

@@ -14,13 +14,13 @@ from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.planner import plan
-from jobs.runtime.boundaries import boundary_names, cross_freely
+from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.listener import NoticeFailed, SilentListener
 from jobs.sources.committed_positions import CommitsToFile, committed_in
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES, Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, build, read_cut
 
 
@@ -169,19 +169,25 @@ def test_positions_outside_never_go_back(tmp_path):
     )
 
 
+def _committed(file):
+    """Return what was committed outside, as a source was told it."""
+    found = committed_in(file)
+    return None if found is None else (found.checkpoint, dict(found.positions))
+
+
 @pytest.mark.matrix
-@pytest.mark.parametrize("occurrence", [1, 2])
-@pytest.mark.parametrize("name", boundary_names(build().graph))
+@pytest.mark.parametrize(("name", "occurrence"), FIRST_TICKS_BOUNDARIES)
 def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, occurrence):
     """Whatever boundary a tick dies at, what was committed outside is a published checkpoint's, or an older one's."""
-    file = tmp_path / "committed.json"
+    file, mortal = tmp_path / "committed.json", Mortal(name, occurrence)
+    told = Committing(file)
     with suppress(Dead):
-        tick(plan=listening(source=Committing(file)), boundary=Mortal(name, occurrence))
-    found, newest = committed_in(file), published(tmp_path)
-    if found is not None:
-        assert found.checkpoint <= newest.checkpoint
-        if found.checkpoint == newest.checkpoint:
-            assert found.positions == {split: at for _, split, at in completion(newest).positions}
+        tick(plan=listening(source=told), boundary=mortal)
+    assert mortal.dead
+    newest = published(tmp_path)
+    positions = {} if newest is None else {split: at for _, split, at in completion(newest).positions}
+    assert all(checkpoint < newest.checkpoint or at == positions for checkpoint, at in told.told)
+    assert (told.told[-1] if told.told else None) == _committed(file)
     tick(plan=listening(source=Committing(file)), take_over=True)
     assert {"a": "150", "b": "150"} == committed_in(file).positions
     assert published(tmp_path).checkpoint == committed_in(file).checkpoint

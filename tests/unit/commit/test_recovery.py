@@ -1,10 +1,11 @@
 """Recovery as a pure decision (G1, design 3.7)."""
 
 from checkpointing.commit.fencing import HolderObserved, Refused
-from checkpointing.commit.recovery import Observed, decide_recovery, publications
+from checkpointing.commit.recovery import Observed, completion, decide_recovery, publications
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
 
 CLAIM = Claim(generation=1, holder=Holder(host="h", pid=1, started="s"), first_id=1, last_id=1_000, at_ms=0, nonce="n")
 DEAD = HolderObserved(alive=False, lease=None)
@@ -51,6 +52,17 @@ def test_a_row_whose_cut_is_recorded_needs_nothing():
 def test_a_live_holder_is_refused_before_anything_else():
     """Politeness comes first: a refusal plans nothing."""
     assert isinstance(decide((row(5),), {4}, HolderObserved(alive=True, lease=None)), Refused)
+
+
+def test_a_completion_tells_the_position_of_every_split_by_name():
+    """A split that was never read has none; what no source is tells nothing (F2)."""
+    subtasks = (SubtaskSnapshot(position="7"), SubtaskSnapshot(), SubtaskSnapshot(position="9"))
+    vertices = (
+        VertexRecord(vertex="orders", micro_batch=0, subtasks=subtasks, splits=("b", "c", "a")),
+        VertexRecord(vertex="totals", micro_batch=3, subtasks=(SubtaskSnapshot(),)),
+    )
+    told = completion(row(4).model_copy(update={"vertices": vertices}))
+    assert (4, (("orders", "b", "7"), ("orders", "a", "9"))) == (told.checkpoint, told.positions)
 
 
 def test_publications_say_what_each_table_becomes():
