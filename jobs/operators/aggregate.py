@@ -2,16 +2,15 @@
 
 A null counts for nothing: the sum, min or max of only nulls is null, a count of a column skips them.
 NaN follows Spark: it is greater than every number, so it is a max and never a min beside a number.
+What a sum does at the end of its type is in `jobs.operators.sums`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
 import polars as pl
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import (
     DataType,
     DecimalType,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from jobs.operators.functions import Processed
+from jobs.operators.sums import fitting, may_overflow, require_totals_fit, sum_of_rows
 from jobs.state.merge import KEY_GROUP
 
 _BEFORE = "\0"
@@ -55,37 +55,48 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class AggregateFunction:
-    """The keyed function of these aggregates: state and output are alike, a row per key.
-
-    `combined` says that the rows are partial aggregates already, one column per aggregate.
-    """
+    """The keyed function of these aggregates: state and output are alike, a row per key."""
 
     keys: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
-    combined: bool = False
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        """Return the aggregates of the touched keys after these rows, as state and as output."""
+        """Return the aggregates of the touched keys after these rows, as state and as output.
+
+        Raise SumOverflowError for a sum that does not fit its type.
+        """
         rows = inputs[0].with_columns(pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP))
         new = self.merged(self.partials(rows, state.schema), state).drop(KEY_GROUP)
         return Processed(state=new, output=new)
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        """Return the aggregates of these rows alone, a row per key (see `MergesPartials`)."""
-        return rows.group_by(self.keys).agg(
+        """Return the aggregates of these rows alone, a row per key (see `MergesPartials`); raises as `process` does."""
+        checked = {name: column for name, column in self._sums() if may_overflow(rows[column], types[name])}
+        found = rows.group_by(self.keys).agg(
             pl.col(KEY_GROUP).first(),
-            *(_of_partials(one) if self.combined else _of_rows(one, types[one.name]) for one in self.aggregates),
+            *(each for one in self.aggregates for each in _of_rows(one, types[one.name], checked=one.name in checked)),
         )
+        for name, column in checked.items():
+            found = fitting(found, self.keys, column, name, types[name])
+        return found
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the new row of each key of the partials (see `MergesPartials`)."""
+        """Return the new row of each key of the partials (see `MergesPartials`); raises as `process` does."""
         known = before.select(*self.keys, *(pl.col(one.name).alias(f"{_BEFORE}{one.name}") for one in self.aggregates))
         beside = partials.join(known, on=list(self.keys), how="left", nulls_equal=True)
+        for name, column in self._sums():
+            require_totals_fit(beside, self.keys, column, name, f"{_BEFORE}{name}", before.schema[name])
         new = (
             _of_two(one, pl.col(f"{_BEFORE}{one.name}"), pl.col(one.name)).cast(before.schema[one.name])
             for one in self.aggregates
         )
         return beside.select(KEY_GROUP, *self.keys, *new)
+
+    def _sums(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the column of each sum."""
+        for one in self.aggregates:
+            if one.kind is Kind.SUM and one.column is not None:
+                yield one.name, one.column
 
 
 def aggregate_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
@@ -100,11 +111,6 @@ def needed_columns(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: S
     """Return the part of the rows' schema that these aggregates look at."""
     names = dict.fromkeys([*keys, *(one.column for one in aggregates if one.column is not None)])
     return StructType([rows[name] for name in names])
-
-
-def combine(rows: DataFrame, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> DataFrame:
-    """Return one row of partial aggregates per key; worth its exchange only where it shrinks the rows much."""
-    return rows.groupBy(*[F.col(f"`{key}`") for key in keys]).agg(*[_in_spark(one) for one in aggregates])
 
 
 def _type(one: Aggregate, rows: StructType) -> DataType:
@@ -126,29 +132,20 @@ def _sum_type(one: Aggregate, kind: DataType) -> DataType:
             raise ValueError(f"aggregate {one.name}: can't sum column {one.column} of type {kind.simpleString()}")
 
 
-def _of_rows(one: Aggregate, kind: pl.DataType) -> pl.Expr:
+def _of_rows(one: Aggregate, kind: pl.DataType, *, checked: bool) -> tuple[pl.Expr, ...]:
     """Return the partial aggregate; values are widened first, so that a sum has the room of its type."""
     if one.column is None:
-        return pl.len().cast(pl.Int64).alias(one.name)
+        return (pl.len().cast(pl.Int64).alias(one.name),)
     column = pl.col(one.column)
-    if one.kind is Kind.COUNT:
-        return column.count().cast(pl.Int64).alias(one.name)
-    return _merged(one.kind, column.cast(kind)).alias(one.name)
-
-
-def _of_partials(one: Aggregate) -> pl.Expr:
-    kind = Kind.SUM if one.kind is Kind.COUNT else one.kind
-    return _merged(kind, pl.col(one.name)).alias(one.name)
-
-
-def _merged(kind: Kind, column: pl.Expr) -> pl.Expr:
-    match kind:
-        case Kind.SUM | Kind.COUNT:
-            return pl.when(column.count() > 0).then(column.sum())
+    match one.kind:
+        case Kind.COUNT:
+            return (column.count().cast(pl.Int64).alias(one.name),)
+        case Kind.SUM:
+            return sum_of_rows(one.column, one.name, kind, checked=checked)
         case Kind.MIN:
-            return column.min()
+            return (column.min().alias(one.name),)
         case Kind.MAX:
-            return column.nan_max()
+            return (column.nan_max().alias(one.name),)
         case _ as unreachable:
             assert_never(unreachable)
 
@@ -165,20 +162,3 @@ def _of_two(one: Aggregate, before: pl.Expr, partial: pl.Expr) -> pl.Expr:
         case _ as unreachable:
             assert_never(unreachable)
     return pl.coalesce(both, before, partial).alias(one.name)
-
-
-def _in_spark(one: Aggregate) -> Column:
-    if one.column is None:
-        return F.count(F.lit(1)).alias(one.name)
-    column = F.col(f"`{one.column}`")
-    match one.kind:
-        case Kind.COUNT:
-            return F.count(column).alias(one.name)
-        case Kind.SUM:
-            return F.sum(column).alias(one.name)
-        case Kind.MIN:
-            return F.min(column).alias(one.name)
-        case Kind.MAX:
-            return F.max(column).alias(one.name)
-        case _ as unreachable:
-            assert_never(unreachable)

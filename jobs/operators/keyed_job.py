@@ -86,8 +86,7 @@ def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
 
 
 def _input_branch(keyed: KeyedInput, tag: int, rows: DataFrame) -> _Branch:
-    combined = rows if keyed.combine is None else keyed.combine(rows)
-    return tag, combined, keyed.schema, keyed.keys
+    return tag, rows, keyed.schema, keyed.keys
 
 
 def _exchanged(rows: Sequence[DataFrame]) -> DataFrame:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import VertexId
-from jobs.operators.aggregate import Aggregate, AggregateFunction, aggregate_schema, combine, needed_columns
+from jobs.operators.aggregate import Aggregate, AggregateFunction, aggregate_schema, needed_columns
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema
 from jobs.operators.meanings import aggregate_meanings, enrich_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
@@ -22,29 +21,17 @@ def aggregate_spec(  # noqa: PLR0913 - what an aggregate vertex is
     max_parallelism: int,
     table: StagedTable | None = None,
     emits: bool = False,
-    combined: bool = False,
 ) -> KeyedSpec:
-    """Return the vertex of these aggregates over rows of schema `rows`, whose output is the changed keys.
-
-    `combined` aggregates before the exchange as well: for many rows of few keys.
-    """
+    """Return the vertex of these aggregates over rows of schema `rows`, whose output is the changed keys."""
     by, what = tuple(keys), tuple(aggregates)
     schema = aggregate_schema(by, what, rows)
 
-    def partial(arriving: DataFrame) -> DataFrame:
-        return combine(arriving, by, what)
-
-    arriving = (
-        KeyedInput(keys=by, schema=schema, combine=partial)
-        if combined
-        else KeyedInput(keys=by, schema=needed_columns(by, what, rows))
-    )
     return KeyedSpec(
         vertex=vertex,
-        inputs=(arriving,),
+        inputs=(KeyedInput(keys=by, schema=needed_columns(by, what, rows)),),
         parallelism=parallelism,
         max_parallelism=max_parallelism,
-        function=AggregateFunction(by, what, combined=combined),
+        function=AggregateFunction(by, what),
         state=schema,
         output=schema,
         table=table,

@@ -95,14 +95,10 @@ class StatelessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInput:
-    """One input of a keyed vertex; `schema` is that of the rows which the function meets.
-
-    `combine` shrinks the rows before the exchange (partial aggregates): `schema` is what it leaves.
-    """
+    """One input of a keyed vertex; `schema` is that of the rows which the function meets."""
 
     keys: tuple[str, ...]
     schema: StructType
-    combine: Chain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,17 @@ def count(column: str | None = None) -> AggregateColumn:
 
 
 def sum_of(column: str) -> AggregateColumn:
-    """Add up a column; nulls count for nothing, the sum of only nulls is null."""
+    """Add up a column; nulls count for nothing, the sum of only nulls is null. Types and limits are Spark's.
+
+    | the column holds | the sum is | what does not fit |
+    |---|---|---|
+    | tinyint, smallint, int, bigint | bigint, exact | the tick fails and names vertex, column and key |
+    | decimal(p, s) | decimal(min(38, p + 10), s), exact | the same |
+    | float, double | double, rounded by IEEE 754 | becomes infinite; NaN, and inf - inf, make the sum NaN for good |
+
+    The rows of one micro-batch and the total after it must fit. (Spark with ANSI mode, its default, fails likewise.)
+    A double's last digits depend on the order of the rows: sum decimals where that matters. Other types are refused.
+    """
     return AggregateColumn(Kind.SUM, column)
 
 

@@ -55,7 +55,7 @@ def flights(count, seed, carriers=12):
     )
 
 
-def totals(parallelism=2, *, combined=False):
+def totals(parallelism=2):
     """Return the plan of totals by carrier."""
     spec = aggregate_spec(
         vertex=vertex_id("totals"),
@@ -65,7 +65,6 @@ def totals(parallelism=2, *, combined=False):
         parallelism=parallelism,
         max_parallelism=128,
         table=TOTALS,
-        combined=combined,
     )
     return VertexPlan(spec, (InputPlan(FLIGHTS),))
 
@@ -87,10 +86,9 @@ def shown(vertex):
     return sorted(vertex.upserted().select("carrier", "n", "total", "most").rows(), key=str)
 
 
-@pytest.mark.parametrize("combined", [False, True])
-def test_totals_over_micro_batches_are_those_of_all_rows(bench, combined):
+def test_totals_over_micro_batches_are_those_of_all_rows(bench):
     """An upsert table's ranges show, after each micro-batch, every row so far exactly once."""
-    vertex, batches = bench(totals(combined=combined)), []
+    vertex, batches = bench(totals()), []
     for seed in range(4):
         batches.append(flights(200, seed))
         vertex.run(batches[-1])

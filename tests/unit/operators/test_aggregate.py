@@ -93,15 +93,6 @@ def test_aggregates_over_micro_batches_are_those_of_all_rows(batches):
     assert model(seen) == shown(state)
 
 
-def test_partial_aggregates_are_added_like_rows():
-    """With `combined` the rows are partial aggregates: their counts and sums add up."""
-    function = AggregateFunction(KEYS, ALL[:3], combined=True)
-    schema = {name: STATE[name] for name in ("k", "n", "n_i", "sum_i")}
-    partial = pl.DataFrame({"k": ["a", "a"], "n": [2, 3], "n_i": [0, 1], "sum_i": [None, 7]}, schema=schema)
-    state = pl.DataFrame({"k": ["a"], "n": [10], "n_i": [1], "sum_i": [1]}, schema=schema)
-    assert [("a", 15, 2, 8)] == function.process([partial], state).output.select("k", "n", "n_i", "sum_i").rows()
-
-
 SCHEMA = StructType(
     [
         StructField("k", StringType()),
