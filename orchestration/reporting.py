@@ -10,7 +10,7 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
-from jobs.runtime.listener import NoticeFailed, Progress, Recovery, Restarting, SparkStarted
+from jobs.runtime.listener import MicroBatchSlow, NoticeFailed, Progress, Recovery, Restarting, SparkStarted
 from orchestration.epochs import DATA_VERSION_TAG, Epoch, row_count, source_metadata, table_metadata
 from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
@@ -90,6 +90,14 @@ class EpochReporter:
             case NoticeFailed():
                 self._context.log.warning(
                     "checkpoint %d stays as it is, but %s raised %s", progress.checkpoint, progress.told, progress.error
+                )
+            case MicroBatchSlow():
+                self._context.log.warning(
+                    "vertex %s has been at work on micro-batch %d for %d s: if its function hangs, end this run and "
+                    "mend the function; what is committed stays",
+                    progress.vertex,
+                    progress.micro_batch,
+                    progress.for_ms // 1000,
                 )
             case _:
                 return

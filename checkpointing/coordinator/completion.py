@@ -224,7 +224,22 @@ class Completion:
         """Fail a checkpoint whose time is over; one that has ended before is left alone."""
         pending = self._books.pending.get(checkpoint)
         if pending is not None:
-            self.abort(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED)
+            self.abort(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, self._late(pending))
+
+    def _late(self, pending: PendingCheckpoint) -> str:
+        """Return who kept the checkpoint waiting; '' if no task did. Upstream first: it may be all others' reason."""
+        late = [
+            vertex.name
+            for vertex in self._books.topology.vertices
+            if not pending.unacknowledged.isdisjoint(vertex.tasks)
+        ]
+        if not late:
+            return ""
+        waited_s = (self._books.now_ms - pending.triggered_ms) // 1000
+        return (
+            f"no snapshot came from vertex {', '.join(late)} within {waited_s} s: if a function hangs, mend it; "
+            "if it is slow, set a longer timeout_ms or smaller micro-batches (micro_batch_rows_max)"
+        )
 
     def _end(
         self,

@@ -18,6 +18,7 @@ from jobs.cli.progress import CheckpointLine, Tally, checkpoint_line
 from jobs.cli.quantities import count, plural, seconds, size
 from jobs.runtime.listener import (
     MicroBatchRan,
+    MicroBatchSlow,
     NoticeFailed,
     Recovery,
     Restarting,
@@ -26,6 +27,7 @@ from jobs.runtime.listener import (
     SparkStarting,
 )
 from jobs.runtime.listener import Progress as Work
+from jobs.user_code import own_lines, sentence_of
 
 
 class PlainDisplay:
@@ -77,7 +79,7 @@ class PlainDisplay:
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
         """Say that a checkpoint failed, and why."""
-        why = message or reason.message
+        why = sentence_of(message or reason.message)
         self.say(f"checkpoint {checkpoint} failed: {why}; its rows belong to the next one", style="yellow")
 
     def progress(self, progress: Work) -> None:
@@ -91,6 +93,8 @@ class PlainDisplay:
                 self.tally.read(progress.rows)
             case MicroBatchRan():
                 self.tally.micro_batches += 1
+            case MicroBatchSlow():
+                self.slow(progress)
             case Restarting():
                 self.restarting(progress)
             case NoticeFailed():
@@ -102,15 +106,24 @@ class PlainDisplay:
         """Say that the job failed and goes on, and forget the rows that are read again."""
         self.tally.restarted()
         why = restart.message or (restart.reason.message if restart.reason else "it failed")
-        self.say(f"failed: {why}", style="yellow")
+        self.say(f"failed: {sentence_of(why)}", style="yellow")
         self.say(
             f"restart {restart.restart} in {seconds(restart.delay_ms)}, from the newest checkpoint", style="yellow"
         )
 
     def notice_failed(self, notice: NoticeFailed) -> None:
         """Say that a listener or a source raised; the checkpoint is complete all the same."""
+        error = sentence_of(notice.error)
+        self.say(f"checkpoint {notice.checkpoint} stays as it is, but {notice.told} raised {error}", style="yellow")
+        for line in own_lines(notice.error):
+            self.say(line)
+
+    def slow(self, slow: MicroBatchSlow) -> None:
+        """Say which vertex has been at work for long, since its function may hang."""
         self.say(
-            f"checkpoint {notice.checkpoint} stays as it is, but {notice.told} raised {notice.error}", style="yellow"
+            f"vertex {slow.vertex} has been at work on micro-batch {slow.micro_batch} for {seconds(slow.for_ms)}: "
+            "if its function hangs, end the tick with Ctrl-C and mend the function; what is committed stays",
+            style="yellow",
         )
 
     def say(self, text: str, style: str = "") -> None:
@@ -178,6 +191,8 @@ class LiveDisplay(PlainDisplay):
             case MicroBatchRan():
                 self.tally.micro_batches += 1
                 self._doing = f"{progress.vertex}: {plural(progress.rows, 'row')} in {seconds(progress.duration_ms)}"
+            case MicroBatchSlow():
+                self.slow(progress)
             case Restarting():
                 self._doing = f"restart {progress.restart}"
                 self.restarting(progress)

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from jobs import user_code
+
 
 class ExitCode(IntEnum):
     """What the shell gets."""
@@ -17,23 +19,47 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """The end of a command: `sentence` is all that a user sees of it, unless he asks with --debug."""
+    """The end of a command. The user sees `sentence`, and of the traceback `story` the lines of the own code.
 
-    def __init__(self, sentence: str, code: ExitCode = ExitCode.FAILED) -> None:
+    With --debug the user sees all of it.
+    """
+
+    def __init__(self, sentence: str, code: ExitCode = ExitCode.FAILED, *, story: str = "") -> None:
         self.sentence = sentence
         self.code = code
+        self.story = story
         super().__init__(sentence)
 
 
+def with_story(message: str, code: ExitCode = ExitCode.FAILED) -> CommandError:
+    """Return the end of a command for a message of `jobs.user_code`: a sentence, and a traceback below it."""
+    return CommandError(user_code.sentence_of(message), code, story=user_code.traceback_of(message))
+
+
 def sentence_of(error: BaseException) -> str:
-    """Return an exception as one sentence: its message if it is ours, else its kind and first line, and --debug."""
+    """Return an exception as one sentence.
+
+    That is its message if it is ours; else its kind, its first line, the user's file and line if the user's code
+    raised it, and --debug.
+    """
     if isinstance(error, CommandError):
         return error.sentence
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if _is_ours(error) and lines:
         return " ".join(lines)
-    first = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return f"{first}; add --debug for the whole story"
+    return f"{user_code.sentence_of(user_code.message_of(error))}; add --debug for the whole story"
+
+
+def story_of(error: BaseException) -> str:
+    """Return the whole traceback that an error carries in its message: a worker's, or a pipeline's."""
+    return error.story if isinstance(error, CommandError) else ""
+
+
+def own_code_of(error: BaseException) -> tuple[str, ...]:
+    """Return the lines of an error's traceback that show the user's own code."""
+    if _is_ours(error):
+        return user_code.own_lines(story_of(error))
+    return user_code.own_lines(user_code.traceback_of(user_code.message_of(error)))
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -2,11 +2,11 @@
 
 from rich.console import Console
 
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.cli.render_graph import render_graph
 from jobs.launch import Launch, launch
 from jobs.pipeline import InvalidPipelineError
-from jobs.pipelines.registry import UnknownPipelineError
+from jobs.pipelines.registry import BrokenPipelineError, UnknownPipelineError
 from jobs.planner.explain import explain as explanation
 from jobs.settings import InvalidSettingsError, Layer
 from jobs.sources.port import SourceError
@@ -26,5 +26,7 @@ def prepared(reference: str, given: Layer) -> Launch:
     """Return the planned pipeline; raise CommandError for what a user typed or set wrong."""
     try:
         return launch(reference, given)
+    except BrokenPipelineError as error:
+        raise with_story(str(error)) from error
     except (UnknownPipelineError, InvalidSettingsError, InvalidPipelineError) as error:
         raise CommandError(str(error), ExitCode.USAGE) from error

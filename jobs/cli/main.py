@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 import typer
 
 from jobs.cli import going_back
-from jobs.cli.errors import CommandError, ExitCode, sentence_of
+from jobs.cli.errors import CommandError, ExitCode, own_code_of, sentence_of, story_of
 from jobs.cli.new_project import init
 
 if TYPE_CHECKING:
@@ -358,7 +358,12 @@ def _complain(error: Exception, *, debug: bool) -> None:
         import traceback  # noqa: PLC0415 - only here
 
         traceback.print_exception(error)
+        typer.echo(story_of(error), err=True)
+        _say(sentence_of(error))
+        return
     _say(sentence_of(error))
+    for line in own_code_of(error):
+        typer.echo(line, err=True)
 
 
 def _say(sentence: str) -> None:

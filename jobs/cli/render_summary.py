@@ -32,11 +32,13 @@ def render_caught_up(pipeline: str, checkpoint: int | None) -> RenderableType:
     return Text.assemble((f"{pipeline} is caught up", "bold green"), f": nothing new to read, all tables {shown}")
 
 
-def render_done(pipeline: str, outcome: str, lines: Sequence[CheckpointLine], took_ms: int) -> RenderableType:
+def render_done(
+    pipeline: str, outcome: str, lines: Sequence[CheckpointLine], took_ms: int, *, failed: bool = False
+) -> RenderableType:
     """Return one sentence on how the tick ended."""
     rows = sum(line.rows for line in lines)
     work = f"{plural(rows, 'row')} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
-    return Text.assemble((f"{pipeline} {outcome}", "bold green"), f": {work}")
+    return Text.assemble((f"{pipeline} {outcome}", "bold red" if failed else "bold green"), f": {work}")
 
 
 def render_places(pipeline: str, warehouse: Path, graph: JobGraph) -> RenderableType:

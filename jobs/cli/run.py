@@ -12,7 +12,7 @@ from rich.console import Console
 
 from checkpointing.messages import TickOutcome
 from jobs.cli.display import display_for
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.cli.explain import prepared
 from jobs.cli.flights_report import accounting, worst_routes
 from jobs.cli.observation import History, newest_restorable, observe_history
@@ -51,18 +51,23 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
 
 
 def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) -> None:
+    """Show what the tick did. One that failed shows its checkpoints alone: what it says besides is in the error."""
     job = started.plan.job
-    history = observe_history(started.settings.warehouse, job)
-    newest = history.records[0].checkpoint if history.records else None
-    if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
-        out.print(render_caught_up(job, newest))
-    elif tally.lines:
-        out.print(render_lines(tally.lines))
-    if job == DEMO and history.records and newest in history.cuts:
-        _flights(started.settings.warehouse, history, out)
+    failed = report.outcome is TickOutcome.FAILED
     if tally.lines:
-        out.print(render_done(job, _said(report.outcome), tally.lines, round(report.seconds * 1000)))
-    out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
+        out.print(render_lines(tally.lines))
+    if not failed:
+        history = observe_history(started.settings.warehouse, job)
+        newest = history.records[0].checkpoint if history.records else None
+        if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
+            out.print(render_caught_up(job, newest))
+        if job == DEMO and history.records and newest in history.cuts:
+            _flights(started.settings.warehouse, history, out)
+    if tally.lines:
+        took_ms = round(report.seconds * 1000)
+        out.print(render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed))
+    if not failed:
+        out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
 
 
 def _flights(root: Path, history: History, out: Console) -> None:
@@ -89,7 +94,7 @@ def _ended(started: Launch, report: TickReport) -> ExitCode:
         return ExitCode.DONE
     reason = report.reason.message if report.reason else "the tick failed"
     said = report.message or f"see the trace {report.trace}"
-    raise CommandError(f"{started.plan.job}: {reason}: {said}")
+    raise with_story(f"{started.plan.job}: {reason}: {said}")
 
 
 def _check_input(started: Launch) -> None:
@@ -115,7 +120,8 @@ def _check_java(started: Launch) -> None:
 
 
 def _quiet_logs() -> None:
-    """Let only warnings through, on stderr: the display tells the rest."""
+    """Let only warnings through, on stderr: the display tells the rest, and py4j's traces are nobody's."""
+    logging.getLogger().addHandler(logging.NullHandler())
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from checkpointing.identifiers import Generation, JobName
@@ -19,7 +18,7 @@ from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.inputs import read_input
 from jobs.operators.keyed_job import keyed_job, misfit_paths, must_wake
 from jobs.operators.reports import TaskReport, report_from
-from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.worker_copy import NO_USES, CopyUses
@@ -44,7 +43,7 @@ def run_micro_batch(
     started = time.monotonic()
     try:
         tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
-    except (PySparkException, InvalidSpecError) as error:
+    except Exception as error:
         raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
     finished = MicroBatchFinished(
         vertex=effect.vertex,

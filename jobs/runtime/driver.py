@@ -225,6 +225,7 @@ class Driver:
         text = f"{broke.effect}: {type(broke.error).__name__}: {broke.error}"
         self._note(TickBroken(text))
         self._end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, text)
+        self._narrator.saw_effect(self._end)
 
     def _note(self, body: Traced) -> None:
         self._trace.write(self._clock.now_ms(), (body,))

@@ -31,7 +31,7 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from jobs.cleanup.log_keeping import LogKeeping
-from jobs.operators.failures import MicroBatchError
+from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge
 from jobs.runtime.boundaries import Boundary, CarriedOut, around, boundary_of
@@ -41,6 +41,7 @@ from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError
 from jobs.stores.checkpoints import Appended, AppendResult, Refused, Unknown
+from jobs.user_code import message_of
 
 _log = structlog.get_logger(__name__)
 
@@ -115,7 +116,7 @@ class EffectHandlers:
         except SourceError as error:
             return PollFailed(effect.source, effect.split, f"source {effect.source}: {error}")
         except Exception as error:  # noqa: BLE001 - a source is a user's code
-            text = f"source {effect.source}, split {effect.split}: {type(error).__name__}: {error}"
+            text = f"source {effect.source}, split {effect.split}: {message_of(error)}"
             return PollFailed(effect.source, effect.split, text)
         return SourceIdle(effect.source, effect.split) if found is None else SliceOffered(found)
 
@@ -125,9 +126,8 @@ class EffectHandlers:
             return self._engine.run(self._plan.vertices[vertex], effect, self._root, self._plan.job)
         except MicroBatchError as error:
             return MicroBatchFailed(vertex, number, str(error))
-        except Exception as error:  # noqa: BLE001 - user functions, files that went away, a Spark that did not start
-            text = f"micro-batch {number} of vertex {vertex} failed: {type(error).__name__}: {error}"
-            return MicroBatchFailed(vertex, number, text)
+        except Exception as error:  # noqa: BLE001 - an engine that did not start
+            return MicroBatchFailed(vertex, number, str(MicroBatchError(vertex, number, reason_of(error))))
 
     def _judged(self, effect: JudgeSuites) -> Fact:
         try:

@@ -6,7 +6,7 @@ A tick that finds nothing new starts no Spark.
 import threading
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 from py4j.protocol import Py4JError
@@ -15,12 +15,19 @@ from pyspark.sql import SparkSession
 from checkpointing.identifiers import JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators.execute import run_micro_batch
+from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import SparkStarted, SparkStarting, TickListener
 from jobs.runtime.session import SparkConfig, abandon, is_alive, open_session
 from jobs.state.worker_copy import CopyUses
 
 _log = structlog.get_logger(__name__)
+
+LOST: Final = (
+    "Spark died: its JVM or its server was killed, often because the machine's memory ran out. What was committed "
+    "stays. See 'dmesg', lower --spark-memory, and run again, or let a tick go on by itself with "
+    "--set restart_strategy=fixed_delay"
+)
 
 
 class Engine(Protocol):
@@ -57,8 +64,9 @@ class SparkEngine:
         session = self._opened()
         try:
             done = run_micro_batch(session, plan, effect, warehouse, job)
-        except Exception:
-            self._drop_if_dead(session)
+        except MicroBatchError as error:
+            if self._drop_if_dead(session):
+                raise MicroBatchError(effect.vertex, effect.micro_batch, f"{LOST}\n{error}") from error
             raise
         with self._lock:
             self.copies += done.copies
@@ -74,13 +82,19 @@ class SparkEngine:
         if session is not None:
             _stop(session)
 
-    def _drop_if_dead(self, session: SparkSession) -> None:
+    def _drop_if_dead(self, session: SparkSession) -> bool:
+        """Return whether the session of a failed micro-batch is dead; the next micro-batch starts another then."""
         with self._lock:
-            if not self._own or session is not self._session or is_alive(session):
-                return
-            self._session = None
-        _log.warning("Spark has died; the next micro-batch starts it anew")
-        abandon(session)
+            if self._own and session is not self._session:
+                return True
+            if is_alive(session):
+                return False
+            if self._own:
+                self._session = None
+        _log.info("Spark has died")
+        if self._own:
+            abandon(session)
+        return True
 
     def _opened(self) -> SparkSession:
         with self._lock:

@@ -18,20 +18,27 @@ from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
 from checkpointing.messages import (
     AppendRow,
     Effect,
+    EndTick,
     Fact,
+    MicroBatchFailed,
     MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
     RecordCut,
+    RunMicroBatch,
     SavepointFailed,
     SavepointTaken,
     SliceOffered,
     SubtaskOutput,
     TablePublished,
+    TimeAdvanced,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
 
 _log = structlog.get_logger(__name__)
+
+SLOW_MS: Final = 60_000
+"""After this time a micro-batch that still runs is told of, and again whenever that time has doubled."""
 
 COMPLETED_KEPT: Final = 1_000
 """Completed records that a tick remembers for its report; a tick of days completes more."""
@@ -89,6 +96,15 @@ class Restarting:
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatchSlow:
+    """A vertex has been at work on one micro-batch for a long time: its function is slow, or hangs."""
+
+    vertex: VertexId
+    micro_batch: int
+    for_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeFailed:
     """A pipeline's listener or source raised when it was told of a checkpoint, which stays what it is (F1)."""
 
@@ -97,7 +113,7 @@ class NoticeFailed:
     error: str
 
 
-Progress = SparkStarting | SparkStarted | RowsRead | MicroBatchRan | Restarting | NoticeFailed
+Progress = SparkStarting | SparkStarted | RowsRead | MicroBatchRan | MicroBatchSlow | Restarting | NoticeFailed
 
 
 class TickListener(Protocol):
@@ -203,6 +219,8 @@ class Narrator:
         self._notes: tuple[str, ...] = ()
         self._versions: dict[TableName, int] = {}
         self._completed: deque[CheckpointRecord] = deque(maxlen=COMPLETED_KEPT)
+        self._now_ms = 0
+        self._running: dict[VertexId, _Running] = {}
         self.count = 0
         """How many completed, those that are no longer remembered among them."""
 
@@ -223,7 +241,13 @@ class Narrator:
         match fact:
             case SliceOffered(slice=SourceSlice() as read):
                 self._listener.progress(RowsRead(read.source, read.split, read.rows))
+            case TimeAdvanced():
+                self._now_ms = fact.now_ms
+                self._tell_slow()
+            case MicroBatchFailed():
+                self._running.pop(fact.vertex, None)
             case MicroBatchFinished():
+                self._running.pop(fact.vertex, None)
                 rows = sum(_rows_written(output) for output in fact.outputs)
                 self._listener.progress(MicroBatchRan(fact.vertex, fact.micro_batch, rows, fact.duration_ms))
             case TablePublished() if fact.note:
@@ -241,6 +265,10 @@ class Narrator:
             case NotifyComplete() if self._record is not None and self._record.checkpoint == effect.checkpoint:
                 self._remember(self._record)
                 self._listener.completed(self._record, self._notes, self._versions)
+            case EndTick():
+                self._running.clear()
+            case RunMicroBatch():
+                self._running[effect.vertex] = _Running(effect.micro_batch, self._now_ms)
             case SavepointTaken() | SavepointFailed():
                 self._savepoints(effect)
             case NotifyAborted():
@@ -248,9 +276,25 @@ class Narrator:
             case _:
                 return
 
+    def _tell_slow(self) -> None:
+        for vertex, running in self._running.items():
+            for_ms = self._now_ms - running.since_ms
+            if for_ms >= running.told_after_ms:
+                running.told_after_ms = 2 * for_ms
+                self._listener.progress(MicroBatchSlow(vertex, running.micro_batch, for_ms))
+
     def _remember(self, record: CheckpointRecord) -> None:
         self._completed.append(record)
         self.count += 1
+
+
+@dataclass(slots=True)
+class _Running:
+    """A micro-batch that runs: since when, and after which time it is told of next."""
+
+    micro_batch: int
+    since_ms: int
+    told_after_ms: int = SLOW_MS
 
 
 def _rows_written(output: SubtaskOutput) -> int:

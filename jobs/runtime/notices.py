@@ -14,6 +14,7 @@ from checkpointing.messages import NotifyAborted, NotifyComplete
 from jobs.pipeline.listening import CheckpointListener
 from jobs.runtime.listener import NoticeFailed, TickListener
 from jobs.sources.port import CommitsPositions, Source
+from jobs.user_code import message_of
 
 _log = structlog.get_logger(__name__)
 
@@ -52,8 +53,8 @@ class Notices:
         try:
             call()
         except Exception as error:  # noqa: BLE001 - a user's code; the checkpoint is complete whatever it does
-            _log.exception("not notified", told=told, checkpoint=checkpoint)
-            self._shown_to.progress(NoticeFailed(told, checkpoint, f"{type(error).__name__}: {error}"))
+            _log.info("not notified", told=told, checkpoint=checkpoint, exc_info=error)
+            self._shown_to.progress(NoticeFailed(told, checkpoint, message_of(error)))
 
 
 def _of_source(effect: NotifyComplete, source: VertexId) -> dict[SplitId, str]:

@@ -19,6 +19,7 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, TickOutcome
 from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import Restarting, TickListener
+from jobs.user_code import noted
 
 POLL_MS: Final = 50
 """How often a waiting tick looks whether it was asked to stop: a lock may not be waited for in a signal handler."""
@@ -52,7 +53,7 @@ class Restarts:
             return self._exhausted(end)
         left_ms = self._left_ms()
         if left_ms is not None and left_ms <= decision.delay_ms:
-            return replace(end, message=f"{end.message} (no restart: it would come after the tick's duration)")
+            return replace(end, message=noted(end.message, "(no restart: it would come after the tick's duration)"))
         self.count += 1
         self._listener.progress(Restarting(self.count, end.reason, end.message, decision.delay_ms))
         if not self._waited(decision.delay_ms):
@@ -77,7 +78,8 @@ class Restarts:
     def _exhausted(self, end: EndTick) -> EndTick:
         if isinstance(self._strategy, NoRestart):
             return end
-        return replace(end, message=f"{end.message} (after {self.count} restarts the strategy allows no further one)")
+        note = f"(after {self.count} restarts the strategy allows no further one)"
+        return replace(end, message=noted(end.message, note))
 
     def _waited(self, delay_ms: int) -> bool:
         """Return True after the delay, False as soon as a stop is asked for."""

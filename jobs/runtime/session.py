@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import structlog
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+
+_log = structlog.get_logger(__name__)
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
 """Where `jobs.runtime.class_archive` keeps what a JVM of this environment would load: its paths are in it."""
@@ -24,6 +28,8 @@ SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 _NO_BOUND: Final = 2**31 - 1
 """What Spark's writer of Arrow batches takes for none (BatchedPythonArrowInput)."""
+
+_LOGGERS_OF_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -59,7 +65,12 @@ class SparkConfig:
 
 
 def open_session(config: SparkConfig) -> SparkSession:
-    """Return a session for this configuration; the caller stops it. A running classic session is taken over."""
+    """Return a session for this configuration; the caller stops it. A running classic session is taken over.
+
+    PySpark's own log of errors is switched off: it prints each one with its Java stack before anybody catches it.
+    """
+    for name in _LOGGERS_OF_ERRORS:
+        PySparkLogger.getLogger(name).disabled = True
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if config.connect_url is not None:
@@ -71,7 +82,15 @@ def open_session(config: SparkConfig) -> SparkSession:
     for name, value in classic_settings(config).items():
         builder = builder.config(name, value)
     with _stderr_of_children(config.log_file):
-        return builder.getOrCreate()
+        opened = builder.getOrCreate()
+    _quiet_accumulators(opened)
+    return opened
+
+
+def _quiet_accumulators(session: SparkSession) -> None:
+    """Let PySpark's server of accumulators end without a traceback when the JVM at its other end dies."""
+    server = session.sparkContext._accumulatorServer  # noqa: SLF001 - PySpark offers no other way
+    vars(server)["handle_error"] = lambda *_: _log.info("the JVM hung up on the accumulators")
 
 
 def is_alive(session: SparkSession) -> bool:

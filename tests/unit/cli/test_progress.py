@@ -8,16 +8,20 @@ from rich.console import Console
 from checkpointing.channel_items import SourceSlice
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
 from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
 from jobs.cli.progress import Tally
 from jobs.cli.rows_ahead import ENDLESS, rows_ahead
 from jobs.runtime.listener import (
     MicroBatchRan,
+    MicroBatchSlow,
+    Narrator,
     NoticeFailed,
     Recovery,
     Restarting,
     RowsRead,
+    SilentListener,
     SparkStarted,
     SparkStarting,
 )
@@ -161,3 +165,33 @@ def test_an_endless_or_unreadable_source_has_no_total():
     """Then the bar has no length, and the tick itself says what is wrong."""
     assert rows_ahead({FLIGHTS: Split({"EWR": 2 * ENDLESS})}, None) is None
     assert rows_ahead({FLIGHTS: Split({"EWR": 1}, error="unreadable")}, None) is None
+
+
+class Hears(SilentListener):
+    """A listener that keeps what it is told between checkpoints."""
+
+    def __init__(self):
+        self.heard = []
+
+    def progress(self, progress):
+        self.heard.append(progress)
+
+
+def test_a_micro_batch_that_runs_for_long_is_told_of_ever_more_rarely(told):
+    """A function that hangs is named by its vertex after a minute, then whenever the time has doubled."""
+    hears = Hears()
+    narrator = Narrator(hears)
+    narrator.saw_fact(TimeAdvanced(1_000))
+    narrator.saw_effect(RunMicroBatch(FLIGHTS, 3, Generation(1), (), (), ()))
+    for second in range(1, 400):
+        narrator.saw_fact(TimeAdvanced(1_000 * second))
+    slow = [each for each in hears.heard if isinstance(each, MicroBatchSlow)]
+    assert [(FLIGHTS, 3, 60_000), (FLIGHTS, 3, 120_000), (FLIGHTS, 3, 240_000)] == [
+        (each.vertex, each.micro_batch, each.for_ms) for each in slow
+    ]
+    display, lines = told
+    display.progress(slow[0])
+    assert lines()[-1].startswith("vertex flights has been at work on micro-batch 3 for 1 min 00 s: if its function")
+    narrator.saw_fact(MicroBatchFinished(FLIGHTS, 3, ()))
+    narrator.saw_fact(TimeAdvanced(10_000_000))
+    assert 3 == len([each for each in hears.heard if isinstance(each, MicroBatchSlow)])

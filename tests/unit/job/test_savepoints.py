@@ -119,7 +119,11 @@ def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
     story.offers("left", 3)
     story.tell(asked(PLAIN))
     story.passes(6_000)
-    assert [SavepointFailed("mine", REASON.CHECKPOINT_EXPIRED, REASON.CHECKPOINT_EXPIRED.message)] == answers(story)
+    late = (
+        "no snapshot came from vertex joined within 5 s: if a function hangs, mend it; "
+        "if it is slow, set a longer timeout_ms or smaller micro-batches (micro_batch_rows_max)"
+    )
+    assert [SavepointFailed("mine", REASON.CHECKPOINT_EXPIRED, late)] == answers(story)
     assert [REASON.CHECKPOINT_EXPIRED] == [told.reason for told in story.all_told(NotifyAborted)]
     assert story.end is None
 

@@ -15,6 +15,7 @@ from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.reports import TaskReport, report_batch, report_from
 from jobs.state.frames import FrameSchemaError, conform
 from jobs.state.worker_copy import Copy, WorkerCopies
+from jobs.user_code import sentence_of
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 
@@ -138,10 +139,10 @@ jobs.state.failures.StateFileError: operator op: file x is missing; restore from
 def test_of_a_python_error_the_last_line_is_told():
     """A user reads what the task said, not the stack."""
     expected = "StateFileError: operator op: file x is missing; restore from an older checkpoint"
-    assert expected == reason_of(RuntimeError(PYTHON))
+    assert expected == sentence_of(reason_of(RuntimeError(PYTHON)))
     assert f"micro-batch 3 of vertex silver failed: {expected}" == str(MicroBatchError("silver", 3, expected))
 
 
 def test_of_a_spark_error_the_first_line_is_told():
     """Spark's own messages begin with what is wrong."""
-    assert "[CANNOT_CAST] no" == reason_of(RuntimeError("[CANNOT_CAST] no\n== SQL ==\n"))
+    assert "[CANNOT_CAST] no" == sentence_of(reason_of(RuntimeError("[CANNOT_CAST] no\n== SQL ==\n")))
