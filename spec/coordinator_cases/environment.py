@@ -11,7 +11,6 @@ from checkpointing.coordinator.completed import (
     JobStatus,
 )
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
-from checkpointing.coordinator.id_counter import CheckpointIdCounter
 from checkpointing.coordinator.properties import (
     CHECKPOINT,
     CheckpointProperties,
@@ -35,6 +34,7 @@ from spec.coordinator_cases.given import (
 from spec.coordinator_cases.observed import ObservedCoordinator
 from spec.coordinator_cases.topology import topology_of
 from spec.coordinator_cases.unit import Step, StepError, Value
+from spec.flink.id_counter import CheckpointIdCounter
 
 JOB = "job"
 LONG_AGO_MS = 10**12

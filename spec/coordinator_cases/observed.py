@@ -2,10 +2,10 @@
 
 from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
-from checkpointing.coordinator.id_counter import CheckpointIdCounter
 from checkpointing.coordinator.messages import AnswerAcknowledge
 from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of
 from spec.coordinator_cases.unit import Value
+from spec.flink.id_counter import CheckpointIdCounter
 
 
 class ObservedCoordinator:

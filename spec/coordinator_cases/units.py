@@ -5,12 +5,18 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from checkpointing.coordinator.failure_policy import FailurePolicy
-from checkpointing.coordinator.id_counter import CheckpointIdCounter
 from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.coordinator.statistics import StatisticsTracker
-from checkpointing.coordinator.stop import (
+from checkpointing.coordinator.task import Task, TaskState
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of
+from spec.coordinator_cases.topology import topology_of
+from spec.coordinator_cases.unit import Step, StepError, UnknownWordError, Value
+from spec.flink.id_counter import CheckpointIdCounter
+from spec.flink.stop_with_savepoint import (
     RestartJob,
     RestartScheduler,
     SavepointCompleted,
@@ -23,12 +29,6 @@ from checkpointing.coordinator.stop import (
     TasksEnded,
     UnsupportedStopEventError,
 )
-from checkpointing.coordinator.task import Task, TaskState
-from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId
-from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of
-from spec.coordinator_cases.topology import topology_of
-from spec.coordinator_cases.unit import Step, StepError, UnknownWordError, Value
 
 
 class DeciderUnit:

@@ -5,7 +5,6 @@ import pytest
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.completed import DISCARD_ALWAYS, DISCARD_UNLESS_STOPPED
 from checkpointing.coordinator.failure_policy import COUNTED, NEVER_TOLERATED, FailurePolicy
-from checkpointing.coordinator.id_counter import CheckpointIdCounter
 from checkpointing.coordinator.plan import (
     EdgePattern,
     PlannedEdge,
@@ -126,16 +125,6 @@ def test_savepoints_count_only_when_a_task_declined_them(properties, by_task, fa
 def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
     """Half of the job has stopped (FLINK-12858); unlimited tolerance does not help."""
     assert FailurePolicy(None).failed(STOP, CheckpointFailureReason.TASK_FAILURE, 1, by_task=True) is not None
-
-
-def test_ids_rise_and_go_on_where_they_are_told():
-    """The counter begins at 1, never repeats, and refuses an id below the first (A6)."""
-    counter = CheckpointIdCounter()
-    assert [1, 2] == [counter.fetch(), counter.fetch()]
-    counter.go_on_at(10)
-    assert (10, 11) == (counter.fetch(), counter.next_id)
-    with pytest.raises(ValueError, match="ids begin at 1"):
-        counter.go_on_at(0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from checkpointing.coordinator.stop import (
+from checkpointing.coordinator.task import TaskState
+from spec.flink.stop_with_savepoint import (
     RestartJob,
     RestartScheduler,
     SavepointCompleted,
@@ -15,7 +16,6 @@ from checkpointing.coordinator.stop import (
     TasksEnded,
     UnsupportedStopEventError,
 )
-from checkpointing.coordinator.task import TaskState
 
 DONE = TasksEnded((TaskState.FINISHED, TaskState.FINISHED))
 

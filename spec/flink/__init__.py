@@ -1,0 +1,5 @@
+"""Parts of Flink that its own test cases need and no real run reaches: `python -m spec.vectors` drives them.
+
+The product does the same work in other places. `commit.fencing` and `job.ids` hand out checkpoint ids, `job.savepoints`
+and `job.ending` stop a job with a savepoint.
+"""
