@@ -18,6 +18,9 @@ Metadata = dict[str, dg.MetadataValue]
 DATA_VERSION_TAG: Final = "dagster/data_version"
 """Dagster's own tag: what lies downstream counts as out of date when it changes."""
 
+CODE_VERSION_TAG: Final = "dagster/code_version"
+"""Dagster's own tag: the version of the code that wrote the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
@@ -27,11 +30,6 @@ class Epoch:
     notes: tuple[str, ...]
     versions: Mapping[TableName, int]
 
-    @property
-    def data_version(self) -> str:
-        """The data version of every table of the cut: ids are never reused."""
-        return str(self.record.checkpoint)
-
 
 def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
     """Return what is told of a table at a checkpoint; durations in ms, sizes in bytes.
@@ -39,18 +37,11 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
     `alignment_ms`, `bytes_held` and `rows_in` are the writing vertex's; `epoch_rows` are the rows that all
     sources sent. A table that the checkpoint does not know yet has no numbers of its own.
     """
-    statistics = epoch.record.statistics
-    told: Metadata = {
-        "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
-        "generation": dg.MetadataValue.int(epoch.record.generation),
-        "duration_ms": dg.MetadataValue.int(statistics.committed_ms - statistics.triggered_ms),
-        "epoch_rows": dg.MetadataValue.int(statistics.rows),
-        "committed_at": dg.MetadataValue.timestamp(statistics.committed_ms / 1000),
-    }
+    told = _epoch_metadata(epoch)
     if table in epoch.versions:
         told["delta_version"] = dg.MetadataValue.int(epoch.versions[table])
     writer = _writer(graph, table)
-    for vertex in statistics.vertices:
+    for vertex in epoch.record.statistics.vertices:
         if vertex.vertex == writer:
             told |= _vertex_metadata(epoch.record.checkpoint, vertex)
     for written in epoch.record.tables:
@@ -59,12 +50,34 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
     return told | ({"notes": dg.MetadataValue.text("\n".join(notes))} if notes else {})
 
 
+def cut_metadata(epoch: Epoch) -> Metadata:
+    """Return what is told of a cut as a whole; `alignment_ms` is that of the vertex which waited longest."""
+    statistics = epoch.record.statistics
+    versions = {str(table): version for table, version in sorted(epoch.versions.items())}
+    return _epoch_metadata(epoch) | {
+        "alignment_ms": dg.MetadataValue.int(max((each.alignment_ms for each in statistics.vertices), default=0)),
+        "bytes_held": dg.MetadataValue.int(sum(each.bytes_held for each in statistics.vertices)),
+        "delta_versions": dg.MetadataValue.json(versions),
+    }
+
+
+def _epoch_metadata(epoch: Epoch) -> Metadata:
+    statistics = epoch.record.statistics
+    return {
+        "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
+        "generation": dg.MetadataValue.int(epoch.record.generation),
+        "duration_ms": dg.MetadataValue.int(statistics.committed_ms - statistics.triggered_ms),
+        "epoch_rows": dg.MetadataValue.int(statistics.rows),
+        "committed_at": dg.MetadataValue.timestamp(statistics.committed_ms / 1000),
+    }
+
+
 def row_count(rows: int | None) -> Metadata:
     """Return how many rows a table has, as Dagster's own pages show it; nothing if it was not counted."""
     return {} if rows is None else {"dagster/row_count": dg.MetadataValue.int(rows)}
 
 
-def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered | None = None) -> Metadata:
+def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> Metadata:
     """Return where a source stands at a checkpoint: a position for every split, and what it offers beyond."""
     positions = {
         split: describe_position(snapshot.position)
@@ -72,11 +85,11 @@ def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered | Non
         if vertex.vertex == source
         for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=True)
     }
-    told: Metadata = {
+    return {
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
         "positions": dg.MetadataValue.json(positions),
+        "rows_unread": dg.MetadataValue.int(discovered.rows),
     }
-    return told if discovered is None else told | {"rows_unread": dg.MetadataValue.int(discovered.rows)}
 
 
 def _writer(graph: JobGraph, table: TableName) -> VertexId:

@@ -56,15 +56,17 @@ def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> I
             yield result
 
 
-def log_health(deployment: Deployment, started: Launch, context: dg.OpExecutionContext) -> None:
-    """Log the checks' results from a tick that failed: Dagster runs no check behind it, and would show them as failed.
+def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionContext) -> None:
+    """Look at the warehouse as a tick leaves it; log where the sources stand and the results of all checks.
 
-    Nothing is logged if the sources cannot be read, which the tick says itself.
+    The tick does this itself, for a step of its own would be skipped unless all tables were materialized. Nothing is
+    logged if the sources cannot be read, which the tick says itself.
     """
     try:
         look = _looked(deployment, started)
     except SourceError:
         return
+    observe_sources(look.plan, look.naming, look.stands, context, look.discovered)
     for result in health_results(look, deployment.limits):
         if result.asset_key is not None and result.check_name is not None:
             evaluation = dg.AssetCheckEvaluation(

@@ -16,7 +16,8 @@ from checkpointing.identifiers import VertexId
 from jobs.operators.schemas import arrow_schema as from_spark
 from jobs.planner import JobPlan
 from jobs.sources.port import LiesInFolder
-from orchestration.naming import SOURCES, Naming
+from orchestration.code_versions import code_version
+from orchestration.naming import CUTS, SOURCES, Naming
 from orchestration.tags import JOB_TAG
 
 KINDS: Final = {"spark", "delta"}
@@ -41,12 +42,30 @@ def source_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> t
     return tuple(_source_spec(plan, naming, source.id, list(owners)) for source in plan.graph.sources())
 
 
-def table_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
-    """Return the tables in topological order, a vertex's state before its outputs."""
-    return tuple(
+def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
+    """Return what ticks materialize in topological order: a vertex's state before its outputs, the cuts last."""
+    tables = (
         _table_spec(plan, naming, vertex, table, list(owners))
         for vertex in plan.graph.vertices
-        for table in ordered_tables(vertex)
+        for table in _ordered_tables(vertex)
+    )
+    return (*tables, _cuts_spec(plan, naming, list(owners)))
+
+
+def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        naming.cuts_key(),
+        deps=[naming.table_key(table.name) for table in plan.graph.tables()],
+        group_name=naming.group(CUTS),
+        kinds={"delta"},
+        description=(
+            f"The Delta version of every table of {plan.job} at each checkpoint. Tables that are read at the versions "
+            "of one cut show one moment. Each tick that changed a table says here what it did."
+        ),
+        owners=owners,
+        tags={JOB_TAG: naming.name},
+        code_version="-".join(dict.fromkeys(code_version(plan, vertex) for vertex in plan.graph.operators())),
+        skippable=True,
     )
 
 
@@ -78,6 +97,8 @@ def _table_spec(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table, own
         description=_description(plan, vertex, table),
         owners=owners,
         tags={JOB_TAG: naming.name},
+        code_version=code_version(plan, vertex),
+        skippable=True,
         metadata={
             "vertex": vertex.id,
             "mode": table.mode.value,
@@ -87,7 +108,7 @@ def _table_spec(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table, own
     )
 
 
-def ordered_tables(vertex: Vertex) -> list[Table]:
+def _ordered_tables(vertex: Vertex) -> list[Table]:
     """Return the tables of a vertex, its state before its outputs."""
     return sorted(vertex.tables, key=lambda table: table.mode is not TableMode.STATE)
 

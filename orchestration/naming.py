@@ -10,13 +10,14 @@ import dagster as dg
 
 from checkpointing.graph import Table, TableMode
 from checkpointing.identifiers import JobName, TableName, VertexId
+from checkpointing.metadata.paths import ProtocolPaths
 
 GROUPS: Final = "{pipeline}_{layer}"
 """A group for each layer of each pipeline, as in `shop_bronze`."""
 
 SOURCES: Final = "sources"
 STATE: Final = "state"
-_LAYERS: Final = (SOURCES, STATE, "bronze")
+CUTS: Final = "cuts"
 _FIELDS: Final = frozenset({"pipeline", "layer"})
 _PART: Final = re.compile(r"[A-Za-z0-9_]+")
 
@@ -59,7 +60,7 @@ class Naming:
         return "_".join((*self.prefix, self.job))
 
     def group(self, layer: str) -> str:
-        """Return the group of a layer: `sources`, `state`, or the schema of an output table."""
+        """Return the group of a layer: `sources`, `state`, `cuts`, or the schema of an output table."""
         return self.groups.replace("{pipeline}", self.job).replace("{layer}", layer)
 
     def group_of(self, table: Table) -> str:
@@ -69,6 +70,10 @@ class Naming:
     def table_key(self, table: TableName) -> dg.AssetKey:
         """Return a table's asset key: the prefix, then the parts of its path under the warehouse."""
         return dg.AssetKey([*self.prefix, *table.split("/")])
+
+    def cuts_key(self) -> dg.AssetKey:
+        """Return the asset key of the table `cuts`, which says what Delta version each table has at a checkpoint."""
+        return dg.AssetKey([*self.prefix, *ProtocolPaths(self.job).cuts.split("/")])
 
     def source_key(self, source: VertexId) -> dg.AssetKey:
         """Return a source's asset key. It names the pipeline, for sources of two pipelines may bear the same id."""

@@ -1,19 +1,20 @@
 """A tick's news as Dagster events, while it runs: materializations by epoch, and a few lines of log."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.listener import MicroBatchSlow, NoticeFailed, Progress, Recovery, Restarting, SparkStarted
-from orchestration.epochs import DATA_VERSION_TAG, Epoch, row_count, source_metadata, table_metadata
+from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, row_count, source_metadata
 from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
+from orchestration.told import Asset, Told
 
 
 def observe_sources(
@@ -21,36 +22,40 @@ def observe_sources(
     naming: Naming,
     stands: Standing,
     context: dg.OpExecutionContext,
-    discovered: Mapping[VertexId, Discovered] | None = None,
+    discovered: Mapping[VertexId, Discovered],
 ) -> None:
     """Log an observation of every source: where the newest checkpoint stands in it; nothing before the first."""
     if stands.epoch is None:
         return
     for source in plan.graph.sources():
-        found = None if discovered is None else discovered[source.id]
-        told = source_metadata(source.id, stands.epoch, found)
+        told = source_metadata(source.id, stands.epoch, discovered[source.id])
         context.log_event(dg.AssetObservation(naming.source_key(source.id), metadata=told))
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an asset came to be at a checkpoint, and Dagster has not been told yet."""
+
+    epoch: Epoch
+    data_version: str
+    rows: int | None = None
+
+
 class EpochReporter:
-    """Reports every so many checkpoints; the newest is held back, for the tick's end reports it.
+    """Reports tables that changed, every so many checkpoints; each asset's newest news is held back for the tick's end.
 
     Dagster writes an event down as soon as it is logged, so that its page plots a tick that still runs.
     """
 
-    def __init__(
-        self, context: dg.AssetExecutionContext, graph: JobGraph, naming: Naming, every: int, counts: RowCounts
-    ) -> None:
+    def __init__(self, context: dg.AssetExecutionContext, told: Told, every: int, counts: RowCounts) -> None:
         """Report each `every`-th checkpoint of this job, with the rows of its tables."""
         self._context = context
-        self._graph = graph
-        self._naming = naming
+        self.told = told
         self._every = max(1, every)
         self._counts = counts
-        self._rows: Mapping[TableName, int] = {}
         self._seen = 0
-        self.held: Epoch | None = None
-        """The newest checkpoint that this tick completed, not reported yet; None if there is none."""
+        self.held: dict[dg.AssetKey, News] = {}
+        """What this tick changed and has not reported yet."""
 
     def claimed(self, claim: Claim, why: str) -> None:
         """Log whose place this tick takes."""
@@ -62,12 +67,19 @@ class EpochReporter:
         self._context.log.info("begins from %s; deleted %d leftover files", begins, recovery.leftovers)
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Report the checkpoint before this one if it is its turn, and hold this one."""
-        if self._seen and self._seen % self._every == 0:
-            self.report_held()
+        """Hold what the checkpoint changed; if it is its turn, report first what was held of the same asset."""
+        epoch = Epoch(record, notes, dict(versions))
+        rows = self._counts.after(epoch)
+        turn = self._seen > 0 and self._seen % self._every == 0
         self._seen += 1
-        self.held = Epoch(record, notes, dict(versions))
-        self._rows = self._counts.after(self.held)
+        for asset in self.told.assets:
+            version = self.told.news(asset, epoch)
+            held = self.held.get(asset.key)
+            if version is None or (held is not None and held.data_version == version):
+                continue
+            if turn:
+                self._report(asset)
+            self.held[asset.key] = News(epoch, version, None if asset.table is None else rows.get(asset.table))
         for note in notes:
             self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
 
@@ -103,16 +115,20 @@ class EpochReporter:
                 return
 
     def report_held(self) -> None:
-        """Report the checkpoint that is held back, if there is one: once."""
-        epoch, self.held = self.held, None
-        if epoch is None:
+        """Report all that is held back: once."""
+        for asset in self.told.assets:
+            self._report(asset)
+
+    def _report(self, asset: Asset) -> None:
+        news = self.held.pop(asset.key, None)
+        if news is None:
             return
-        for table in self._graph.tables():
-            self._context.log_event(
-                dg.AssetMaterialization(
-                    self._naming.table_key(table.name),
-                    description=f"checkpoint {epoch.record.checkpoint}",
-                    metadata=table_metadata(self._graph, table.name, epoch) | row_count(self._rows.get(table.name)),
-                    tags={DATA_VERSION_TAG: epoch.data_version},
-                )
+        self.told.tell(asset, news.data_version)
+        self._context.log_event(
+            dg.AssetMaterialization(
+                asset.key,
+                description=f"checkpoint {news.epoch.record.checkpoint}",
+                metadata=self.told.metadata(asset, news.epoch) | row_count(news.rows),
+                tags={DATA_VERSION_TAG: news.data_version, CODE_VERSION_TAG: asset.code_version},
             )
+        )

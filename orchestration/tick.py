@@ -7,7 +7,6 @@ from typing import Final, assert_never
 import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
 from jobs.launch import Launch
 from jobs.planner import JobPlan
@@ -16,16 +15,16 @@ from jobs.runtime.failures import JobHeldError, TablesAheadError, TickRefusedErr
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
 from orchestration.checks import kept_results, rejected_results
+from orchestration.data_versions import DataVersions
 from orchestration.deployment import Deployment
-from orchestration.epochs import Epoch, Metadata, row_count, table_metadata
-from orchestration.health_checks import log_health
+from orchestration.epochs import Metadata, row_count
+from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
-from orchestration.lineage import ordered_tables
-from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing, standing
 from orchestration.pictures import checkpoints_table
-from orchestration.reporting import EpochReporter, observe_sources
+from orchestration.reporting import EpochReporter
 from orchestration.tags import FAILURE_TAG
+from orchestration.told import Told
 
 _LASTING: Final = (
     CheckpointFailureReason.QUALITY,
@@ -38,7 +37,7 @@ Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 
 
 def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> Iterator[Events]:
-    """Run one tick and yield what Dagster is to know: a result for every table, a result for every expectation.
+    """Run one tick and yield what Dagster is to know: a result for each table with news and for each expectation.
 
     Raises dg.Failure, with the way out, for refused settings, a job that another one holds, and a tick that
     failed; DagsterExecutionInterruptedError after a tick that a termination of the Dagster run has stopped.
@@ -46,7 +45,9 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
     config = context.op_execution_context.op_config
     started = _launched(deployment, config, context)
     counts = RowCounts(started.settings.warehouse, started.plan)
-    reporter = EpochReporter(context, started.plan.graph, deployment.naming, config[REPORT_EVERY], counts)
+    versions = DataVersions(started.settings.warehouse, started.plan.job)
+    told = Told(context.instance, started.plan, deployment.naming, versions)
+    reporter = EpochReporter(context, told, config[REPORT_EVERY], counts)
     inbox = Inbox()
     try:
         report = deployment.runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
@@ -57,7 +58,7 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
     match report.outcome:
         case TickOutcome.FAILED:
             reporter.report_held()
-            log_health(deployment, started, context.op_execution_context)
+            log_look(deployment, started, context.op_execution_context)
             yield from _failed(deployment, started.plan, report, context)
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
@@ -124,7 +125,36 @@ def _succeeded(
 ) -> Iterator[Events]:
     plan = started.plan
     stands = standing(started.settings.warehouse, plan)
-    ended: Metadata = {
+    outcome = report.outcome.value.replace("_", " ")
+    materialized = tuple(_materialized(report, reporter, stands))
+    if not materialized:
+        context.log.info("%s: Dagster knows of all that the tables hold; nothing is materialized", outcome)
+    yield from materialized
+    yield from kept_results(plan, deployment.naming, stands)
+    log_look(deployment, started, context.op_execution_context)
+
+
+def _materialized(
+    report: TickReport, reporter: EpochReporter, stands: Standing
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Yield each asset whose content Dagster does not know yet, in topological order, as of the newest cut."""
+    told = reporter.told
+    for asset in told.assets:
+        held = reporter.held.get(asset.key)
+        epoch = stands.epoch if held is None else held.epoch
+        version = None if epoch is None else told.news(asset, epoch)
+        if epoch is None or version is None:
+            continue
+        seen = None if asset.table is None else stands.tables.get(asset.table)
+        ended = _ended(report, stands) if asset.table is None else row_count(None if seen is None else seen.rows)
+        yield dg.MaterializeResult(
+            asset_key=asset.key, metadata=told.metadata(asset, epoch) | ended, data_version=dg.DataVersion(version)
+        )
+
+
+def _ended(report: TickReport, stands: Standing) -> Metadata:
+    """Return what is told of a tick, once: on the table of cuts."""
+    return {
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
         "restarts": dg.MetadataValue.int(report.restarts),
@@ -132,26 +162,3 @@ def _succeeded(
         "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
         "trace": dg.MetadataValue.path(report.trace),
     }
-    observe_sources(plan, deployment.naming, stands, context.op_execution_context)
-    yield from _materialized(deployment.naming, plan, stands, reporter, ended)
-    yield from kept_results(plan, deployment.naming, stands)
-
-
-def _materialized(
-    naming: Naming, plan: JobPlan, stands: Standing, reporter: EpochReporter, ended: Metadata
-) -> Iterator[dg.MaterializeResult[None]]:
-    """Yield the newest cut for every table, in topological order; its data version is new only if the cut is."""
-    epoch = reporter.held or stands.epoch
-    for vertex in plan.graph.vertices:
-        for table in ordered_tables(vertex):
-            told = {} if epoch is None else _told(plan, table.name, epoch, stands)
-            yield dg.MaterializeResult(
-                asset_key=naming.table_key(table.name),
-                metadata=ended | told,
-                data_version=dg.DataVersion(epoch.data_version if epoch is not None else "0"),
-            )
-
-
-def _told(plan: JobPlan, table: TableName, epoch: Epoch, stands: Standing) -> Metadata:
-    seen = stands.tables.get(table)
-    return table_metadata(plan.graph, table, epoch) | row_count(None if seen is None else seen.rows)

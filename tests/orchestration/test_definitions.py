@@ -17,6 +17,7 @@ from orchestration.lineage import InvalidOwnerError
 from orchestration.naming import Naming
 from orchestration.pipelines import build_definitions
 
+CUTS = dg.AssetKey(["_tidemark", "flights", "cuts"])
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = """
 import sys
@@ -41,7 +42,9 @@ def test_lineage_equals_the_job_graph():
     vertex_of = {naming.table_key(table.name): vertex.id for vertex in plan.graph.vertices for table in vertex.tables}
     vertex_of |= {naming.source_key(source.id): source.id for source in plan.graph.sources()}
     graph = defs.resolve_asset_graph()
-    assert set(vertex_of) == set(graph.get_all_asset_keys())
+    cuts = naming.cuts_key()
+    assert set(vertex_of) | {cuts} == set(graph.get_all_asset_keys())
+    assert {naming.table_key(table.name) for table in plan.graph.tables()} == set(graph.get(cuts).parent_keys)
     edges = {(vertex_of[parent], vertex_of[key]) for key in vertex_of for parent in graph.get(key).parent_keys}
     within = {(vertex.id, vertex.id) for vertex in plan.graph.vertices if vertex.kind is VertexKind.KEYED}
     assert {(edge.upstream, edge.downstream) for edge in plan.graph.edges} == edges - within
@@ -53,7 +56,8 @@ def test_sources_are_external_and_tables_are_not():
     graph = defs.resolve_asset_graph()
     sources = {dg.AssetKey(["sources", "flights", name]) for name in ("flights", "weather")}
     assert sources == graph.external_asset_keys
-    for key in graph.materializable_asset_keys:
+    assert CUTS in graph.materializable_asset_keys
+    for key in graph.materializable_asset_keys - {CUTS}:
         node = graph.get(key)
         assert {"spark", "delta"} == node.kinds
         assert ("flights", {"team:tidemark"}) == (node.tags["tidemark/job"], set(node.owners))
@@ -94,7 +98,7 @@ def test_a_check_for_each_expectation_and_a_cut_for_each_table():
         "arr_delay_not_null",
         "origin_in_set",
     } == suites
-    assert {key.to_user_string() for key in graph.materializable_asset_keys} == {
+    assert {key.to_user_string() for key in graph.materializable_asset_keys - {CUTS}} == {
         table for table, name in checks if name == "one_cut"
     }
     outputs = {table for table, name in checks if name == "fresh"}

@@ -59,7 +59,7 @@ def test_a_prefix_may_have_several_parts():
 @pytest.mark.parametrize(
     ("given", "groups"),
     [
-        ("{layer}", {"sources", "bronze", "state", "gold"}),
+        ("{layer}", {"sources", "bronze", "state", "gold", "cuts"}),
         ("shop", {"shop"}),
         ("lake_{pipeline}", {"lake_numbers"}),
     ],

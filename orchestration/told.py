@@ -1,0 +1,73 @@
+"""What Dagster was told of a job's tables, and what is news to it: a data version that it does not have yet.
+
+So what lies downstream runs when there is something new, also when a tick outside Dagster made it, and a tick that
+finds nothing new materializes nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import dagster as dg
+
+from checkpointing.identifiers import TableName
+from jobs.planner import JobPlan
+from orchestration.data_versions import DataVersions
+from orchestration.epochs import DATA_VERSION_TAG, Epoch, Metadata, cut_metadata, table_metadata
+from orchestration.lineage import materialized_specs
+from orchestration.naming import Naming
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """An asset that ticks materialize: a table, or with `table` None the table of cuts."""
+
+    key: dg.AssetKey
+    table: TableName | None
+    code_version: str
+
+
+class Told:
+    """The assets of a job, and the data version of each that Dagster was told last."""
+
+    def __init__(self, instance: dg.DagsterInstance, plan: JobPlan, naming: Naming, versions: DataVersions) -> None:
+        """Ask the instance once for all assets; afterwards only what is told here is added."""
+        self.assets = tuple(_assets(plan, naming))
+        self._graph = plan.graph
+        self._versions = versions
+        self._told = dict(_last(instance, [asset.key for asset in self.assets]))
+
+    def news(self, asset: Asset, epoch: Epoch) -> str | None:
+        """Return the data version of an asset at a checkpoint if Dagster does not have it yet, else None."""
+        version = self._version(asset, epoch)
+        return None if version == self._told.get(asset.key) else version
+
+    def tell(self, asset: Asset, data_version: str) -> None:
+        """Note that Dagster has been told this data version."""
+        self._told[asset.key] = data_version
+
+    def metadata(self, asset: Asset, epoch: Epoch) -> Metadata:
+        """Return what is told of an asset at a checkpoint."""
+        return cut_metadata(epoch) if asset.table is None else table_metadata(self._graph, asset.table, epoch)
+
+    def _version(self, asset: Asset, epoch: Epoch) -> str | None:
+        if asset.table is None:
+            return self._versions.of_cut(epoch.versions) if epoch.versions else None
+        version = epoch.versions.get(asset.table)
+        return None if version is None else self._versions.of(asset.table, version)
+
+
+def _assets(plan: JobPlan, naming: Naming) -> Iterator[Asset]:
+    """Yield the assets in topological order: Dagster reads a table's upstream versions when it is told of the table."""
+    tables = {naming.table_key(table.name): table.name for table in plan.graph.tables()}
+    for spec in materialized_specs(plan, naming):
+        yield Asset(spec.key, tables.get(spec.key), spec.code_version or "")
+
+
+def _last(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> Iterator[tuple[dg.AssetKey, str]]:
+    """Yield the data version of the newest materialization of each asset that has one."""
+    for record in instance.get_asset_records(list(keys)):
+        newest = record.asset_entry.last_materialization
+        materialization = None if newest is None else newest.asset_materialization
+        version = None if materialization is None else (materialization.tags or {}).get(DATA_VERSION_TAG)
+        if version is not None:
+            yield record.asset_entry.asset_key, version
