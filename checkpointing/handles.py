@@ -1,7 +1,7 @@
 """State handles: references to immutable files, and of a small state its bytes (Flink: `StateHandle`).
 
 Paths are relative to the warehouse, so that a warehouse can be moved. Every staged file is a shared
-handle (design 3.4): an acknowledgement carries all live ones, and aborting a checkpoint deletes none.
+handle: an acknowledgement carries all live ones, and aborting a checkpoint deletes none.
 """
 
 from dataclasses import dataclass

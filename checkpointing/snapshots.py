@@ -29,7 +29,7 @@ class SubtaskSnapshot:
 
     `position` is a source's position (canonical JSON); `state` the live state files, oldest first;
     `ranges` the upsert tables' current files; `staged` the append tables' files that no completed
-    checkpoint known to this subtask has published (design 3.4).
+    checkpoint known to this subtask has published.
     """
 
     position: str | None = None

@@ -1,4 +1,4 @@
-"""Which files of a job nobody needs any more, and since when: facts in, a decision out (K4, design 6).
+"""Which files of a job nobody needs any more, and since when: facts in, a decision out (K4).
 
 Needed is what a row of `checkpoints` names, checkpoint and savepoint alike, and what a table's log shows
 at its newest version or at one of a recorded cut. Of the rest, only files staged by generations before the

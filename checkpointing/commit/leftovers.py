@@ -1,4 +1,4 @@
-"""Which staged files certainly nothing references (design 3.7).
+"""Which staged files certainly nothing references.
 
 A file of vertex v and micro-batch m in generation g is a leftover if and only if g is older than the
 present claim, no savepoint refers to it, and either g is newer than the generation of the newest

@@ -1,7 +1,7 @@
 """The net files of a checkpoint: what publishing it changes, between its parent's cut and its barrier.
 
 A failed checkpoint loses nothing: its staged files belong to the next one, so "net" is always taken
-against the last *committed* row, the parent (design 3, corners). An upsert range rewritten in n and
+against the last *committed* row, the parent. An upsert range rewritten in n and
 again in n+1 appears once, because only the newest file of a range is live.
 """
 

@@ -1,4 +1,4 @@
-"""Recovery as a pure decision: observed facts -> what to do. Every tick begins with it (G1, design 3.7).
+"""Recovery as a pure decision: observed facts -> what to do. Every tick begins with it (G1).
 
 Observe the rows of `checkpoints`, which cuts are recorded and who holds the job; decide here; act:
 claim a generation, roll the committed but unpublished row forward, discard what older generations

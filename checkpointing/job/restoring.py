@@ -148,7 +148,7 @@ def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> Comple
 
 
 def acknowledged(snapshot: SubtaskSnapshot) -> AcknowledgedState:
-    """Return a snapshot as the coordinator takes it: operator state files are shared handles (design 3.4).
+    """Return a snapshot as the coordinator takes it: operator state files are shared handles.
 
     Table files are none: they belong to their tables, and go only by clean-up (K4).
     """

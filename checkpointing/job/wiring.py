@@ -376,7 +376,7 @@ class Wiring:
                     _, message = self.drafts.failure(effect.checkpoint) or (None, "")
                     self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
                 case _:
-                    """Steps that cost nothing here: snapshots lie on disk already (design 3.4)."""
+                    """Steps that cost nothing here: snapshots lie on disk already."""
 
     def _take_position(self, subtask: SubtaskId, checkpoint: CheckpointId) -> None:
         """A source's snapshot is its position; an operator's is handed over by `taken`."""

@@ -1,4 +1,4 @@
-"""The one place that knows names of objects: where a job's tables, rows, state and staged files lie (design 6).
+"""The one place that knows names of objects: where a job's tables, rows, state and staged files lie.
 
 Every name is a warehouse-relative text with `/` between its parts, so that a warehouse can be moved and
 so that the same names serve a folder and, later, an object store. Staged files lie in a folder with a

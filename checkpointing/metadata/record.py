@@ -140,7 +140,7 @@ class Statistics(_Persisted):
 
 
 class CheckpointRecord(_Persisted):
-    """One consistent cut: positions, state handles and the net files of every table (design 3.5)."""
+    """One consistent cut: positions, state handles and the net files of every table."""
 
     format: Literal[4] = FORMAT
     job: str

@@ -14,7 +14,7 @@ From SnapshotRequested to the acknowledgement of checkpoint n, as one step each:
 `-` has no effect. Ids at or below the last seen are not seen again (Flink: `SubtaskCheckpointCoordinatorImpl`).
 
 An acknowledgement carries the files staged for append tables that no completed checkpoint known to this subtask
-holds (design 3.4). A file staged after barrier m is in every snapshot from the next barrier on, until one of
+holds. A file staged after barrier m is in every snapshot from the next barrier on, until one of
 those is complete. An abort drops none.
 """
 

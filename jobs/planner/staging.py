@@ -1,4 +1,4 @@
-"""What two readers share is written down once, so that both see the same rows (design 3.2).
+"""What two readers share is written down once, so that both see the same rows.
 
 A source's slices are lazy: each reader would run its own query. So where a source has several
 readers, a vertex of its own stages the steps that all of them begin with, and hands on the files.

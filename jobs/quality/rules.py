@@ -3,7 +3,7 @@
 The verdict is Great Expectations' own on pandas data: null passes every expectation but the one that
 forbids it, and of a pair of columns only rows in which both are null are ignored. Two differences are
 inherent and harmless: regular expressions are Java's here and Python's there, which agree on what both
-know; and NaN, which pandas takes for null, is a number to Spark, so sources write null (design 8).
+know; and NaN, which pandas takes for null, is a number to Spark, so sources write null.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Restoring a row of another warehouse into an empty one: its files, then ONE row under a new id (G1, G3; design 3.7).
+"""Restoring a row of another warehouse into an empty one: its files, then ONE row under a new id (G1, G3).
 
 The row is the commit point. Killed before it, the warehouse holds a claim and files that no row names: the
 next tick deletes those and starts fresh, or another `--from` copies anew. Killed after it, the next tick rolls

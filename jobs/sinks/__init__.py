@@ -1,1 +1,1 @@
-"""Staged files: written where no Delta log mentions them, named once, never changed (design 3.3)."""
+"""Staged files: written where no Delta log mentions them, named once, never changed."""

@@ -1,7 +1,7 @@
 """The one writer of staged Parquet files; it runs inside Spark's tasks.
 
 A file appears under its name whole or not at all: it is written under a temporary name and renamed.
-Nothing overwrites or deletes here; a retried task leaves its first files as orphans (design 5).
+Nothing overwrites or deletes here; a retried task leaves its first files as orphans.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """A source of numbers: rows by formula, the same for ever, with nothing on disk.
 
-For tests and worked examples. A split may be open-ended, and may be slow to answer a poll, which is
-where real skew between the channels of a job comes from.
+For tests and worked examples. A split may be open-ended, may be slow to answer a poll, and may give few rows at a
+time. With few rows a poll, its channel holds more slices, and barriers come through it later than through others.
 """
 
 import json

@@ -4,7 +4,7 @@ A row is one small Parquet file that one log entry adds. Whoever appends names t
 append is that version's successor or nothing. Any reply of the log but success is unknown until the
 row's nonce is looked for: found, the row is in; not found while another commit has taken that version,
 it certainly is not and never will be; not found and the version free, nobody can tell yet, and only a
-commit by somebody else (a new claim) settles it (design 3, corners).
+commit by somebody else (a new claim) settles it.
 
 Appended means durable: the row's file is synced before the commit and the log entry after it. A power
 cut may still take staged files that their writers did not sync; their `crc32` shows it.

@@ -1,4 +1,4 @@
-"""What a starting tick must see before it decides anything: one call, no effect (design 3.7)."""
+"""What a starting tick must see before it decides anything: one call, no effect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Entering a committed checkpoint into a table's log: idempotent, and a compare-and-swap (design 3.6, F3).
+"""Entering a committed checkpoint into a table's log: idempotent, and a compare-and-swap (F3).
 
 The table's log itself says which checkpoint it shows: `txn(job/table) = n` is in the same commit as the
 files of n. So whoever publishes n, however often and after whichever crash, first reads that number; a

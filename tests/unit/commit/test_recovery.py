@@ -1,4 +1,4 @@
-"""Recovery as a pure decision (G1, design 3.7)."""
+"""Recovery as a pure decision (G1)."""
 
 from checkpointing.commit.fencing import HolderObserved, Refused
 from checkpointing.commit.recovery import Observed, completion, decide_recovery, publications

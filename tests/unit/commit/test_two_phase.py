@@ -113,7 +113,7 @@ def test_the_row_is_a_compare_and_swap_at_the_version_known_last(door):
 
 
 def test_net_files_are_those_after_the_committed_parent(door):
-    """What a failed checkpoint staged is in the next row; what the parent published is not (design 3, corners)."""
+    """What a failed checkpoint staged is in the next row; what the parent published is not."""
     committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
     row = committed(door, draft(3, staged=[("a", 0), ("b", 1), ("c", 2)]), 7, tables=1)
     assert ("b", "c") == tuple(file.path for file in row.tables[0].adds)

@@ -104,7 +104,7 @@ def test_abort_discards_private_state_and_keeps_shared(drive):
 
 
 def test_the_next_checkpoint_may_carry_an_aborted_ones_files(drive):
-    """A file of an aborted checkpoint that the next one carries is never deleted (design 3.4)."""
+    """A file of an aborted checkpoint that the next one carries is never deleted."""
     driven = drive()
     driven.trigger("c1")
     driven.acknowledge(1, "source", state=shared("h"))

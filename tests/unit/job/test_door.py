@@ -204,7 +204,7 @@ def test_an_unknown_outcome_ends_the_tick_and_aborts_nothing(job):
 
 
 def test_files_of_a_failed_epoch_are_in_the_next_row(job):
-    """A checkpoint that expires loses nothing: the next row adds its files too, each once (design 3, corners)."""
+    """A checkpoint that expires loses nothing: the next row adds its files too, each once."""
     story = job.story(job.two_sources(judged=True), {**THREE, "timeout_ms": 5_000, "tolerable_failures": 1})
     epoch(story)
     late = story.take(JudgeSuites)

@@ -18,7 +18,7 @@ SILVER = table_name("silver/flights")
 
 
 def test_every_object_lies_where_the_design_says() -> None:
-    """The names of design 6, one by one."""
+    """Every name that docs/ARCHITECTURE.md lists under "Where things lie", one by one."""
     assert "_tidemark/flights/checkpoints" == FLIGHTS.checkpoints
     assert "_tidemark/flights/cuts" == FLIGHTS.cuts
     assert "_tidemark/flights/lease" == FLIGHTS.lease

@@ -1,4 +1,4 @@
-"""One subtask's checkpoint life: B1 to B4, its part of F1 and F4, and the staged files of design 3.4."""
+"""One subtask's checkpoint life: B1 to B4, its part of F1 and F4, and the staged files that every snapshot carries."""
 
 import random
 
