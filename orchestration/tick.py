@@ -11,7 +11,7 @@ from checkpointing.messages import TickOutcome
 from jobs.launch import Launch
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import JobHeldError, TablesAheadError, TickRefusedError
+from jobs.runtime.failures import JobHeldError, TickRefusedError
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
 from orchestration.checks import kept_results, rejected_results
@@ -53,7 +53,7 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
         report = deployment.runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
     except TickRefusedError as refused:
         _marked(context, "held" if isinstance(refused, JobHeldError) else "refused")
-        hint = "" if isinstance(refused, TablesAheadError) else " (in the launchpad: take_over: true)"
+        hint = " (in the launchpad: take_over: true)" if isinstance(refused, JobHeldError) else ""
         raise dg.Failure(f"{refused}{hint}", allow_retries=False) from refused
     match report.outcome:
         case TickOutcome.FAILED:

@@ -1,8 +1,6 @@
 """`tidemark run`: one tick from the command line, shown while it works, summed up when it is over."""
 
 import logging
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Final, assert_never
@@ -39,7 +37,6 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
     _check_input(started)
     if not restore(started, restoring or Restoring(), out, progress):
         return ExitCode.DONE
-    _check_java(started)
     tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.settings.warehouse, started.plan.job)))
     with display_for(progress, tally) as display:
         try:
@@ -103,19 +100,6 @@ def _check_input(started: Launch) -> None:
     if started.plan.job == DEMO and not (data / DEMO).is_dir():
         raise CommandError(
             f"the input of {DEMO} is not in {data.absolute()}: lay it out with 'make data', or name it with --data"
-        )
-
-
-def _check_java(started: Launch) -> None:
-    """Say what to install before anything is claimed; a Connect server brings its own Java."""
-    if started.settings.spark_connect_url is not None:
-        return
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which(f"{home}/bin/java" if home else "java") is None:
-        where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on PATH"
-        raise CommandError(
-            f"Spark needs Java 17 or 21, but {where}: install a JDK 17 or 21 (Debian: openjdk-17-jdk-headless) "
-            "and put it on PATH or name it in JAVA_HOME"
         )
 
 

@@ -1,11 +1,9 @@
 """The machine and the environment: Java, the pinned versions, the jars, the free space. Nothing of it is started."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Final
@@ -13,35 +11,34 @@ from typing import Final
 from jobs.distribution import DISTRIBUTION
 from jobs.doctor.findings import Finding, Section, command
 from jobs.runtime.jars import DELTA_COORDINATE, JarsError, delta_jars, jars_folder
+from jobs.runtime.programs import Program, java, worker_python
 from jobs.stores.warehouse import Warehouse
 
 PINNED: Final = ("pyspark", "delta-spark", "deltalake", "pandas")
 """The packages whose versions must fit each other."""
 
-JAVA_VERSIONS: Final = (17, 21)
 FREE_BYTES_MIN: Final = 1024**3
 
 _GIB: Final = 1024**3
 _REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(?P<rules>[^;]*)")
 _RULE: Final = re.compile(r"(?P<how>==|>=|<=|<|>|!=)\s*(?P<version>[0-9][0-9.]*)")
-_JAVA: Final = re.compile(r'version "(\d+)([^"]*)"')
 
 
 def machine_section(warehouse: Warehouse) -> Section:
     """Return what of the machine a tick needs."""
-    java, java_findings = _java()
+    programs = (java(thorough=True), worker_python())
     packages = ", ".join(f"{name} {_installed(name) or 'missing'}" for name in PINNED)
     free = shutil.disk_usage(_existing(warehouse.root)).free
     return Section(
         "machine",
         (
-            ("Java", java),
+            ("Java", programs[0].shown),
             ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
             ("packages", packages),
             ("Delta jars", _jars()),
             ("free space", f"{free / _GIB:.1f} GiB"),
         ),
-        (*java_findings, *_pins(), *_space(warehouse, free)),
+        (*_unfit(programs), *_pins(), *_space(warehouse, free)),
     )
 
 
@@ -108,32 +105,8 @@ def _jars() -> str:
     return f"{jar}, in {jars_folder()}"
 
 
-def _java() -> tuple[str, tuple[Finding, ...]]:
-    """Return the Java that Spark would start, and what is wrong with it."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    install = "install a JDK 17 or 21 (Debian: openjdk-17-jdk-headless), on PATH or named by JAVA_HOME"
-    code, said = _say(java) if java else (1, "")
-    found = _JAVA.search(said)
-    if code or found is None:
-        where = f"{java} is no working Java" if java else "no java is on PATH"
-        return "none", (Finding(f"{where}, and Spark needs Java 17 or 21", install),)
-    shown = f"{found[1]}{found[2]}, {java}"
-    if int(found[1]) not in JAVA_VERSIONS:
-        return shown, (Finding(f"{java} is Java {found[1]}, and Spark needs 17 or 21", install),)
-    if _say(str(java), "--add-modules", "jdk.incubator.vector")[0]:
-        return shown, (Finding(f"{java} lacks the module jdk.incubator.vector, so Spark does not start", install),)
-    return shown, ()
-
-
-def _say(java: str, *options: str) -> tuple[int, str]:
-    try:
-        done = subprocess.run(  # noqa: S603 - the Java that Spark would start
-            [java, *options, "-version"], capture_output=True, text=True, check=False, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 1, ""
-    return done.returncode, done.stdout + done.stderr
+def _unfit(programs: Iterable[Program]) -> Iterator[Finding]:
+    return (Finding(found.problem, found.way_out) for found in programs if found.problem)
 
 
 def _space(warehouse: Warehouse, free: int) -> Iterator[Finding]:

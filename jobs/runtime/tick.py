@@ -44,6 +44,7 @@ from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.listener import Narrator, OrderedListener, Recovery, SilentListener, TickListener
 from jobs.runtime.notices import Notices
+from jobs.runtime.programs import must_start_spark
 from jobs.runtime.recovering import discard_leftovers, roll_forward
 from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.restarting import Restarts
@@ -125,7 +126,8 @@ def run_tick(
     instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere. A job that fails
     restarts as the plan's configuration says; the limits hold for all attempts together.
 
-    Raises, having changed nothing: JobHeldError, ClaimUnsettledError and TablesAheadError; DamagedCheckpointError if
+    Raises, having changed nothing: UnfitProgramError for a machine on which Spark cannot start; JobHeldError,
+    ClaimUnsettledError and TablesAheadError; DamagedCheckpointError if
     what it would begin from is not whole; CutDoesNotFitError for a pipeline that the newest checkpoint cannot be
     restored into; SourceError and InvalidPipelineError if splits cannot be listed; what the codec raises for rows of
     another version. Raises DoorFailedError for a bug of the protocol.
@@ -136,6 +138,8 @@ def run_tick(
         ordered = OrderedListener(listener or SilentListener())
         stack.callback(ordered.close)
         tick = _Tick(plan, settings, ordered, inbox, boundary or boundary_from_environment())
+        if engine is None and spark is None and settings.spark.connect_url is None:
+            must_start_spark()
         return tick.run(engine or SparkEngine(settings.spark, ordered, spark))
 
 

@@ -30,7 +30,6 @@ EVERY_NAME = [pytest.param(ALL_IN_ONE, id="all in one")] + [
 def typed(capsys, monkeypatch):
     """Return what a command line says: exit code, stdout and stderr; its ticks run without Spark."""
     monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-    monkeypatch.setattr(run_command, "_check_java", lambda _: None)
 
     def type_in(*words):
         code = execute([str(word) for word in words])

@@ -50,24 +50,6 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
     assert any(what.startswith("package deltalake is not installed") for what in said)
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ([(127, "")], "no working Java"),
-        ([(0, 'openjdk version "11.0.2" 2019-01-15')], "is Java 11, and Spark needs 17 or 21"),
-        ([(0, 'openjdk version "17.0.9" 2023-10-17'), (1, "")], "lacks the module jdk.incubator.vector"),
-        ([(0, 'openjdk version "21" 2023-09-19'), (0, "")], ""),
-    ],
-)
-def test_java_must_be_one_that_spark_starts_on(warehouse, monkeypatch, answers, expected):
-    """None, another version, or a runtime without what Spark needs: each is said in its own words."""
-    left = list(answers)
-    monkeypatch.setattr(machine_health, "_say", lambda *_: left.pop(0))
-    monkeypatch.setenv("JAVA_HOME", "/somewhere")
-    said = [finding.what for finding in machine_section(warehouse).findings if "ava" in finding.what]
-    assert ([] if not expected else [True]) == [expected in what for what in said]
-
-
 def test_missing_jars_are_said_and_are_no_finding(warehouse, monkeypatch, tmp_path):
     """No tick needs the Delta jars, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
