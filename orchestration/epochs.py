@@ -11,6 +11,7 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
 from jobs.cli.render_timeline import describe_position
 from jobs.runtime.discovery import Discovered
+from jobs.runtime.input_look import InputLook
 from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]
@@ -89,6 +90,16 @@ def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> M
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
         "positions": dg.MetadataValue.json(positions),
         "rows_unread": dg.MetadataValue.int(discovered.rows),
+    }
+
+
+def passed_over(look: InputLook | None) -> Metadata:
+    """Return how many files a source of files passes over, and which; nothing if it passes over none."""
+    if look is None or not look.folder.count:
+        return {}
+    return {
+        "files_passed_over": dg.MetadataValue.int(look.folder.count),
+        "passed_over": dg.MetadataValue.text("\n".join(look.sentences())),
     }
 
 

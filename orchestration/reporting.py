@@ -10,8 +10,24 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
-from jobs.runtime.listener import MicroBatchSlow, NoticeFailed, Progress, Recovery, Restarting, SparkStarted
-from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, row_count, source_metadata
+from jobs.runtime.input_look import look_at_input
+from jobs.runtime.listener import (
+    InputLooked,
+    MicroBatchSlow,
+    NoticeFailed,
+    Progress,
+    Recovery,
+    Restarting,
+    SparkStarted,
+)
+from orchestration.epochs import (
+    CODE_VERSION_TAG,
+    DATA_VERSION_TAG,
+    Epoch,
+    passed_over,
+    row_count,
+    source_metadata,
+)
 from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
 from orchestration.told import Asset, Told
@@ -27,8 +43,9 @@ def observe_sources(
     """Log an observation of every source: where the newest checkpoint stands in it; nothing before the first."""
     if stands.epoch is None:
         return
+    looks = {look.source: look for look in look_at_input(plan.sources, stands.epoch.record)}
     for source in plan.graph.sources():
-        told = source_metadata(source.id, stands.epoch, discovered[source.id])
+        told = source_metadata(source.id, stands.epoch, discovered[source.id]) | passed_over(looks.get(source.id))
         context.log_event(dg.AssetObservation(naming.source_key(source.id), metadata=told))
 
 
@@ -111,6 +128,9 @@ class EpochReporter:
                     progress.micro_batch,
                     progress.for_ms // 1000,
                 )
+            case InputLooked():
+                for sentence in progress.seen.sentences():
+                    self._context.log.warning("%s", sentence)
             case _:
                 return
 

@@ -17,6 +17,7 @@ from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.cli.progress import CheckpointLine, Tally, checkpoint_line
 from jobs.cli.quantities import count, plural, seconds, size
 from jobs.runtime.listener import (
+    InputLooked,
     MicroBatchRan,
     MicroBatchSlow,
     NoticeFailed,
@@ -99,6 +100,8 @@ class PlainDisplay:
                 self.restarting(progress)
             case NoticeFailed():
                 self.notice_failed(progress)
+            case InputLooked():
+                self.input_looked(progress)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -125,6 +128,13 @@ class PlainDisplay:
             "if its function hangs, end the tick with Ctrl-C and mend the function; what is committed stays",
             style="yellow",
         )
+
+    def input_looked(self, looked: InputLooked) -> None:
+        """Say what a source passes over, and which one has never found a file."""
+        if looked.seen.never_found:
+            self.tally.never_found.append(looked.seen.source)
+        for sentence in looked.seen.sentences():
+            self.say(sentence, style="yellow")
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line, never wrapped, nothing in it taken for markup."""
@@ -198,6 +208,8 @@ class LiveDisplay(PlainDisplay):
                 self.restarting(progress)
             case NoticeFailed():
                 self.notice_failed(progress)
+            case InputLooked():
+                self.input_looked(progress)
             case _ as unreachable:
                 assert_never(unreachable)
         self._draw()

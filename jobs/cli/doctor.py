@@ -1,18 +1,23 @@
 """`tidemark doctor`: one page for a person, one JSON document for a machine, an exit code for a script."""
 
 import json
+from collections.abc import Mapping
 from enum import IntEnum
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from checkpointing.identifiers import VertexId
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.quantities import plural
 from jobs.cli.reports import job_named
 from jobs.doctor.examination import Examination, examine
+from jobs.launch import launch
+from jobs.pipelines.registry import BrokenPipelineError, UnknownPipelineError
 from jobs.settings import InvalidSettingsError, Layer, resolve
+from jobs.sources.port import Source
 from jobs.stores.warehouse import Warehouse
 
 
@@ -31,12 +36,22 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
     except InvalidSettingsError as error:
         raise CommandError(str(error), ExitCode.USAGE) from error
     warehouse = Warehouse(settings.warehouse, ProtocolPaths(job_named(pipeline)))
-    found = examine(warehouse, settings.reader_grace_ms, verify=verify)
+    found = examine(warehouse, settings.reader_grace_ms, verify=verify, sources=lambda: _sources(pipeline, given))
     if as_json:
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:
         out.print(render_examination(found), soft_wrap=True)
     return ExitCode(verdict(found))
+
+
+def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
+    """Return the sources of a pipeline that can be found by its name; a job may outlive the code that made it."""
+    try:
+        return launch(pipeline, given).plan.sources
+    except BrokenPipelineError:
+        raise
+    except UnknownPipelineError:
+        return {}
 
 
 def verdict(found: Examination) -> Verdict:

@@ -212,11 +212,13 @@ def doctor(
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare its checksum.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
     warehouse: Warehouse = None,
+    data: Data = None,
 ) -> ExitCode:
     """Say whether a job is healthy, and what mends what is not."""
     from jobs.cli.doctor import doctor as examine  # noqa: PLC0415 - imports delta-rs
 
-    return examine(pipeline, _layer({"warehouse": warehouse}), _console(), verify=verify, as_json=as_json)
+    given = _layer({"warehouse": warehouse, "data": data})
+    return examine(pipeline, given, _console(), verify=verify, as_json=as_json)
 
 
 @app.command()

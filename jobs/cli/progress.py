@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
 
 
@@ -47,6 +47,8 @@ class Tally:
     rows_committed: int = 0
     micro_batches: int = 0
     lines: list[CheckpointLine] = field(default_factory=list)
+    never_found: list[VertexId] = field(default_factory=list)
+    """Sources that have found no file, in this tick or before."""
 
     @property
     def rows_open(self) -> int:

@@ -26,8 +26,12 @@ def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
     return grid
 
 
-def render_caught_up(pipeline: str, checkpoint: int | None) -> RenderableType:
-    """Return what a tick says that found nothing to do."""
+def render_caught_up(pipeline: str, checkpoint: int | None, never_found: Sequence[str] = ()) -> RenderableType:
+    """Return what a tick says that found nothing to do; `never_found` are the sources that have found no file yet."""
+    if never_found:
+        sources = f"{'source' if len(never_found) == 1 else 'sources'} {', '.join(never_found)}"
+        said = f": {sources} found no file, and nothing else is new"
+        return Text.assemble((f"{pipeline} has read nothing", "bold yellow"), said)
     shown = "empty" if checkpoint is None else f"at checkpoint {checkpoint}"
     return Text.assemble((f"{pipeline} is caught up", "bold green"), f": nothing new to read, all tables {shown}")
 

@@ -57,7 +57,7 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
         history = observe_history(started.settings.warehouse, job)
         newest = history.records[0].checkpoint if history.records else None
         if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
-            out.print(render_caught_up(job, newest))
+            out.print(render_caught_up(job, newest, tally.never_found))
         if job == DEMO and history.records and newest in history.cuts:
             _flights(started.settings.warehouse, history, out)
     if tally.lines:

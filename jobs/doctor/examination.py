@@ -6,6 +6,7 @@ from checkpointing.identifiers import JobName
 from jobs.cleanup.tables import job_tables
 from jobs.doctor.file_health import file_section
 from jobs.doctor.findings import Finding, Section, command
+from jobs.doctor.input_health import Sources, input_sections, no_sources
 from jobs.doctor.job_health import job_section
 from jobs.doctor.machine_health import machine_section
 from jobs.doctor.table_health import table_section
@@ -30,11 +31,14 @@ class Examination:
         return tuple(finding for section in self.sections for finding in section.findings)
 
 
-def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> Examination:
-    """Return what a job and its machine are like. Changes nothing, and starts no Spark."""
+def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sources = no_sources) -> Examination:
+    """Return what a job and its machine are like. Changes nothing, and starts no Spark.
+
+    `sources` returns those of the pipeline, none if it is not known; their input is looked at too.
+    """
     machine = machine_section(warehouse)
     try:
-        looked, sections = _of_job(warehouse, grace_ms, verify=verify)
+        looked, sections = _of_job(warehouse, grace_ms, sources, verify=verify)
     except Exception as error:  # noqa: BLE001 - whatever keeps it from looking is what it has to say
         first = (str(error).splitlines() or [""])[0]
         folder = warehouse.path(warehouse.paths.folder)
@@ -43,7 +47,7 @@ def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> Examination
     return Examination(warehouse.paths.job, str(warehouse.root), looked, (*sections, machine))
 
 
-def _of_job(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> tuple[bool, tuple[Section, ...]]:
+def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bool) -> tuple[bool, tuple[Section, ...]]:
     if not has_run(warehouse):
         what = f"{warehouse.paths.job} has never run in {warehouse.root}, so there is nothing to look at yet"
         mend = f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse"
@@ -54,4 +58,5 @@ def _of_job(warehouse: Warehouse, grace_ms: int, *, verify: bool) -> tuple[bool,
         job_section(warehouse, rows, cuts, state_of(warehouse, rows)),
         table_section(warehouse, job_tables(stores), rows),
         file_section(warehouse, rows, cuts, grace_ms, verify=verify),
+        *input_sections(sources, rows),
     )

@@ -34,6 +34,7 @@ from checkpointing.messages import (
     TimeAdvanced,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.runtime.input_look import InputLook
 
 _log = structlog.get_logger(__name__)
 
@@ -113,7 +114,16 @@ class NoticeFailed:
     error: str
 
 
-Progress = SparkStarting | SparkStarted | RowsRead | MicroBatchRan | MicroBatchSlow | Restarting | NoticeFailed
+@dataclass(frozen=True, slots=True)
+class InputLooked:
+    """The tick has looked at a source's input: what it passes over, and whether it has ever found a file."""
+
+    seen: InputLook
+
+
+Progress = (
+    SparkStarting | SparkStarted | RowsRead | MicroBatchRan | MicroBatchSlow | Restarting | NoticeFailed | InputLooked
+)
 
 
 class TickListener(Protocol):

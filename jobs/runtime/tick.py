@@ -39,10 +39,11 @@ from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine, SparkEngine
 from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TickRefusedError
 from jobs.runtime.holding import Hold
+from jobs.runtime.input_look import look_at_input
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
-from jobs.runtime.listener import Narrator, OrderedListener, Recovery, SilentListener, TickListener
+from jobs.runtime.listener import InputLooked, Narrator, OrderedListener, Recovery, SilentListener, TickListener
 from jobs.runtime.notices import Notices
 from jobs.runtime.programs import must_start_spark
 from jobs.runtime.recovering import discard_leftovers, roll_forward
@@ -169,6 +170,8 @@ class _Tick:
         try:
             claimed = self._claim(None)
             self._inherited = int(claimed.plan.roll_forward is not None)
+            for seen in look_at_input(self._plan.sources, claimed.plan.restore):
+                self._listener.progress(InputLooked(seen))
             end = self._attempt(claimed, engine)
             while (last := self._restarts.follows(end, self._warehouse.now_ms(), _seed(claimed.claim))) is None:
                 try:

@@ -46,6 +46,11 @@ class CommitsToFile:
         self._file = file
         self._lock = threading.Lock()
 
+    @property
+    def source(self) -> Source:
+        """The source whose positions are committed."""
+        return self._source
+
     def schema(self) -> StructType:
         """Return the source's columns."""
         return self._source.schema()

@@ -5,7 +5,8 @@ Position and order are in `file_position`. What may happen to a folder while nob
 - a new file is consumed next, whatever its name; a new folder is a new split of the next tick;
 - a consumed file may be deleted, but not changed: then the rows that went into the tables are no
   longer those that are there, and polling stops with an error that names it;
-- a name that begins with `.` or `_`, or does not end in `.parquet`, is a file in the making.
+- a name that begins with `.` or `_`, or ends in `.tmp`, is hidden or a file in the making;
+- everything else is passed over, counted and named (`folder_look`).
 """
 
 import os
@@ -22,9 +23,8 @@ from checkpointing.messages import PollSource
 from jobs.sources.file_footer import checked_rows
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import read_ranges
+from jobs.sources.folder_look import SUFFIX, FolderLook, is_hidden, is_input, look
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
-
-_SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,13 @@ class FileSource:
     def root(self) -> Path:
         """The folder whose folders are the splits, absolute."""
         return self._root
+
+    def look(self) -> FolderLook:
+        """Return what lies under the root, and what of it is passed over; see `port.LiesInFolder`."""
+        try:
+            return look(self._root)
+        except OSError as error:
+            raise self._not_listed(self._root, error) from error
 
     def schema(self) -> StructType:
         """Return the columns of the files."""
@@ -96,11 +103,11 @@ class FileSource:
 
     def _splits(self) -> Iterator[SplitId]:
         for entry in self._entries(self._root):
-            if _is_temporary(entry.name):
+            if is_hidden(entry.name):
                 continue
             if entry.is_dir():
                 yield self._as_split(entry.name)
-            elif entry.name.endswith(_SUFFIX):
+            elif entry.name.endswith(SUFFIX):
                 raise SourceError(f"{entry.path} lies beside the folders of splits: move it into one of them")
 
     def _as_split(self, name: str) -> SplitId:
@@ -113,7 +120,7 @@ class FileSource:
         """Return the split's finished files by name, in order of their names."""
         found = {}
         for entry in sorted(self._entries(self._root / split), key=lambda entry: entry.name):
-            if entry.name.endswith(_SUFFIX) and not _is_temporary(entry.name) and entry.is_file():
+            if is_input(entry):
                 self._must_be_text(split, entry.name)
                 status = entry.stat()
                 found[entry.name] = _Found(entry.name, status.st_size, status.st_mtime_ns)
@@ -130,9 +137,12 @@ class FileSource:
             with os.scandir(folder) as entries:
                 return list(entries)
         except OSError as error:
-            raise SourceError(
-                f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
-            ) from error
+            raise self._not_listed(folder, error) from error
+
+    def _not_listed(self, folder: Path, error: OSError) -> SourceError:
+        return SourceError(
+            f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
+        )
 
     def _discovered(self, split: SplitId, file: _Found) -> SeenFile:
         rows = checked_rows(self._root / split / file.name, self._schema)
@@ -162,7 +172,3 @@ class FileSource:
             f"put it back as it was (modification time included) and bring new rows in a file of a new name, "
             f"or begin anew with an empty warehouse"
         )
-
-
-def _is_temporary(name: str) -> bool:
-    return name.startswith((".", "_"))

@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId
 from checkpointing.messages import PollSource
+from jobs.sources.folder_look import FolderLook
 
 SPLIT_COLUMN = "_split"
 """Name of the split a row comes from; string, never null."""
@@ -68,6 +69,27 @@ class LiesInFolder(Protocol):
     def root(self) -> Path:
         """The folder of the files, absolute."""
         ...
+
+    def look(self) -> FolderLook:
+        """Return how many files are there to be read, and which are passed over; raise SourceError."""
+        ...
+
+
+@runtime_checkable
+class ReadsFrom(Protocol):
+    """What a source may tell besides that reads another one and adds something to it."""
+
+    @property
+    def source(self) -> Source:
+        """The source whose rows these are."""
+        ...
+
+
+def reads_from(source: Source) -> Source:
+    """Return the source at the bottom of those that read each other."""
+    while isinstance(source, ReadsFrom):
+        source = source.source
+    return source
 
 
 @runtime_checkable

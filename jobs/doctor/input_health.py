@@ -1,0 +1,38 @@
+"""What the sources find in their folders: how many files, which ones they pass over, and folders without a file."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import VertexId
+from checkpointing.metadata.record import Row
+from jobs.doctor.findings import Finding, Section
+from jobs.runtime.input_look import InputLook, look_at_input
+from jobs.sources.port import Source
+
+Sources = Callable[[], Mapping[VertexId, Source]]
+"""Loads a pipeline and returns its sources: a user's code, which may raise."""
+
+
+def no_sources() -> Mapping[VertexId, Source]:
+    """Return the sources of a pipeline that nobody knows."""
+    return {}
+
+
+def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]:
+    """Yield what lies before each source of files; nothing for a pipeline without any."""
+    try:
+        looks = look_at_input(sources(), newest_checkpoint(rows))
+    except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
+        first = (str(error).splitlines() or [""])[0]
+        what = f"the pipeline cannot be loaded, so its input was not looked at: {first}"
+        yield Section("input", (), (Finding(what, "mend the pipeline's code"),))
+        return
+    if looks:
+        seen = tuple((str(look.source), _seen(look)) for look in looks)
+        yield Section("input", seen, tuple(Finding(*told) for look in looks for told in look.findings()))
+
+
+def _seen(look: InputLook) -> str:
+    folder = look.folder
+    passed = f", {folder.count} passed over" if folder.count else ""
+    return f"{folder.files} files in {folder.splits} splits of {folder.root}{passed}"

@@ -1,0 +1,56 @@
+"""Looks once at what the sources of a job pass over, and at sources that have never found a file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from checkpointing.identifiers import VertexId
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.runtime.discovery import positions_of
+from jobs.sources.folder_look import FolderLook
+from jobs.sources.port import LiesInFolder, Source, SourceError, reads_from
+from jobs.sources.position_form import START, written
+
+
+@dataclass(frozen=True, slots=True)
+class InputLook:
+    """What was seen of one source's input. `never_found`: there is no file, and no checkpoint has read one."""
+
+    source: VertexId
+    folder: FolderLook
+    never_found: bool
+
+    def findings(self) -> Iterator[tuple[str, str]]:
+        """Yield what a user should know, and the way out of it; nothing if all is well."""
+        if self.never_found:
+            root, splits = self.folder.root, self.folder.splits
+            where = f"none of the {splits} folders there has such a file" if splits else "there is no folder in it"
+            yield (
+                f"source {self.source} has found no file under {root}: it reads {root}/SPLIT/*.parquet, and {where}",
+                "put the input there, or name the right folder (--data)",
+            )
+        passed_over = self.folder.told()
+        if passed_over is not None:
+            what, way_out = passed_over
+            yield f"source {self.source} {what}", way_out
+
+    def sentences(self) -> Iterator[str]:
+        """Yield the findings, each with its way out."""
+        yield from (f"{what}; {way_out}" for what, way_out in self.findings())
+
+
+def look_at_input(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> tuple[InputLook, ...]:
+    """Return what each source of files has before it; a folder that cannot be listed is left to the poll to name."""
+    return tuple(found for name, source in sources.items() if (found := _looked(name, source, restored)) is not None)
+
+
+def _looked(name: VertexId, source: Source, restored: CheckpointRecord | None) -> InputLook | None:
+    reads = reads_from(source)
+    if not isinstance(reads, LiesInFolder):
+        return None
+    try:
+        folder = reads.look()
+    except SourceError:
+        return None
+    positions = [position for (vertex, _), position in positions_of(restored).items() if vertex == name]
+    at_start = all(written(position) == START for position in positions)
+    return InputLook(name, folder, never_found=at_start and not folder.files)

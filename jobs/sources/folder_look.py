@@ -1,0 +1,111 @@
+"""Says which files of a folder a file source reads, and counts and names those that it passes over.
+
+By Spark's convention a name that begins with `_` or `.` is hidden, and one that ends in `.tmp` or `._COPYING_` is a
+file in the making: nobody wants to hear of them. Whatever else is not read may be input that somebody misses.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+SUFFIX: Final = ".parquet"
+_HIDDEN: Final = (".", "_")
+_IN_THE_MAKING: Final = (".tmp", "._COPYING_")
+_NAMED_AT_MOST: Final = 3
+
+
+class Why(Enum):
+    """Why a file is passed over, as a message goes on after the number of files, and what to do about it."""
+
+    SUFFIX = ("whose names do not end in .parquet", "write those as Parquet, or rename them")
+    NESTED = ("in folders inside a split's folder", "move those up into the split's folder")
+    BESIDE = ("beside the folders of splits", "move those into one of the folders")
+    NO_FILE = ("that cannot be opened as files (broken links?)", "mend or remove those")
+
+    def __init__(self, found: str, way_out: str) -> None:
+        self.found = found
+        self.way_out = way_out
+
+
+@dataclass(slots=True)
+class FolderLook:
+    """What lies under a source's root: how many files it reads, and the names of those that it passes over."""
+
+    root: Path
+    splits: int = 0
+    files: int = 0
+    passed_over: dict[Why, list[str]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many files are passed over."""
+        return sum(len(names) for names in self.passed_over.values())
+
+    def told(self) -> tuple[str, str] | None:
+        """Return how many files are passed over, which first few and why, and what to do; None if there is none."""
+        if not self.count:
+            return None
+        kinds = {why: sorted(self.passed_over[why]) for why in Why if why in self.passed_over}
+        found = " and ".join(f"{len(names)} {why.found} ({_few(names)})" for why, names in kinds.items())
+        what = f"passes over {self.count} {'file' if self.count == 1 else 'files'} in {self.root}: {found}"
+        read = " and ".join(why.way_out for why in kinds)
+        return what, f"to have them read, {read}; to hear no more of them, let their names begin with an underscore"
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder of that name is passed over without a word."""
+    return name.startswith(_HIDDEN) or name.endswith(_IN_THE_MAKING)
+
+
+def is_input(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of a split's folder is a file that the source reads."""
+    return entry.name.endswith(SUFFIX) and not is_hidden(entry.name) and entry.is_file()
+
+
+def look(root: Path) -> FolderLook:
+    """Look through the folder of a source; raises OSError if it cannot be listed."""
+    found = FolderLook(root)
+    for entry in _entries(root):
+        if entry.is_dir():
+            found.splits += 1
+            _look_into(entry, found)
+        else:
+            _pass_over(found, Why.BESIDE, entry.name)
+    return found
+
+
+def _look_into(split: os.DirEntry[str], found: FolderLook) -> None:
+    for entry in _entries(split.path):
+        name = f"{split.name}/{entry.name}"
+        if is_input(entry):
+            found.files += 1
+        elif entry.is_dir():
+            for nested in _below(entry.path):
+                _pass_over(found, Why.NESTED, f"{split.name}/{os.path.relpath(nested, split.path)}")
+        else:
+            _pass_over(found, Why.SUFFIX if entry.is_file() else Why.NO_FILE, name)
+
+
+def _below(folder: str) -> Iterator[str]:
+    """Yield the files below a folder, hidden ones left out; links to folders are not followed."""
+    for where, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        yield from (f"{where}/{name}" for name in files if not is_hidden(name))
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if not is_hidden(entry.name)]
+
+
+def _pass_over(found: FolderLook, why: Why, name: str) -> None:
+    found.passed_over.setdefault(why, []).append(name)
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(name if name.isprintable() else repr(name)[1:-1] for name in names[:_NAMED_AT_MOST])
+    more = len(names) - _NAMED_AT_MOST
+    return f"{shown} and {more} more" if more > 0 else shown
