@@ -3,9 +3,9 @@
 from checkpointing.commit.two_phase import Draft
 from checkpointing.coordinator import messages as told
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph
+from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
-from checkpointing.metadata.record import RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import RowKind, Statistics, TableKeys, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 
 
@@ -55,6 +55,11 @@ class Drafts:
                 subtasks=tuple(_snapshot_of(effect, subtask) for subtask in vertex.subtasks()),
                 splits=vertex.splits,
                 meanings=vertex.meanings,
+                table_keys=tuple(
+                    TableKeys(table=table.name, columns=table.keys)
+                    for table in vertex.tables
+                    if table.mode is TableMode.UPSERT
+                ),
             )
             for vertex in self._graph.vertices
         )

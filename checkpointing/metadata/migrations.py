@@ -34,9 +34,9 @@ def _on_its_line(kind: str, document: Document) -> Document:
 
 
 def _without_meanings(kind: str, document: Document) -> Document:
-    """Format 4 records what the columns of state mean; a row of format 3 says nothing of it."""
+    """Format 4 records what the columns of state mean, and the keys of upsert tables; format 3 says nothing of it."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        vertices = [{"meanings": None, **vertex} for vertex in document.get("vertices", [])]
+        vertices = [{"meanings": None, "table_keys": [], **vertex} for vertex in document.get("vertices", [])]
         document = {**document, "vertices": vertices}
     return document | {"format": 4}
 

@@ -72,6 +72,13 @@ class Release(_Persisted):
     nonce: str
 
 
+class TableKeys(_Persisted):
+    """The key columns of an upsert table."""
+
+    table: TableName
+    columns: tuple[str, ...]
+
+
 class VertexRecord(_Persisted):
     """One vertex of a cut: its micro-batch counter at the barrier and a snapshot per subtask."""
 
@@ -82,6 +89,9 @@ class VertexRecord(_Persisted):
     """The split of each subtask, for a source."""
     meanings: tuple[ColumnMeaning, ...] | None = None
     """How the columns of its state were computed; None in rows of format 3 and older, which did not record it."""
+
+    table_keys: tuple[TableKeys, ...] = ()
+    """The keys of the upsert tables that it writes; none in rows of format 3 and older, which did not record them."""
 
 
 class TableRecord(_Persisted):

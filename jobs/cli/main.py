@@ -209,7 +209,9 @@ def cleanup(
 def doctor(
     pipeline: Pipeline = DEFAULT_PIPELINE,
     *,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare its checksum.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file: compare checksums, look for double keys.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
     warehouse: Warehouse = None,
     data: Data = None,

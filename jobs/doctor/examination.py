@@ -8,6 +8,7 @@ from jobs.doctor.file_health import file_section
 from jobs.doctor.findings import Finding, Section, command
 from jobs.doctor.input_health import Sources, input_sections, no_sources
 from jobs.doctor.job_health import job_section
+from jobs.doctor.key_health import key_section
 from jobs.doctor.machine_health import machine_section
 from jobs.doctor.table_health import table_section
 from jobs.runtime.boundaries import cross_freely
@@ -57,6 +58,7 @@ def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bo
     return True, (
         job_section(warehouse, rows, cuts, state_of(warehouse, rows)),
         table_section(warehouse, job_tables(stores), rows),
+        key_section(warehouse, rows, verify=verify),
         file_section(warehouse, rows, cuts, grace_ms, verify=verify),
         *input_sections(sources, rows),
     )

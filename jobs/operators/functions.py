@@ -37,6 +37,9 @@ class KeyedFunction(Protocol):
 
         `inputs` holds a frame per input, empty where the micro-batch brought nothing; the order of
         rows in it means nothing. `state` holds one row per touched key that has state.
+
+        If the output goes to an upsert table, its rows have keys of the rows given. Another key would belong to
+        another subtask: with a parallelism of 2 and more the micro-batch then fails, naming the key.
         """
         ...
 

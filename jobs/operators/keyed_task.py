@@ -14,8 +14,10 @@ from pyspark import TaskContext
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.snapshots import RangeFiles
+from jobs.operators.aggregate import AggregateFunction
 from jobs.operators.arrived import Arrived, take_apart
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
+from jobs.operators.own_keys import require_own_keys
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
@@ -90,7 +92,7 @@ class KeyedTask:
 
         Raise StateFileError for a file that is missing or damaged, StagedFileError for one that can't be
         written, KeyGroupError for rows that belong elsewhere, FrameSchemaError if the function's result
-        is not the declared one.
+        is not the declared one, ForeignKeyError if it would show a key of an upsert table twice.
         """
         context = TaskContext.get()
         if context is None:
@@ -134,6 +136,8 @@ class KeyedTask:
         partials = function.partials(rows, loaded.schema)
         new = function.merged(partials, of_keys(loaded, partials, self.keys))
         output = self._conformed(Processed(state=new, output=new)).output
+        if not isinstance(function, AggregateFunction):  # which puts out the keys that it groups the rows by
+            self._require_own(output, rows)
         delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
         return output, (state.write(loaded, delta),)
 
@@ -162,6 +166,7 @@ class KeyedTask:
         result = self._conformed(
             self.function.process([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
         )
+        self._require_own(result.output, touched)
         return result.output, change_of(before, result.state, touched, self.keys)
 
     def _of_end(self, function: EndsInput, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -169,9 +174,15 @@ class KeyedTask:
         before = state.drop(KEY_GROUP)
         result = self._conformed(function.end_of_input(before))
         every = state.select(KEY_GROUP, *self.keys)
+        self._require_own(result.output, every)
         touched = every.clear() if result.state.equals(before) else every
         after = before.clear() if touched.is_empty() else result.state
         return result.output, change_of(of_keys(state, touched, self.keys), after, touched, self.keys)
+
+    def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
+        """Raise ForeignKeyError for rows of an upsert table under another subtask's key; one subtask owns them all."""
+        if isinstance(self.target, UpsertTarget) and self.parallelism > 1:
+            require_own_keys(self.operator, self.target.table, self.keys, output, own)
 
     def _conformed(self, result: Processed) -> Processed:
         return Processed(

@@ -5,18 +5,21 @@ import shutil
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import Holder
+from checkpointing.metadata.record import CheckpointRecord, Holder
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import Examination, examine
+from jobs.doctor.key_health import key_section
 from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.cleaning import clean_up
+from jobs.runtime.job_stores import JobStores
 from jobs.stores import holders
 from jobs.stores.requests import RequestFolder
 from jobs.stores.warehouse import Warehouse
@@ -86,6 +89,34 @@ def test_a_job_at_rest_is_healthy(root):
     assert {} == of_job(root)
     assert {} == of_job(root, verify=True)
     assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+
+
+def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
+    """Table, number of keys and one of them are named. By size and by checksum alone nothing is wrong with it."""
+    rows = DeltaTable(str(root / GOLD)).to_pyarrow_table()
+    write_deltalake(str(root / GOLD), rows.slice(0, 2), mode="append")
+    assert not any("more than once" in what for what in of_job(root))
+    key = rows.column("key")[0].as_py()
+    mends = {what: mend for what, mend in of_job(root, verify=True).items() if "more than once" in what}
+    what, mend = the_one(mends)
+    assert what.startswith("upsert table gold/by_key holds 2 keys more than once, such as key=")
+    assert what.endswith("(2 rows)")
+    assert f"key={key} " in what or f"key={rows.column('key')[1].as_py()} " in what
+    assert "tidemark run numbers --warehouse EMPTY_FOLDER" in mend
+
+
+def test_an_upsert_table_of_an_older_format_is_not_read_for_double_keys(root):
+    """Its key is not recorded yet; the page says so instead of calling the table sound."""
+    rows = JobStores(at(root), cross_freely).rows()
+    older = tuple(_without_keys(row) if isinstance(row, CheckpointRecord) else row for row in rows)
+    section = key_section(at(root), older, verify=True)
+    assert ((str(GOLD), "not read: its key is recorded with the next checkpoint"),) == section.seen
+    assert ((str(GOLD), "each key once"),) == key_section(at(root), rows, verify=True).seen
+
+
+def _without_keys(row: CheckpointRecord) -> CheckpointRecord:
+    vertices = tuple(vertex.model_copy(update={"table_keys": ()}) for vertex in row.vertices)
+    return row.model_copy(update={"vertices": vertices})
 
 
 def test_a_running_tick_is_no_ailment(root):

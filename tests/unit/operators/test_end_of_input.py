@@ -14,6 +14,7 @@ from jobs.operators.arrived import TAG, WAKING, struct_column
 from jobs.operators.enrich import EnrichFunction
 from jobs.operators.functions import Processed
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
+from jobs.operators.own_keys import ForeignKeyError
 from jobs.operators.reports import report_from
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backends import IncrementalBackend
@@ -39,6 +40,7 @@ class Bench:
     state_schema: pa.Schema = WAITS
     output_schema: pa.Schema = OUTPUT
     mode: TableMode = TableMode.APPEND
+    parallelism: int = 1
     policy: CompactionPolicy = field(default_factory=CompactionPolicy)
     files: tuple = ()
     table_files: tuple = ()
@@ -73,12 +75,12 @@ class Bench:
 
     def _task(self, *, end):
         append = AppendTarget(table=SILVER)
-        upsert = UpsertTarget(table=SILVER, keys=("k",), files=(self.table_files,))
+        upsert = UpsertTarget(table=SILVER, keys=("k",), files=(self.table_files, *[()] * (self.parallelism - 1)))
         return KeyedTask(
             operator="silver",
             writer=StagedFiles(self.root, job_name("j"), Generation(1), VertexId("silver"), self.micro_batch),
             version=Version(Generation(1), self.micro_batch),
-            parallelism=1,
+            parallelism=self.parallelism,
             max_parallelism=8,
             keys=("k",),
             inputs=self.inputs,
@@ -86,7 +88,7 @@ class Bench:
             state_table=TableName("_tidemark/j/state/silver"),
             state_schema=self.state_schema,
             output_schema=self.output_schema,
-            state=(self.files,),
+            state=(self.files, *[()] * (self.parallelism - 1)),
             backend=IncrementalBackend(self.policy),
             target=append if self.mode is TableMode.APPEND else upsert,
             channel=None,
@@ -224,7 +226,7 @@ class Forgets(Sessions):
 def test_what_the_last_rows_deleted_stays_deleted(tmp_path):
     """The end's delta goes over the rows' delta and does not undo its tombstones."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
-    bench = Bench(str(tmp_path), Forgets(), one, COUNT, COUNT, TableMode.UPSERT, CompactionPolicy(ratio=100.0))
+    bench = Bench(str(tmp_path), Forgets(), one, COUNT, COUNT, TableMode.UPSERT, policy=CompactionPolicy(ratio=100.0))
     bench.run([("a", 1), ("b", 2)])
     bench.run([("a", 3)], end=True)
     assert KeyedFileKind.DELTA is bench.files[-1].kind
@@ -262,3 +264,52 @@ def test_the_end_may_not_invent_keys(tmp_path):
     bench = Bench(str(tmp_path), Invents(), (InputLayout(schema=LEFT, keys=("k",)),), COUNT, COUNT, TableMode.UPSERT)
     with pytest.raises(KeyError, match="not touched"):
         bench.run([("a", 1)], end=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals(Sessions):
+    """Puts a count of all keys out at the end, under a key that no row has."""
+
+    def end_of_input(self, state):
+        """Add up all keys."""
+        total = state.select(pl.lit("all").alias("k"), pl.col("n").sum())
+        return Processed(state=state, output=pl.concat([state, total]))
+
+
+def test_the_end_may_put_out_keys_of_the_subtasks_state_only(tmp_path):
+    """Each subtask would put out its own row of all; keys that no row touched now, but the state holds, are its own."""
+    one = (InputLayout(schema=LEFT, keys=("k",)),)
+    ended = Bench(str(tmp_path / "own"), Sessions(), one, COUNT, COUNT, TableMode.UPSERT, 2)
+    ended.run([("a", 1), ("b", 2)])
+    ended.run([("a", 3)], end=True)
+    assert [("a", 2), ("b", 1)] == ended.read(file.file for file in ended.table_files)
+    foreign = Bench(str(tmp_path / "all"), Totals(), one, COUNT, COUNT, TableMode.UPSERT, 2)
+    foreign.run([("a", 1), ("b", 2)])
+    with pytest.raises(ForeignKeyError, match="vertex silver: its function put out a row with the key k=all"):
+        foreign.run([("a", 3)], end=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """A user's own aggregate that puts every key's partial out under one key."""
+
+    def process(self, inputs, state):
+        """Fail: a function that merges partials is not asked for it."""
+        raise AssertionError
+
+    def partials(self, rows, types):
+        """Count rows under one key."""
+        counted = rows.select(pl.col(KEY_GROUP).first(), pl.lit("all").alias("k"), pl.len().cast(pl.Int64).alias("n"))
+        return counted.filter(pl.col("n") > 0)
+
+    def merged(self, partials, before):
+        """Keep the partials."""
+        return partials
+
+
+def test_a_users_own_aggregate_is_checked_too(tmp_path):
+    """It could name any key; only the built-in aggregates group by the key that they put out."""
+    one = (InputLayout(schema=LEFT, keys=("k",)),)
+    bench = Bench(str(tmp_path), Merging(), one, COUNT, COUNT, TableMode.UPSERT, 2)
+    with pytest.raises(ForeignKeyError, match="k=all"):
+        bench.run([("a", 1), ("b", 2)])

@@ -31,6 +31,7 @@ from checkpointing.metadata.record import (
     Row,
     RowKind,
     Statistics,
+    TableKeys,
     TableRecord,
     VertexRecord,
 )
@@ -95,6 +96,9 @@ _vertices = st.builds(
             version=st.none() | _ids,
         ),
         **_tuples,
+    ).map(tuple),
+    table_keys=st.lists(
+        st.builds(TableKeys, table=st.just(_table), columns=st.lists(_texts, **_tuples).map(tuple)), **_tuples
     ).map(tuple),
 )
 _tables = st.builds(
@@ -225,7 +229,7 @@ def test_a_checkpoint_of_format_3_says_nothing_of_what_its_state_means() -> None
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
     assert FORMAT == row.format
-    assert {None} == {vertex.meanings for vertex in row.vertices}
+    assert {(None, ())} == {(vertex.meanings, vertex.table_keys) for vertex in row.vertices}
     assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 

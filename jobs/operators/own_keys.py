@@ -1,0 +1,25 @@
+"""Each key of an upsert table belongs to one subtask: rows under a key that arrived at another would show it twice."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+
+class ForeignKeyError(Exception):
+    """A keyed function put out a row under a key that was not its own: names vertex, table, key and the way out."""
+
+    def __init__(self, operator: str, table: str, key: dict[str, object]) -> None:
+        named = ", ".join(f"{name}={value}" for name, value in key.items())
+        super().__init__(
+            f"vertex {operator}: its function put out a row with the key {named}, and no row with that key reached "
+            f"this subtask; upsert table {table} could then show the key once for each subtask. Put out rows under the "
+            "keys of the rows and the state that the function was given, or key the stream by what the table is keyed "
+            "by"
+        )
+
+
+def require_own_keys(operator: str, table: str, keys: Sequence[str], output: pl.DataFrame, own: pl.DataFrame) -> None:
+    """Raise ForeignKeyError unless the key of every output row is among the subtask's `own`; one join, no loop."""
+    foreign = output.select(keys).join(own.select(keys), on=list(keys), how="anti", nulls_equal=True)
+    if not foreign.is_empty():
+        raise ForeignKeyError(operator, table, foreign.row(0, named=True))

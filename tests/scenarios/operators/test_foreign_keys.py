@@ -1,0 +1,60 @@
+"""A keyed function that puts out a row under a key of another subtask: no upsert table ever shows a key twice."""
+
+from dataclasses import dataclass
+
+import polars as pl
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from checkpointing.identifiers import JobName
+from checkpointing.messages import TickOutcome
+from jobs.operators.functions import Processed
+from jobs.pipeline import Pipeline
+from jobs.planner import plan
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.sources.sequence import SequenceSource
+
+pytestmark = pytest.mark.spark
+
+ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WithTotal:
+    """Counts rows by key, and puts out besides a row for all keys together: under a key that is not its own."""
+
+    def process(self, inputs, state):
+        """Return the counts of the touched keys, and their sum under the key of all."""
+        known = state.select("key", before="n")
+        counted = inputs[0].group_by("key").agg(pl.len().cast(pl.Int64).alias("more")).join(known, on="key", how="left")
+        new = counted.select("key", n=pl.col("more") + pl.col("before").fill_null(0))
+        total = new.select(pl.lit(ALL, dtype=pl.Int64).alias("key"), pl.col("n").sum())
+        return Processed(new, pl.concat([new, total]))
+
+
+def tick(spark, root, function, parallelism):
+    """Run the job until it is caught up, or fails."""
+    pipeline = Pipeline(JobName("totals"), parallelism=parallelism)
+    counts = StructType().add("n", LongType())
+    output = StructType().add("key", LongType()).add("n", LongType())
+    numbers = pipeline.source("numbers", SequenceSource({"a": 40}, keys=8)).key_by("key")
+    numbers.process("counts", function, state=counts, output=output).upsert("gold/counts")
+    return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), spark=spark)
+
+
+def test_a_key_of_nobody_fails_the_checkpoint_and_nothing_is_visible(spark, tmp_path):
+    """With two subtasks there would be two rows of all. The tick names vertex, key and the way out."""
+    report = tick(spark, tmp_path, WithTotal(), 2)
+    assert TickOutcome.FAILED is report.outcome
+    assert "vertex counts: its function put out a row with the key key=-1" in report.message
+    assert "key the stream by what the table is keyed by" in report.message
+    assert () == report.completed
+    assert 0 == pl.read_delta(str(tmp_path / "gold/counts")).height
+
+
+def test_one_subtask_owns_every_key(spark, tmp_path):
+    """Without a second subtask the row of all is there once, and stays allowed."""
+    report = tick(spark, tmp_path, WithTotal(), 1)
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
+    rows = dict(pl.read_delta(str(tmp_path / "gold/counts")).select("key", "n").rows())
+    assert {ALL: 40, **dict.fromkeys(range(8), 5)} == rows
