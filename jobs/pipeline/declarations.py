@@ -5,6 +5,7 @@ A stream can only be used after it was made, so the order of declaration is a to
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 from pyspark.sql.types import StructType
 
@@ -153,6 +154,23 @@ class Declarations:
     def amend(self, vertex: Declared) -> None:
         """Replace a declared vertex by one that does more; raise InvalidPipelineError if a table of it is taken."""
         self._put(vertex)
+
+    def updates_of(self, name: VertexId) -> VertexId | None:
+        """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
+
+        An aggregate puts out a key's new row whenever the key changed. Writing the rows down, checking or enriching
+        them leaves them updates. A process function may put out something else, and only its author can tell.
+        """
+        vertex = self._vertices[name]
+        match vertex:
+            case AggregateVertex():
+                return vertex.id
+            case StagedVertex() | EnrichVertex():
+                return self.updates_of(vertex.inputs[0].origin)
+            case SourceVertex() | ProcessVertex():
+                return None
+            case _ as unreachable:
+                assert_never(unreachable)
 
     def _put(self, vertex: Declared) -> None:
         rest = [other for other in self._vertices.values() if other.id != vertex.id]

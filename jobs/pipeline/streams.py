@@ -211,10 +211,13 @@ class KeyedStream:
     def aggregate(self, id: str, /, **columns: AggregateColumn) -> Stream:  # noqa: A002 - its name
         """Keep aggregates by key: `aggregate("per_user", orders=count(), spent=sum_of("amount"))`.
 
-        The stream after it has the new row of each key that a micro-batch touched. Raises InvalidNameError,
-        InvalidPipelineError for a missing column or one that cannot be added up.
+        The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
+        key once. `table` holds a row for each key and each micro-batch that touched it; how many these are depends on
+        how the rows were cut. `process` meets every update as a row. Raises InvalidNameError, InvalidPipelineError for
+        a missing column, one that cannot be added up, and for an aggregate of updates, which would count every one.
         """
         name, where, rows = vertex_id(id), f"vertex {id}", self.stream.schema
+        self._require_append_only(where)
         aggregates = named_aggregates(where, self.keys, rows, columns)
         try:
             schema = aggregate_schema(self.keys, aggregates, rows)
@@ -226,6 +229,8 @@ class KeyedStream:
     def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
         """Run a keyed function; `state` has its own columns (the keys come before them).
 
+        After an aggregate its rows are updates: each replaces the one before of its key. Its output counts as
+        append-only, so a function that adds updates up must take the difference to what it had before.
         A function that holds rows back also has `end_of_input` (see `EndsInput`), which a drain calls.
         """
         return _processed((self,), id, function, state, output)
@@ -242,6 +247,17 @@ class KeyedStream:
                 "cast them to the same types, in the same order"
             )
         return ConnectedStreams(self, other)
+
+    def _require_append_only(self, where: str) -> None:
+        """Raise InvalidPipelineError if the rows are updates: each would be added to the one that it replaces."""
+        upstream = self.stream.declarations.updates_of(self.stream.origin)
+        if upstream is not None:
+            raise InvalidPipelineError(
+                f"{where}: its rows are updates of the aggregate {upstream!r}, which puts out a key's new row whenever "
+                "the key changes, and every update would be counted. Aggregate the rows that go into "
+                f"{upstream!r} by ({', '.join(self.keys)}) instead, or let a process function between the two put out "
+                "differences"
+            )
 
     def key_types(self) -> list[DataType]:
         """Return the types of the key columns, in order."""
