@@ -80,6 +80,8 @@ class EpochReporter:
 
     def recovered(self, recovery: Recovery) -> None:
         """Log where the tick begins."""
+        for each in recovery.mended:
+            self._context.log.warning("%s", each)
         begins = "the beginning" if recovery.restored is None else f"checkpoint {recovery.restored}"
         self._context.log.info("begins from %s; deleted %d leftover files", begins, recovery.leftovers)
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
+from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 
@@ -82,3 +83,23 @@ def _files_of(table: Table, snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
     for ranges in snapshot.ranges:
         if ranges.table == table.name:
             yield from (keyed.file for keyed in ranges.files)
+
+
+def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
+    """Yield, whole, the upsert and state tables that the snapshots name, in order of their vertices."""
+    for vertex in record.vertices:
+        upserts: dict[TableName, dict[str, FileHandle]] = {}
+        for snapshot in vertex.subtasks:
+            for ranges in snapshot.ranges:
+                found = upserts.setdefault(ranges.table, {})
+                found.update({keyed.file.path: keyed.file for keyed in ranges.files})
+        for name, files in upserts.items():
+            yield name, _keyed_table(name, TableMode.UPSERT, files)
+        state = {keyed.file.path: keyed.file for snapshot in vertex.subtasks for keyed in snapshot.state}
+        if state:
+            name = table_of_state(job, vertex.vertex)
+            yield name, _keyed_table(name, TableMode.STATE, state)
+
+
+def _keyed_table(name: TableName, mode: TableMode, files: Mapping[str, FileHandle]) -> TableRecord:
+    return TableRecord(table=name, mode=mode, files=tuple(files[path] for path in sorted(files)), parent_version=0)

@@ -56,6 +56,8 @@ class PlainDisplay:
     def recovered(self, recovery: Recovery) -> None:
         """Say where the tick begins, and what an older one left undone."""
         self._begun = True
+        for each in recovery.mended:
+            self.say(each)
         if recovery.rolled_forward is not None:
             self.say(f"checkpoint {recovery.rolled_forward} was committed and not yet published: published now")
         if recovery.leftovers:

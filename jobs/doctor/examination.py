@@ -57,7 +57,7 @@ def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bo
     rows, cuts = stores.rows(), stores.recorded_cuts()
     return True, (
         job_section(warehouse, rows, cuts, state_of(warehouse, rows)),
-        table_section(warehouse, job_tables(stores), rows),
+        table_section(stores, job_tables(stores), rows),
         key_section(warehouse, rows, verify=verify),
         file_section(warehouse, rows, cuts, grace_ms, verify=verify),
         *input_sections(sources, rows),

@@ -12,6 +12,10 @@ from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.cleanup.tables import JobTable
 from jobs.doctor.findings import Finding, Section, command
+from jobs.runtime.failures import TablesAheadError, TablesBehindError
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.tables_ahead import must_not_be_ahead
+from jobs.runtime.tables_behind import must_be_mendable
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
@@ -29,18 +33,41 @@ class _Health:
     findings: tuple[Finding, ...] = ()
 
 
-def table_section(warehouse: Warehouse, tables: tuple[JobTable, ...], rows: tuple[Row, ...]) -> Section:
-    """Return what the logs say, the job's own two first."""
-    modes = modes_of(rows)
+def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]) -> Section:
+    """Return what the logs say, the job's own two first, and whether the next tick could begin with them."""
+    warehouse, modes = stores.warehouse, modes_of(rows)
+    refused = dict(_refused(stores, tables, rows))
     named = [
         *((name, _own(warehouse, name)) for name in (warehouse.paths.checkpoints, warehouse.paths.cuts)),
-        *((str(table.name), _of(warehouse, table.name, modes)) for table in _with_logs(warehouse, tables)),
+        *(
+            (str(table.name), _of(warehouse, table.name, modes, refused.get(table.name)))
+            for table in _with_logs(warehouse, tables)
+        ),
     ]
+    there = {name for name, _ in named}
     return Section(
         "tables",
         tuple((name, health.seen) for name, health in named),
-        tuple(finding for _, health in named for finding in health.findings),
+        (
+            *(finding for _, health in named for finding in health.findings),
+            *(finding for table, finding in refused.items() if table not in there),
+        ),
     )
+
+
+def _refused(
+    stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]
+) -> Iterator[tuple[TableName, Finding]]:
+    """Yield the tables that show less than the newest cut, or more than the newest row, as the next tick would."""
+    try:
+        mending = must_be_mendable(stores, rows).mending
+        for table in sorted(mending.tables):
+            what = f"table {table} shows less than the recorded cuts say: entries of its log have gone"
+            yield table, Finding(what, f"{command('run', stores.warehouse)}, which publishes again what it lacks")
+        shown = [table.name for table in _with_logs(stores.warehouse, tables) if table.name not in mending.tables]
+        must_not_be_ahead(stores, shown, rows)
+    except (TablesBehindError, TablesAheadError) as error:
+        yield error.table, Finding(error.what, error.way_out)
 
 
 def modes_of(rows: tuple[Row, ...]) -> dict[TableName, TableMode]:
@@ -56,17 +83,25 @@ def _own(warehouse: Warehouse, name: str) -> _Health:
     return _Health(*_log(warehouse, name, warehouse.path(name)))
 
 
-def _of(warehouse: Warehouse, name: TableName, modes: Mapping[TableName, TableMode]) -> _Health:
+def _of(
+    warehouse: Warehouse, name: TableName, modes: Mapping[TableName, TableMode], refused: Finding | None
+) -> _Health:
     folder = warehouse.path(name)
     try:
         table = DeltaTable(str(folder))
         seen, findings = _log(warehouse, name, folder)
         mode = modes.get(name)
-        found = [*findings, *_forbidding(name, table, mode, folder), *_foreign(warehouse, name, table, mode)]
+        found = [
+            *([refused] if refused is not None else []),
+            *findings,
+            *_forbidding(name, table, mode, folder),
+            *_foreign(warehouse, name, table, mode),
+        ]
         return _Health(f"version {table.version()}, {len(active_paths(table))} files, {seen}", tuple(found))
     except Exception as error:  # noqa: BLE001 - a log that is damaged or gone
         what = f"table {name}: its log cannot be read ({type(error).__name__}: {_first_line(error)})"
-        return _Health("unreadable", (Finding(what, f"restore {folder / '_delta_log'} from a backup"),))
+        backup = Finding(what, f"restore {folder / '_delta_log'} from a backup")
+        return _Health("unreadable", (refused or backup,))
 
 
 def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Finding, ...]]:

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from checkpointing.commit.behind import LogSeen, Wanted
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.engine_paths import polars_reads
@@ -19,6 +20,7 @@ from jobs.reading.moments import time_of
 from jobs.reading.operator_state import OperatorState, opened_state
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.delta_log import active_paths
+from jobs.stores.log_entries import entry_versions, published_by
 from jobs.stores.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -134,12 +136,26 @@ class Cut:
         folder, version = self.folder(table), self.version(table)
         try:
             opened = DeltaTable(str(folder), version=version)
+            published = self._is_as_published(TableName(table), opened)
             missing = next((path for path in active_paths(opened) if not _is_there(folder, path)), None)
         except Exception as error:
             raise self._unreadable(f"table {table}", error) from error
+        if not published:
+            raise self._unreadable(f"table {table}", f"version {version} is not what was published for it")
         if missing is not None:
             raise self._unreadable(f"table {table}", f"{missing} is missing")
         return opened
+
+    def _is_as_published(self, table: TableName, opened: DeltaTable) -> bool:
+        """Return whether the log's entry of that version published this cut: it may have gone, and another come."""
+        folder, version = self._warehouse.path(table), opened.version()
+        entry = published_by(folder, version, self._warehouse.paths.transaction_id(table))
+        named = self._row is not None and any(each.table == table for each in self._row.tables)
+        published = {} if entry is None else {version: entry}
+        seen = LogSeen(version, published=published, oldest=min(entry_versions(folder), default=0))
+        return seen.is_as_published(
+            version, Wanted(self._recorded.checkpoint if named else None, self._recorded.checkpoint)
+        )
 
     def _unreadable(self, what: str, why: Exception | str) -> ReadingError:
         """Return the error for something of this cut that can't be read: gone, if it is no longer retained."""
@@ -151,8 +167,9 @@ class Cut:
                 f"({met}): {there}; 'retained' says how many are kept"
             )
         return CutUnreadableError(
-            f"cut {self.checkpoint} of {self.job} is damaged: {what} can't be read at it ({met}): restore the folder "
-            "from a backup of the warehouse, or read another cut"
+            f"cut {self.checkpoint} of {self.job} is damaged: {what} can't be read at it ({met}): 'tidemark run "
+            f"{self.job}' brings back what the retained rows still hold; else restore the folder from a backup of the "
+            "warehouse, or read another cut"
         )
 
 

@@ -14,10 +14,11 @@ from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statis
 from jobs.runtime import claiming
 from jobs.runtime.boundaries import Boundary, cross_freely
 from jobs.runtime.claiming import Claimed
-from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
+from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError, TablesBehindError
 from jobs.runtime.holding import Hold
 from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
+from jobs.runtime.tables_behind import Doubt, mend, must_be_mendable, must_have_logs
 from jobs.stores.checkpoints import NO_MARKS, Appended, Refused, Unknown
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
@@ -79,11 +80,18 @@ def append_row(
 
 
 @contextmanager
-def held(stores: JobStores, boundary: Boundary = cross_freely) -> Iterator[tuple[Claimed, Hold]]:
-    """Hold the job within this block; raise JobHeldError, naming who holds it, and ClaimUnsettledError."""
+def held(
+    stores: JobStores, boundary: Boundary = cross_freely, *, beyond_behind: bool = False
+) -> Iterator[tuple[Claimed, Hold]]:
+    """Hold the job within this block, its tables as its recorded cuts say.
+
+    Raises JobHeldError, naming who holds it, ClaimUnsettledError, and before the claim TablesBehindError. With
+    `beyond_behind` tables that cannot be brought back stay as they are: a rollback leads out of that.
+    """
     for _ in range(_TRIES):
         seen = stores.observe()
         plan = claiming.decide(seen, stores.warehouse.paths.job, take_over=False)
+        doubt = _mendable(stores, seen.rows, beyond_behind=beyond_behind)
         claimed = claiming.append_claim(stores, seen, plan, this_process(), boundary)
         if claimed is not None:
             break
@@ -91,9 +99,20 @@ def held(stores: JobStores, boundary: Boundary = cross_freely) -> Iterator[tuple
         raise ClaimUnsettledError(stores.warehouse.paths.job, f"others wrote first {_TRIES} times")
     hold = Hold(stores, claimed.claim, claimed.at_version, boundary)
     try:
+        if doubt is not None:
+            mend(stores, doubt, boundary)
         yield claimed, hold
     finally:
         hold.release()
+
+
+def _mendable(stores: JobStores, rows: tuple[Row, ...], *, beyond_behind: bool) -> Doubt | None:
+    try:
+        return must_have_logs(stores, must_be_mendable(stores, rows))
+    except TablesBehindError:
+        if beyond_behind:
+            return None
+        raise
 
 
 def _savepoint_of(newest: CheckpointRecord, claimed: Claimed, at_ms: int) -> CheckpointRecord:

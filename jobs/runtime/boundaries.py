@@ -52,6 +52,8 @@ LEASE: Final = "Lease"
 ENSURE_TABLES: Final = "EnsureTables"
 ROLL_FORWARD: Final = "RollForward"
 ROLL_FORWARD_CUT: Final = "RollForwardCut"
+PUBLISH_AGAIN: Final = "PublishAgain"
+CORRECT_CUTS: Final = "CorrectCuts"
 DISCARD_LEFTOVERS: Final = "DiscardLeftovers"
 CLEANUP: Final = "Cleanup"
 RELEASE: Final = "Release"
@@ -76,7 +78,10 @@ def boundary_of(effect: CarriedOut) -> str:
 
 
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
-    """Return every boundary that a tick of this job can cross, in the order of a tick that recovers."""
+    """Return every boundary that a tick of this job can cross, in the order of a tick that recovers.
+
+    Those of a tick that brings lost tables back (`runtime.tables_behind`) are not among them.
+    """
     tables = [str(table.name) for table in graph.tables()]
     steps = [
         CLAIM,

@@ -55,7 +55,7 @@ def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundar
             stores.drop_cuts()
         with around(boundary, DROP_FILES):
             files = _drop_files(warehouse, kept, claimed.claim.generation)
-        resumes = claimed.plan.restore if _may_begin(stores, plan, claimed.plan.restore) else None
+        resumes = claimed.plan.restore if _may_begin(stores, plan, kept) else None
     return Deleted(gone, files, tuple(sorted(kept, key=lambda record: record.checkpoint)), resumes)
 
 
@@ -81,9 +81,9 @@ def _drop_files(warehouse: Warehouse, kept: tuple[CheckpointRecord, ...], curren
     return len(delete_leftovers(warehouse, own_folders(warehouse), current=current, by=by))
 
 
-def _may_begin(stores: JobStores, plan: JobPlan, newest: CheckpointRecord | None) -> bool:
+def _may_begin(stores: JobStores, plan: JobPlan, kept: tuple[CheckpointRecord, ...]) -> bool:
     try:
-        must_not_be_ahead(stores, plan.graph, newest)
+        must_not_be_ahead(stores, (table.name for table in plan.graph.tables()), kept)
     except TablesAheadError:
         return False
     return True

@@ -50,18 +50,37 @@ class TablesAheadError(TickRefusedError):
     """
 
     def __init__(
-        self, job: JobName, root: Path, table: TableName, shows: CheckpointId, newest: CheckpointId | None
+        self,
+        job: JobName,
+        root: Path,
+        table: TableName,
+        shows: CheckpointId,
+        newest: CheckpointId | None,
+        restore: CheckpointId | None,
     ) -> None:
         begins = f"begins from {newest}, the newest that is left" if newest else "has no checkpoint to begin from"
-        origin = typed(f"{root}@{newest or 'N'}")
-        delete = "" if newest else ", or delete the job's tables to fill them anew"
-        super().__init__(
-            f"table {table} in {root} shows checkpoint {shows} of {job}, and a tick {begins}: what the table "
-            f"holds would come into it twice. Restore a savepoint into an empty warehouse ('tidemark run {job} --from "
-            f"{origin} --warehouse EMPTY_FOLDER'), start over in another --warehouse{delete}"
+        self.what = (
+            f"table {table} in {root} shows checkpoint {shows} of {job}, and a tick {begins}, so what the table holds "
+            "would come into it twice"
         )
+        afresh = f"begin anew in an empty warehouse with 'tidemark run {job} --warehouse EMPTY_FOLDER'"
+        fork = f"tidemark run {job} --from {typed(f'{root}@{restore}')} --warehouse EMPTY_FOLDER"
+        restored = f"restore {restore} into an empty warehouse with '{fork}'"
+        emptied = f"delete the folders of its tables in {root} and run it again"
+        self.way_out = f"{restored}, or {afresh}" if restore else f"{afresh}, or {emptied}"
+        super().__init__(f"{self.what}: {self.way_out}")
         self.table = table
         self.shows = shows
+
+
+class TablesBehindError(TickRefusedError):
+    """A table that shows less than a recorded cut says, and cannot be brought back: `what` names it."""
+
+    def __init__(self, table: TableName, what: str, way_out: str) -> None:
+        super().__init__(f"{what}: {way_out}")
+        self.table = table
+        self.what = what
+        self.way_out = way_out
 
 
 class NotCancelledError(Exception):

@@ -1,13 +1,14 @@
 """A job's Delta tables as one tick holds them: each opened once, each used by one thread at a time."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from checkpointing.commit.behind import Correction, Standing
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.recovery import Observed
@@ -23,6 +24,7 @@ from jobs.stores.cuts import Cut, CutStore
 from jobs.stores.observe import observe
 from jobs.stores.output_tables import OutputTables
 from jobs.stores.publisher import Publisher
+from jobs.stores.standing import observe_standing
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
@@ -61,7 +63,7 @@ class JobStores:
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
-        return observe(self.warehouse, self._checkpoints, self._cuts, self._logs, run_ended).facts
+        return observe(self.warehouse, self._checkpoints, self._cuts, run_ended)
 
     def rows(self) -> tuple[Row, ...]:
         """Return the newest rows, newest first; raises what reading rows raises."""
@@ -107,10 +109,25 @@ class JobStores:
                 problems.extend(self._outputs.check([table]))
         return tuple(problems)
 
-    def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
+    def publish(
+        self, publication: Publication, checkpoint: CheckpointId, *, again: bool = False
+    ) -> TablePublished | PublishFailed:
         """Publish a table; see `Publisher.publish`."""
         with self._locks.of(publication.table):
-            return self._publisher.publish(publication, checkpoint)
+            return self._publisher.publish(publication, checkpoint, again=again)
+
+    def standing(self, rows: Iterable[Row], tables: Collection[TableName] | None, *, whole: bool = False) -> Standing:
+        """Return what the tables' logs say of these rows and the recorded cuts, looking at these `tables` alone.
+
+        Raises TableLogDamagedError. Call it before any other thread uses the stores.
+        """
+        return observe_standing(self.warehouse, self._logs, rows, self.recorded_cuts(), tables, whole=whole)
+
+    def correct_cuts(self, correction: Correction) -> None:
+        """Record cuts otherwise than they are; see `CutStore.correct`."""
+        if correction.changed or correction.dropped:
+            with self._recorded:
+                self._cuts.correct(correction.changed, correction.dropped)
 
     def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
         """Record a cut and drop those of checkpoints whose rows are gone; raises CutsNotRecordedError."""

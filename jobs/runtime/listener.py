@@ -53,6 +53,8 @@ class Recovery:
     rolled_forward: CheckpointId | None
     leftovers: int
     """Files of older generations that nothing referenced."""
+    mended: tuple[str, ...] = ()
+    """What was published again because tables showed less than their newest cut, a line a table."""
 
 
 @dataclass(frozen=True, slots=True)

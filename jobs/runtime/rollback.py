@@ -13,19 +13,22 @@ from uuid import uuid4
 
 from checkpointing.commit.leftovers import referenced
 from checkpointing.commit.net import nothing_staged
+from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
+from jobs.engine_paths import typed
 from jobs.runtime import claiming
 from jobs.runtime.at_rest import append_row, held
 from jobs.runtime.boundaries import DISCARD_LEFTOVERS, LEASE, Boundary, around, cross_freely
 from jobs.runtime.claiming import Claimed
-from jobs.runtime.failures import RollForwardError
+from jobs.runtime.failures import RollForwardError, TablesBehindError
 from jobs.runtime.holding import Hold
 from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.recovering import RolledForward, roll_forward_tables
-from jobs.runtime.rollback_plan import RollbackPlan, plan_rollback
+from jobs.runtime.rollback_plan import RollbackPlan, RollbackRefusedError, plan_rollback
+from jobs.runtime.tables_behind import must_be_mendable, must_have_logs
 from jobs.stores.lease import LeaseStore
 from jobs.stores.leftovers import delete_leftovers, own_folders
 from jobs.stores.warehouse import Warehouse
@@ -48,7 +51,22 @@ def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
     """Return what `roll_back` would do; changes nothing. Raises what it raises before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
-    return plan_rollback(stores, stores.observe(), checkpoint, checksums=True)
+    seen = stores.observe()
+    behind = _to_be_mended(stores, seen)
+    if behind:
+        raise RollbackRefusedError(
+            f"table {behind[0]} shows less than the newest cut, and is to be published again before anything else: "
+            f"run 'tidemark run {warehouse.paths.job} --warehouse {typed(warehouse.root)}' first; nothing was changed"
+        )
+    return plan_rollback(stores, seen, checkpoint, checksums=True)
+
+
+def _to_be_mended(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
+    """Return the tables that are published again as soon as the job is held; none if that cannot be done."""
+    try:
+        return tuple(sorted(must_have_logs(stores, must_be_mendable(stores, seen.rows)).mending.tables))
+    except TablesBehindError:
+        return ()
 
 
 def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cross_freely) -> RolledBack:
@@ -62,8 +80,9 @@ def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cro
     stores = JobStores(warehouse, boundary, beyond_damage=True)
     seen = stores.observe()
     claiming.decide(seen, warehouse.paths.job, take_over=False)
-    plan_rollback(stores, seen, checkpoint, checksums=True)
-    with holding(stores, boundary) as (claimed, hold):
+    if not _to_be_mended(stores, seen):  # else versions that have gone come back first
+        plan_rollback(stores, seen, checkpoint, checksums=True)
+    with holding(stores, boundary, beyond_behind=True) as (claimed, hold):
         publish_pending(stores, claimed, checkpoint, boundary)
         plan = plan_rollback(stores, stores.observe(), checkpoint, checksums=False)
         if not plan.damaged:  # what cannot be read may name some of it
@@ -77,9 +96,9 @@ def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cro
 
 
 @contextmanager
-def holding(stores: JobStores, boundary: Boundary) -> Iterator[tuple[Claimed, Hold]]:
-    """Hold the job, with a lease, while files are looked at and tables published; raises what `held` raises."""
-    with held(stores, boundary) as (claimed, hold):
+def holding(stores: JobStores, boundary: Boundary, *, beyond_behind: bool = False) -> Iterator[tuple[Claimed, Hold]]:
+    """Hold the job, with a lease, while files are looked at and tables published; see `held`."""
+    with held(stores, boundary, beyond_behind=beyond_behind) as (claimed, hold):
         with around(boundary, LEASE):
             keeper = LeaseKeeper(LeaseStore(stores.warehouse), claimed.claim, _LEASE_MS)
         with keeper:

@@ -3,19 +3,25 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from checkpointing.commit.behind import Standing, wanted
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.line import Turn, restorable, turn_back
+from checkpointing.commit.net import keyed_tables
 from checkpointing.commit.recovery import Observed
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.files import handles_to_restore
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.restore_damage import way_out
 from jobs.sources.position_form import rows_before
 from jobs.stores.checkpoints import DamagedRow
-from jobs.stores.rollback_tables import History, TableBack, tables_back
+from jobs.stores.rollback_tables import History, TableBack, TableNotRolledBackError, tables_back
 from jobs.stores.soundness import damages
+from jobs.stores.standing import TableLogDamagedError
+from jobs.stores.warehouse import Warehouse
+from jobs.stores.whole_tables import TableNotCopyableError, base_of
 
 
 class RollbackRefusedError(Exception):
@@ -67,7 +73,9 @@ def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksu
     newest = newest_checkpoint(rows)
     target = _target(stores, rows, newest, checkpoint)
     pending = newest if newest is not None and newest.checkpoint not in seen.cuts else None
-    tables = tables_back(stores.warehouse, target, _history(stores, rows, pending))
+    history = _history(stores, rows, pending)
+    _must_be_as_published(stores, target, history)
+    tables = tables_back(stores.warehouse, target, history)
     _must_be_sound(stores, target, tables, checksums=checksums)
     return RollbackPlan(
         job=stores.warehouse.paths.job,
@@ -108,6 +116,45 @@ def _history(stores: JobStores, rows: tuple[CheckpointRecord, ...], pending: Che
     shown = newest_checkpoint(tuple(row for row in rows if row.checkpoint in cuts))
     now = cuts[shown.checkpoint] if shown is not None else {}
     return History({row.checkpoint: row for row in rows}, cuts, now, pending)
+
+
+def _must_be_as_published(stores: JobStores, target: CheckpointRecord, history: History) -> None:
+    """Raise RollbackRefusedError unless append tables still have the versions that the target's cut names.
+
+    An upsert or state table needs no old version: the target's row names all its files.
+    """
+    seen = _standing(stores, history)
+    base = base_of(target, history.records, history.cuts)
+    keyed = {table for row in history.records.values() for table in dict(keyed_tables(row, seen.job))}
+    for table, version in sorted(base.cut.items()):
+        if table in keyed or seen.logs[table].is_as_published(version, wanted(seen, base.checkpoint, table)):
+            continue
+        raise RollbackRefusedError(
+            f"{target.job} cannot go back to {target.kind.value} {target.checkpoint}: table {table} no longer has "
+            f"version {version}, which its cut names, as it was published; nothing was changed. Restore the folder "
+            f"{stores.warehouse.path(table)} from a backup of the warehouse, or go back to another checkpoint"
+        )
+
+
+def _standing(stores: JobStores, history: History) -> Standing:
+    try:
+        return stores.standing(history.records.values(), None)
+    except TableLogDamagedError as damaged:
+        raise RollbackRefusedError(f"{damaged}; nothing was changed") from damaged
+
+
+def reachable(warehouse: Warehouse, rows: Iterable[Row]) -> CheckpointRecord | None:
+    """Return the newest row that the job could go back to now, every file looked at; None if there is none."""
+    known = tuple(rows)
+    newest = newest_checkpoint(known)
+    stores = JobStores(warehouse, cross_freely, beyond_damage=True)
+    seen = stores.observe()
+    for row in restorable(row for row in records_of(seen) if row != newest):
+        try:
+            return plan_rollback(stores, seen, row.checkpoint, checksums=True).target
+        except (RollbackRefusedError, TableNotRolledBackError, TableNotCopyableError):
+            continue
+    return None
 
 
 def _must_be_sound(

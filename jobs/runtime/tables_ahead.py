@@ -4,19 +4,28 @@ A table's own log says which checkpoint it shows. That one's row is always there
 cancelled and its checkpoints deleted (G3), or rows were lost.
 """
 
-from checkpointing.graph import JobGraph, TableMode
-from checkpointing.metadata.record import CheckpointRecord
+from collections.abc import Iterable
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.runtime.failures import TablesAheadError
 from jobs.runtime.job_stores import JobStores
 
 
-def must_not_be_ahead(stores: JobStores, graph: JobGraph, newest: CheckpointRecord | None) -> None:
-    """Raise TablesAheadError, naming the first output table that shows a checkpoint newer than `newest`."""
+def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tuple[Row, ...]) -> None:
+    """Raise TablesAheadError, naming the first of these tables that shows a checkpoint after the newest row's.
+
+    A state table is set to exactly the next checkpoint's files, so it does not matter what it shows.
+    """
+    newest = newest_checkpoint(rows)
     begins = newest.checkpoint if newest is not None else None
-    for table in graph.tables():
-        if table.mode is TableMode.STATE:
-            continue  # set to exactly the next checkpoint's files, whatever it shows
-        shows = stores.shown(table.name)
+    savepoints = [row.checkpoint for row in rows if isinstance(row, CheckpointRecord) and row.is_savepoint]
+    warehouse = stores.warehouse
+    for table in tables:
+        if table.startswith(f"{warehouse.paths.states}/"):
+            continue
+        shows = stores.shown(table)
         if shows > (begins or 0):
-            paths, root = stores.warehouse.paths, stores.warehouse.root
-            raise TablesAheadError(paths.job, root, table.name, shows, begins)
+            restore = begins or max(savepoints, default=None)
+            raise TablesAheadError(warehouse.paths.job, warehouse.root, table, shows, begins, restore)

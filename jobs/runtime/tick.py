@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.restart import strategy_of
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import Generation
+from checkpointing.identifiers import Generation, TableName
 from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import check_fits
 from checkpointing.job.setup import JobSetup, TickLimits
@@ -53,6 +53,7 @@ from jobs.runtime.restore_damage import must_be_sound, observe_sound
 from jobs.runtime.session import SparkConfig
 from jobs.runtime.state_migration import plan_with_migrations
 from jobs.runtime.tables_ahead import must_not_be_ahead
+from jobs.runtime.tables_behind import mend, must_be_mendable
 from jobs.runtime.trace import TraceWriter, drop_old_traces
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.sources.port import SourceError
@@ -228,12 +229,16 @@ class _Tick:
         try:
             must_be_sound(self._warehouse, decision)
             self._plan = self._fitting(decision.restore)
-            must_not_be_ahead(self._stores, self._plan.graph, decision.restore)
+            must_be_mendable(self._stores, seen.rows, self._table_names())
+            must_not_be_ahead(self._stores, self._table_names(), seen.rows)
         except Exception:
             if self._stores.observe().version == seen.version:
                 raise
             return False
         return True
+
+    def _table_names(self) -> tuple[TableName, ...]:
+        return tuple(table.name for table in self._plan.graph.tables())
 
     def _fitting(self, restored: CheckpointRecord | None) -> JobPlan:
         """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
@@ -274,6 +279,8 @@ class _Tick:
         graph, newest = self._plan.graph, claimed.plan.restore
         with around(self._boundary, ENSURE_TABLES):
             self._stores.ensure(graph.tables(), self._plan.table_schemas)
+        doubt = must_be_mendable(self._stores, claimed.seen.rows, self._table_names())
+        mended = mend(self._stores, doubt, self._boundary)
         pending = claimed.plan.roll_forward
         if pending is not None:
             done = roll_forward(self._stores, graph, pending, self._boundary)
@@ -281,7 +288,7 @@ class _Tick:
         leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, claimed.seen.rows, self._boundary)
         self._stores.maintain((table.name for table in graph.tables()), self._keeping())
         self._listener.recovered(
-            Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers)
+            Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers, mended)
         )
 
     def _drive(self, claimed: Claimed, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:

@@ -96,6 +96,36 @@ class CutStore:
                 self._log.reopen()
         raise CutsNotRecordedError(f"the cuts of deleted checkpoints could not be dropped: {met}")
 
+    def correct(
+        self, changed: Mapping[CheckpointId, Mapping[TableName, int]], dropped: Collection[CheckpointId]
+    ) -> None:
+        """Record these cuts otherwise and drop others, in one commit; they keep the time of their publication.
+
+        Raises CutsNotRecordedError if the log refuses it.
+        """
+        met: Exception | None = None
+        for _ in range(TRIES):
+            table = self._log.current()
+            known = self._cuts(table)
+            if not known.keys() & set(dropped) and all(known.get(each) == cut for each, cut in changed.items()):
+                return
+            at_ms = {each: cut.published_at_ms for each, cut in self.entries().items()}
+            survivors, actions = self._without(table, known.keys() - set(dropped) - changed.keys())
+            rows = [
+                {"checkpoint": each, "table": name, "version": version, "published_at_ms": at_ms[each]}
+                for each, cut in changed.items()
+                for name, version in cut.items()
+            ]
+            if survivors or rows:
+                now_ms = self._warehouse.now_ms()
+                actions.append(self._files.write(f"{max(known):020d}", [*survivors, *rows], now_ms))
+            try:
+                self._log.commit(table, actions, says={"cuts_corrected": sorted(changed), "cuts_dropped": [*dropped]})
+            except Exception as error:  # noqa: BLE001 - read back at the next turn
+                met = error
+                self._log.reopen()
+        raise CutsNotRecordedError(f"the corrected cuts could not be recorded: {met}")
+
     def read(self, checkpoint: CheckpointId) -> Cut | None:
         """Return the version of each table at that checkpoint, or None if its cut is not recorded."""
         return self.all().get(checkpoint)

@@ -44,6 +44,7 @@ class _CannotPublishError(Exception):
 class _Request:
     publication: Publication
     checkpoint: CheckpointId
+    again: bool
 
     @property
     def table(self) -> TableName:
@@ -58,13 +59,16 @@ class Publisher:
         self._warehouse = warehouse
         self._tables = tables
 
-    def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
+    def publish(
+        self, publication: Publication, checkpoint: CheckpointId, *, again: bool = False
+    ) -> TablePublished | PublishFailed:
         """Make the table show checkpoint n of this publication, once, whatever was tried before.
 
-        The version returned is the one at which the table came to show n; foreign commits may lie behind
-        it. A failure leaves the table as it was, and asking again is always safe.
+        `again`: it had been published, and the log has lost it; the new entry says so. The version returned is the
+        one at which the table came to show n; foreign commits may lie behind it. A failure leaves the table as it
+        was, and asking again is always safe.
         """
-        request = _Request(publication, checkpoint)
+        request = _Request(publication, checkpoint, again)
         try:
             return self._publish(request)
         except _CannotPublishError as error:
@@ -191,7 +195,8 @@ class Publisher:
         return f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
 
     def _says(self, request: _Request) -> dict[str, object]:
-        return {"job": self._warehouse.paths.job, "checkpoint": request.checkpoint}
+        says: dict[str, object] = {"job": self._warehouse.paths.job, "checkpoint": request.checkpoint}
+        return says | {"again": True} if request.again else says
 
     def _transaction(self, request: _Request) -> Transaction:
         name = self._warehouse.paths.transaction_id(request.table)

@@ -11,11 +11,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.commit.net import nothing_staged
+from checkpointing.commit.net import keyed_tables, nothing_staged
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, TableName
-from checkpointing.metadata.paths import table_of_state
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.stores.cuts import Cut
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
@@ -35,8 +34,9 @@ class TableNotCopyableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where append tables begin: the newest published cut, and the rows since, oldest first."""
+    """Where append tables begin: the newest published cut, its checkpoint, and the rows since, oldest first."""
 
+    checkpoint: CheckpointId
     cut: Mapping[TableName, int]
     rows: tuple[CheckpointRecord, ...]
 
@@ -88,34 +88,14 @@ def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[Checkpoint
     while at.checkpoint not in cuts:
         rows.append(at)
         if at.parent == NO_CHECKPOINT or at.parent in cuts:
-            return Base(cuts.get(at.parent, {}), tuple(reversed(rows)))
+            return Base(at.parent, cuts.get(at.parent, {}), tuple(reversed(rows)))
         if at.parent not in records:
             raise TableNotCopyableError(
                 f"{record.kind.value} {record.checkpoint} builds on checkpoint {at.parent}, of which neither the "
                 "row nor the cut is there any more: take a new savepoint"
             )
         at = records[at.parent]
-    return Base(cuts[at.checkpoint], tuple(reversed(rows)))
-
-
-def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
-    """Yield, whole, the upsert and state tables that the snapshots name, in order of their vertices."""
-    for vertex in record.vertices:
-        upserts: dict[TableName, dict[str, FileHandle]] = {}
-        for snapshot in vertex.subtasks:
-            for ranges in snapshot.ranges:
-                found = upserts.setdefault(ranges.table, {})
-                found.update({keyed.file.path: keyed.file for keyed in ranges.files})
-        for name, files in upserts.items():
-            yield name, _keyed_table(name, TableMode.UPSERT, files)
-        state = {keyed.file.path: keyed.file for snapshot in vertex.subtasks for keyed in snapshot.state}
-        if state:
-            name = table_of_state(job, vertex.vertex)
-            yield name, _keyed_table(name, TableMode.STATE, state)
-
-
-def _keyed_table(name: TableName, mode: TableMode, files: Mapping[str, FileHandle]) -> TableRecord:
-    return TableRecord(table=name, mode=mode, files=tuple(files[path] for path in sorted(files)), parent_version=0)
+    return Base(at.checkpoint, cuts[at.checkpoint], tuple(reversed(rows)))
 
 
 def _appended(

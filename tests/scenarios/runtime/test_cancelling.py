@@ -112,7 +112,10 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed
     code, _, err = typed("run", PIPELINE, "--warehouse", tmp_path)
     assert ExitCode.FAILED is code
     assert f"table bronze/numbers in {tmp_path} shows checkpoint " in err
-    for way in (f"--from {tmp_path}@N --warehouse EMPTY_FOLDER", "in another --warehouse", "delete the job's tables"):
+    for way in (
+        "in an empty warehouse with 'tidemark run numbers --warehouse",
+        f"delete the folders of its tables in {tmp_path}",
+    ):
         assert way in err
     assert after == contents(tmp_path)
 

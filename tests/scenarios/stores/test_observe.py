@@ -10,22 +10,22 @@ from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
-from jobs.stores.observe import TableSeen, observe
+from jobs.stores.observe import observe
 
 
-def _observe(warehouse, tables):
-    return observe(warehouse, CheckpointStore(warehouse), CutStore(warehouse), tables.logs)
+def _observe(warehouse):
+    return observe(warehouse, CheckpointStore(warehouse), CutStore(warehouse))
 
 
-def test_a_job_that_never_ran_is_seen_as_empty(warehouse, tables):
-    """The first tick sees no rows, no holder, no tables."""
-    seen = _observe(warehouse, tables)
-    assert (0, (), frozenset(), ()) == (seen.facts.version, seen.facts.rows, seen.facts.cuts, seen.tables)
-    assert (None, None) == (seen.facts.holder.alive, seen.facts.holder.lease)
+def test_a_job_that_never_ran_is_seen_as_empty(warehouse):
+    """The first tick sees no rows and no holder."""
+    seen = _observe(warehouse)
+    assert (0, (), frozenset()) == (seen.version, seen.rows, seen.cuts)
+    assert (None, None) == (seen.holder.alive, seen.holder.lease)
 
 
 def test_a_committed_but_unpublished_row_is_seen_and_rolled_forward(warehouse, tables, silver, schema, rows):
-    """Rows, the holder's life, its lease and what each table shows, before and after publishing."""
+    """Rows, the holder's life and its lease, before and after publishing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     file = tables.stage(silver, {"a": 1})
     record = TableRecord(table=silver, mode=TableMode.APPEND, adds=(file,), parent_version=0)
@@ -35,17 +35,15 @@ def test_a_committed_but_unpublished_row_is_seen_and_rolled_forward(warehouse, t
     store.append(claim, 0)
     store.append(row, 1)
     LeaseStore(warehouse).renew(Generation(1), claim.holder, lease_ms=60_000)
-    seen = _observe(warehouse, tables)
-    assert (2, (row, claim), True) == (seen.facts.version, seen.facts.rows, seen.facts.holder.alive)
-    assert isinstance(seen.facts.holder.lease, Lease)
-    assert (TableSeen(silver, CheckpointId(0), 0),) == seen.tables
-    plan = decide_recovery(seen.facts, take_over=True)
+    seen = _observe(warehouse)
+    assert (2, (row, claim), True) == (seen.version, seen.rows, seen.holder.alive)
+    assert isinstance(seen.holder.lease, Lease)
+    plan = decide_recovery(seen, take_over=True)
     assert isinstance(plan, RecoveryPlan)
     assert row == plan.roll_forward
     tables.publisher.publish(Publication(silver, TableMode.APPEND, adds=(file,)), CheckpointId(1))
     CutStore(warehouse).record(CheckpointId(1), [(silver, 1)])
-    seen = _observe(warehouse, tables)
-    assert (TableSeen(silver, CheckpointId(1), 1),) == seen.tables
-    plan = decide_recovery(seen.facts, take_over=True)
+    seen = _observe(warehouse)
+    plan = decide_recovery(seen, take_over=True)
     assert isinstance(plan, RecoveryPlan)
     assert (None, row) == (plan.roll_forward, plan.restore)

@@ -1,0 +1,128 @@
+"""Brings tables back that show less than a recorded cut says, or refuses by name before the job is claimed.
+
+`commit.behind` decides. Here its facts are gathered, its publications are carried out, and the cuts corrected. A
+process that dies in between has changed nothing that the next start would not do again.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from checkpointing.commit.behind import Lost, Mending, Standing, corrected, decide_mending
+from checkpointing.identifiers import CheckpointId, JobName, TableName
+from checkpointing.messages import PublishFailed
+from checkpointing.metadata.record import Row
+from jobs.engine_paths import typed
+from jobs.runtime.boundaries import CORRECT_CUTS, PUBLISH_AGAIN, Boundary, around
+from jobs.runtime.failures import RollForwardError, TablesBehindError
+from jobs.runtime.job_stores import JobStores
+from jobs.runtime.rollback_plan import reachable
+from jobs.stores.soundness import damages
+from jobs.stores.standing import TableLogDamagedError
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What was seen of the tables, and what brings back those in doubt."""
+
+    seen: Standing
+    mending: Mending
+
+
+def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
+    """Return what is to be published again; raise TablesBehindError, naming the table and the way out.
+
+    With `tables` only those of the pipeline count: into another table nothing will be written any more.
+    """
+    root, job = stores.warehouse.root, stores.warehouse.paths.job
+    try:
+        seen = stores.standing(rows, tables)
+    except TableLogDamagedError as damaged:
+        raise TablesBehindError(damaged.table, damaged.what, damaged.way_out) from damaged
+    mending = decide_mending(seen)
+    if mending.lost:
+        lost = mending.lost[0]
+        raise TablesBehindError(lost.table, _what(root, job, lost), _way_out(stores, rows, lost.table))
+    for each in mending.again:
+        files = (*each.publication.adds, *each.publication.files)
+        damage = next(damages(root, files, checksums=False), None)
+        if damage is not None:
+            table = each.publication.table
+            what = f"table {table} in {root} shows less than the newest cut of {job}, and {damage}"
+            raise TablesBehindError(table, what, _way_out(stores, rows, table))
+    return Doubt(seen, mending)
+
+
+def must_have_logs(stores: JobStores, doubt: Doubt) -> Doubt:
+    """Return what is to be published again where no pipeline is at hand; raise TablesBehindError if a table has no log.
+
+    Only a tick knows the columns to make the table anew with.
+    """
+    job, root = stores.warehouse.paths.job, stores.warehouse.root
+    gone = next((table for table in sorted(doubt.mending.tables) if doubt.seen.logs[table].version is None), None)
+    if gone is not None:
+        raise TablesBehindError(
+            gone,
+            f"table {gone} in {root} has no log any more, and {job} has checkpoints that name it",
+            f"run 'tidemark run {job} --warehouse {typed(root)}' first, which makes the table anew if it can",
+        )
+    return doubt
+
+
+def _what(root: Path, job: JobName, lost: Lost) -> str:
+    shows = f"shows checkpoint {lost.shows}" if lost.shows else "shows no checkpoint"
+    if lost.lacks is None:
+        lacks = f"is not at the version that the cut of checkpoint {lost.cut} names"
+    else:
+        lacks = f"lacks what checkpoint {lost.lacks} brought"
+    return (
+        f"table {lost.table} in {root} {shows} of {job} and {lacks}: entries of its log have gone, and the retained "
+        "rows do not suffice to publish them again"
+    )
+
+
+def _way_out(stores: JobStores, rows: Collection[Row], table: TableName) -> str:
+    warehouse = stores.warehouse
+    job, root = warehouse.paths.job, warehouse.root
+    backup = f"restore the folder {warehouse.path(table)} from a backup that is as new as the job's newest checkpoint"
+    back = reachable(warehouse, rows)
+    if back is None:
+        return f"{backup}, or start over in an empty warehouse ('tidemark run {job} --warehouse EMPTY_FOLDER')"
+    command = f"tidemark rollback {job} {back.checkpoint} --warehouse {typed(root)}"
+    return f"{backup}, or go back to {back.kind.value} {back.checkpoint}: '{command}'"
+
+
+def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]:
+    """Publish again what the tables lack, correct the cuts, and return what was done, a line a table.
+
+    Only for whoever holds the job; every table must have a log. Raises RollForwardError, CutsNotRecordedError.
+    """
+    seen, mending = doubt.seen, doubt.mending
+    if not mending.tables:
+        return ()
+    for each in mending.again:
+        with around(boundary, f"{PUBLISH_AGAIN}:{each.publication.table}"):
+            answer = stores.publish(each.publication, each.checkpoint, again=True)
+        if isinstance(answer, PublishFailed):
+            raise RollForwardError(f"checkpoint {each.checkpoint} could not be published again: {answer.error}")
+    now = stores.standing(seen.rows, mending.tables, whole=True).logs
+    published: dict[TableName, dict[CheckpointId, int]] = {
+        table: {entry.checkpoint: version for version, entry in sorted(now[table].published.items())}
+        for table in mending.tables
+    }
+    correction = corrected(seen, published)
+    with around(boundary, CORRECT_CUTS):
+        stores.correct_cuts(correction)
+    return (*_told(doubt), *(f"the cut of checkpoint {each} is lost: dropped" for each in correction.dropped))
+
+
+def _told(doubt: Doubt) -> list[str]:
+    again = doubt.mending.again
+    told = []
+    for table, group in groupby(again, key=lambda each: each.publication.table):
+        ids = ", ".join(str(each.checkpoint) for each in group)
+        shows = doubt.seen.logs[table].shows
+        had = f"showed checkpoint {shows}" if shows else "showed no checkpoint"
+        told.append(f"table {table} {had}, less than its newest cut: checkpoint {ids} was published again")
+    return told

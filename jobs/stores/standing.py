@@ -1,0 +1,100 @@
+"""Gathers the facts from which `commit.behind` decides whether a job's tables are what its recorded cuts say.
+
+At a normal start one entry is read per table and recorded cut. Only of a table in doubt is the whole log read.
+"""
+
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from checkpointing.commit.behind import Cuts, LogSeen, Standing, in_doubt
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.engine_paths import typed
+from jobs.stores.log_entries import broken_entry, entry_versions, published_by
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
+
+
+class TableLogDamagedError(Exception):
+    """A table that no engine can load: `what` names the entry of its log that is in the way."""
+
+    def __init__(self, table: TableName, what: str, way_out: str) -> None:
+        super().__init__(f"{what}: {way_out}")
+        self.table = table
+        self.what = what
+        self.way_out = way_out
+
+
+def observe_standing(
+    warehouse: Warehouse,
+    logs: TableLogs,
+    rows: Iterable[Row],
+    cuts: Cuts,
+    tables: Collection[TableName] | None,
+    *,
+    whole: bool = False,
+) -> Standing:
+    """Return what the logs of a job's tables say of its rows and recorded cuts; with `tables` of these alone.
+
+    With `whole` every log is read whole. Raises TableLogDamagedError, naming the entry, for a log that cannot be
+    loaded.
+    """
+    known = [row for row in rows if isinstance(row, CheckpointRecord)]
+    versions: dict[TableName, set[int]] = {}
+    for cut in cuts.values():
+        for table, version in cut.items():
+            versions.setdefault(table, set()).add(version)
+    for row in known:
+        for each in row.tables:
+            versions.setdefault(each.table, set())
+    wanted = {table: at for table, at in versions.items() if tables is None or table in tables}
+    looked = {table: look_at(warehouse, logs, table, None if whole else at) for table, at in wanted.items()}
+    seen = Standing(warehouse.paths.job, tuple(known), cuts, looked)
+    doubtful = frozenset() if whole else in_doubt(seen)
+    return replace(seen, logs=looked | {table: look_at(warehouse, logs, table, None) for table in doubtful})
+
+
+def look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
+    """Return what a table's log says at these versions, None: at all; raise TableLogDamagedError."""
+    log = logs.log(table)
+    there = entry_versions(log.folder)
+    if not there:
+        return LogSeen(None)
+    try:
+        loaded = log.current()
+        shows = CheckpointId(logs.shown(loaded, table))
+    except Exception as error:
+        raise _damaged(warehouse, table, error) from error
+    application = warehouse.paths.transaction_id(table)
+    looked = there if versions is None else [version for version in there if version in versions]
+    entries = {version: published_by(log.folder, version, application) for version in looked}
+    published = {version: entry for version, entry in entries.items() if entry is not None}
+    return LogSeen(loaded.version(), shows, published, there[0])
+
+
+def _damaged(warehouse: Warehouse, table: TableName, error: Exception) -> TableLogDamagedError:
+    folder = warehouse.path(table)
+    backup = f"restore {folder} from a backup of the warehouse"
+    broken = broken_entry(folder)
+    if broken is None:
+        first = (str(error).splitlines() or [""])[0]
+        return TableLogDamagedError(
+            table, f"table {table}: its log cannot be loaded ({type(error).__name__}: {first})", backup
+        )
+    entry = broken.path.name
+    if broken.missing:
+        return TableLogDamagedError(
+            table, f"table {table}: entry {entry} is missing from its log, with later ones there", backup
+        )
+    if not broken.newest:
+        return TableLogDamagedError(
+            table, f"table {table}: entry {entry} of its log is cut off, with later ones there", backup
+        )
+    return TableLogDamagedError(
+        table,
+        f"table {table}: {entry}, the newest entry of its log, is cut off",
+        "if no other program is writing to the table now, move the entry away "
+        f"('mv {typed(broken.path)} {typed(broken.path.with_suffix('.cut-off'))}') and start again; the start "
+        "publishes again what it held, or says what it cannot bring back",
+    )

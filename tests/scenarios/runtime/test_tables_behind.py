@@ -1,0 +1,320 @@
+"""A table that shows less than its recorded cut is published again, or the job is refused by name (G1).
+
+A log loses entries in a power cut, by somebody's hand, or when a table's folder comes back from an older backup.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+
+from checkpointing.identifiers import CheckpointId
+from jobs.cli import run as run_command
+from jobs.cli.main import execute
+from jobs.doctor.examination import examine
+from jobs.reading import Cuts, CutUnreadableError
+from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.runtime.boundaries import CORRECT_CUTS, PUBLISH_AGAIN
+from jobs.runtime.cleaning import clean_up
+from jobs.runtime.failures import TablesAheadError, TablesBehindError
+from jobs.runtime.rollback import preview_rollback, roll_back
+from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, tick
+from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.test_cancelling import contents
+
+DAY_MS = 86_400_000
+
+
+def entries(root, table=BRONZE):
+    """Return the entries of a table's log, oldest first."""
+    return sorted((root / table / "_delta_log").glob("*.json"))
+
+
+def empty_the_newest(root, table):
+    entries(root, table)[-1].write_bytes(b"")
+
+
+def delete_the_newest(root, table):
+    entries(root, table)[-1].unlink()
+
+
+def delete_the_newest_two(root, table):
+    for entry in entries(root, table)[-2:]:
+        entry.unlink()
+
+
+def delete_the_log(root, table):
+    shutil.rmtree(root / table / "_delta_log")
+
+
+LOSSES = [empty_the_newest, delete_the_newest, delete_the_newest_two, delete_the_log]
+
+
+def empty_the_middle(root):
+    entries(root)[2].write_bytes(b"")
+
+
+def delete_the_middle(root):
+    entries(root)[2].unlink()
+
+
+def cut_off(entry):
+    entry.write_bytes(entry.read_bytes()[:200])
+
+
+def of_job(root):
+    """Return what the doctor finds of the job, each with what mends it."""
+    sections = [each for each in examine(at(root), DAY_MS, verify=False).sections if each.name != "machine"]
+    return [(found.what, found.mend) for each in sections for found in each.findings]
+
+
+def version(root):
+    """Return the version of `checkpoints`."""
+    return CheckpointStore(at(root)).observe()[0]
+
+
+def all_cuts(root):
+    """Return what every recorded cut shows."""
+    return {each: at_cut(root, each) for each in CutStore(at(root)).recorded()}
+
+
+@pytest.mark.parametrize("table", [BRONZE, GOLD, STATE])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_what_a_table_lost_is_published_again(tmp_path, undisturbed, lose, table):
+    """Whichever entries went, of whichever table: the doctor sees it, a tick brings back every cut, and goes on."""
+    ids = laid_out(tmp_path, 2)
+    before, state = all_cuts(tmp_path), pl.read_delta(str(tmp_path / STATE)).sort("key")
+    lose(tmp_path, table)
+    ((what, mend),) = of_job(tmp_path)
+    assert f"table {table} shows less than the recorded cuts say" in what
+    assert f"tidemark run numbers --warehouse {tmp_path}" in mend
+    tick(tmp_path, 0)
+    assert before == {each: at_cut(tmp_path, each) for each in ids}
+    assert state.equals(pl.read_delta(str(tmp_path / STATE)).sort("key"))
+    assert [] == of_job(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_a_cut_is_recorded_anew_where_versions_differ(tmp_path):
+    """Somebody's own row has taken the version that went: the cut names the later one, and shows what it showed."""
+    _, second = laid_out(tmp_path, 2)
+    before, named = at_cut(tmp_path, second), CutStore(at(tmp_path)).read(CheckpointId(second))[BRONZE]
+    published = CutStore(at(tmp_path)).entries()[second].published_at_ms
+    theirs = pl.read_delta(str(tmp_path / BRONZE)).head(1).to_arrow()
+    delete_the_newest(tmp_path, BRONZE)
+    write_deltalake(str(tmp_path / BRONZE), theirs, mode="append")
+    tick(tmp_path, 0)
+    now = CutStore(at(tmp_path)).entries()[second]
+    assert (named + 1, published) == (now.versions[BRONZE], now.published_at_ms)
+    assert sorted([*before[BRONZE], *pl.from_arrow(theirs).rows()]) == at_cut(tmp_path, second)[BRONZE]
+    assert before[GOLD] == at_cut(tmp_path, second)[GOLD]
+
+
+def test_an_entry_that_others_put_in_its_place_is_not_taken_for_ours(tmp_path):
+    """A table from an older backup, into which somebody has appended since: its version alone tells nothing."""
+    ids = laid_out(tmp_path, 3)
+    delete_the_newest_two(tmp_path, BRONZE)
+    for _ in range(3):
+        write_deltalake(str(tmp_path / BRONZE), pl.read_delta(str(tmp_path / BRONZE)).head(1).to_arrow(), mode="append")
+    theirs = pl.read_delta(str(tmp_path / BRONZE)).height - 100
+    tick(tmp_path, 0)
+    assert [100, 200 + theirs, 300 + theirs] == [len(at_cut(tmp_path, each)[BRONZE]) for each in ids]
+
+
+@pytest.mark.parametrize("occurrence", [1, 2])
+@pytest.mark.parametrize(
+    "boundary",
+    [
+        f"before:{PUBLISH_AGAIN}:{BRONZE}",
+        f"after:{PUBLISH_AGAIN}:{BRONZE}",
+        f"before:{CORRECT_CUTS}",
+        f"after:{CORRECT_CUTS}",
+        "after:LogCommit:tables",
+        "after:LogCommit:cuts",
+    ],
+)
+def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undisturbed, monkeypatch, boundary, occurrence):
+    """Wherever it dies, the next tick finds the rest to do; every cut shows what it showed."""
+    ids = laid_out(tmp_path, 2)
+    before = all_cuts(tmp_path)
+    entries(tmp_path)[-1].write_bytes(b"")
+    entries(tmp_path)[-2].write_bytes(b"")
+    try:
+        run_tick(
+            KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
+        )
+    except Dead:
+        monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    tick(tmp_path)
+    assert before == {each: at_cut(tmp_path, each) for each in ids}
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_without_the_rows_it_is_refused_by_name_before_the_claim(tmp_path, undisturbed):
+    """Only the newest two rows are retained, and bronze lost three: nothing changes; a backup of the folder helps."""
+    root = tmp_path / "warehouse"
+    run(root, 3)
+    backup = shutil.copytree(root / BRONZE, tmp_path / "backup")
+    for entry in entries(root)[-3:]:
+        entry.unlink()
+    before, shown = version(root), contents(root)
+    with pytest.raises(TablesBehindError, match=rf"table {BRONZE} in .* shows no checkpoint of numbers") as refused:
+        run(root)
+    assert f"restore the folder {root / BRONZE} from a backup" in str(refused.value)
+    assert [(refused.value.what, refused.value.way_out)] == of_job(root)
+    for at_rest in (lambda: savepoint_at_rest(at(root)), lambda: clean_up(at(root), 0)):
+        with pytest.raises(TablesBehindError, match=f"table {BRONZE}"):
+            at_rest()
+    assert (before, shown) == (version(root), contents(root))
+    shutil.rmtree(root / BRONZE)
+    shutil.copytree(backup, root / BRONZE)
+    run(root)
+    assert undisturbed == read_cut(root)
+
+
+def test_a_hole_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_path, undisturbed, capsys, monkeypatch):
+    """An empty entry in the middle, with a newer one behind it: the command in the message leads out."""
+    first, second, _ = laid_out(tmp_path, 3)
+    empty_the_middle(tmp_path)
+    with pytest.raises(TablesBehindError, match=f"lacks what checkpoint {second} brought") as refused:
+        tick(tmp_path)
+    with pytest.raises(RollbackRefusedError, match=rf"table {BRONZE} no longer has version 2"):
+        roll_back(at(tmp_path), second)
+    (command,) = re.findall("'tidemark (rollback [^']*)'", str(refused.value))
+    assert f"rollback numbers {first} --warehouse {tmp_path}" == command
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+    assert 0 == execute(command.split()), capsys.readouterr()
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+    assert [] == of_job(tmp_path)
+
+
+def test_an_entry_that_is_cut_off_is_named_and_moving_it_away_helps(tmp_path, undisturbed):
+    """The newest one: the tick and the doctor say the same, and the line that they give works as it stands."""
+    laid_out(tmp_path, 2)
+    cut_off(entries(tmp_path)[-1])
+    with pytest.raises(TablesBehindError, match="the newest entry of its log, is cut off") as refused:
+        tick(tmp_path)
+    assert [(refused.value.what, refused.value.way_out)] == of_job(tmp_path)
+    (command,) = re.findall("'(mv [^']*)'", str(refused.value))
+    subprocess.run(command.split(), check=True)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (delete_the_middle, "00000000000000000002.json is missing from its log"),
+        (lambda root: cut_off(entries(root)[2]), "00000000000000000002.json of its log is cut off"),
+    ],
+)
+def test_a_log_that_nobody_can_load_is_named(tmp_path, undisturbed, damage, said):
+    """An entry that is missing or cut off with later ones there: one sentence, and the table's backup helps."""
+    laid_out(tmp_path / "warehouse", 3)
+    root = tmp_path / "warehouse"
+    backup = shutil.copytree(root / BRONZE, tmp_path / "backup")
+    damage(root)
+    with pytest.raises(TablesBehindError, match=rf"table {BRONZE}: entry {said}.*: restore {root / BRONZE} from a"):
+        tick(root)
+    assert [said in what for what, _ in of_job(root)] == [True]
+    with pytest.raises(RollbackRefusedError, match=said):
+        preview_rollback(at(root), min(records(root)))
+    shutil.rmtree(root / BRONZE)
+    shutil.copytree(backup, root / BRONZE)
+    tick(root)
+    assert undisturbed == read_cut(root)
+
+
+def test_a_savepoint_at_rest_brings_the_tables_back_first(tmp_path):
+    """It never blesses a hole: the tables are whole when its row is in."""
+    _, second = laid_out(tmp_path, 2)
+    before = at_cut(tmp_path, second)
+    empty_the_newest(tmp_path, BRONZE)
+    savepoint_at_rest(at(tmp_path))
+    assert before == at_cut(tmp_path, second) == contents(tmp_path)
+
+
+def test_a_rollback_brings_the_tables_back_first(tmp_path):
+    """Its dry run says that; then tables show what they showed at that checkpoint."""
+    _, second, _ = laid_out(tmp_path, 3)
+    before = at_cut(tmp_path, second)
+    delete_the_newest_two(tmp_path, BRONZE)
+    with pytest.raises(RollbackRefusedError, match=f"run 'tidemark run numbers --warehouse {tmp_path}' first"):
+        preview_rollback(at(tmp_path), second)
+    roll_back(at(tmp_path), second)
+    assert before == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_at_rest_a_table_without_a_log_waits_for_a_tick(tmp_path):
+    """Only the pipeline knows its columns, and the message says what to run."""
+    laid_out(tmp_path, 2)
+    delete_the_log(tmp_path, BRONZE)
+    with pytest.raises(TablesBehindError, match=rf"run 'tidemark run numbers --warehouse {tmp_path}' first"):
+        savepoint_at_rest(at(tmp_path))
+
+
+def test_a_cut_that_a_table_no_longer_has_is_not_read(tmp_path):
+    """Readers get an error that names table and version, never fewer rows; after a tick they read it again."""
+    _, second = laid_out(tmp_path, 2)
+    before = at_cut(tmp_path, second)[BRONZE]
+    empty_the_newest(tmp_path, BRONZE)
+    with pytest.raises(CutUnreadableError, match=rf"table {BRONZE} .*version 2 is not what was published for it"):
+        Cuts(tmp_path, JOB).at(second).arrow(BRONZE)
+    tick(tmp_path, 0)
+    assert before == sorted(pl.from_arrow(Cuts(tmp_path, JOB).at(second).arrow(BRONZE)).rows())
+
+
+def test_the_command_line_says_it_in_a_sentence(tmp_path, capsys):
+    """Exit code 1, one sentence, no traceback; and a tick that mends says what it did."""
+    laid_out(tmp_path, 3)
+    delete_the_middle(tmp_path)
+    pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
+    assert 1 == execute(["run", pipeline, "--warehouse", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert "is missing from its log" in said
+    assert "Traceback" not in said
+
+
+def test_a_tick_says_what_it_published_again(tmp_path):
+    """Table, what it showed, and the checkpoints that came back."""
+    first, second = laid_out(tmp_path, 2)
+    empty_the_newest(tmp_path, BRONZE)
+    heard = []
+
+    class Listening:
+        def __getattr__(self, name):
+            return lambda *told: heard.extend(told[0].mended) if name == "recovered" else None
+
+    run_tick(KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), Listening(), engine=LocalEngine())
+    told = (
+        f"table {BRONZE} showed checkpoint {first}, less than its newest cut: checkpoint {second} was published again"
+    )
+    assert [told] == heard
+
+
+def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
+    """`checkpoints` from an older backup: what the tick refuses, the doctor says, and its command works."""
+    root = tmp_path / "warehouse"
+    laid_out(root, 1)
+    backup = shutil.copytree(root / f"_tidemark/{JOB}", tmp_path / "backup")
+    tick(root, 1)
+    shutil.rmtree(root / f"_tidemark/{JOB}")
+    shutil.copytree(backup, root / f"_tidemark/{JOB}")
+    with pytest.raises(TablesAheadError) as refused:
+        tick(root)
+    assert (refused.value.what, refused.value.way_out) in of_job(root)
+    (command,) = re.findall("'tidemark (run [^']*--from [^']*)'", str(refused.value))
+    assert f"run numbers --from {root}@1 --warehouse EMPTY_FOLDER" == command
+    assert json.dumps(str(refused.value)).endswith("EMPTY_FOLDER'\"")
