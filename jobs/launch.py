@@ -6,7 +6,7 @@ The one way in, for the command line and for Dagster: both lay their values over
 from dataclasses import dataclass, replace
 
 from jobs.pipeline import Pipeline
-from jobs.pipelines.registry import PipelineReference, find_pipeline
+from jobs.pipelines.registry import PipelineReference, find_pipeline, project_of
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.planning import plan
 from jobs.runtime.session import SparkConfig
@@ -39,10 +39,12 @@ def launch(reference: PipelineReference, *given: Layer) -> Launch:
 
     A later layer of `given` wins over an earlier one.
 
-    Raises UnknownPipelineError, InvalidSettingsError, and what the pipeline and the planner refuse.
+    Relative paths begin at the pipeline's project (see `project_of`). Raises UnknownPipelineError,
+    InvalidProjectError, InvalidSettingsError, and what the pipeline and the planner refuse.
     """
-    pipeline = find_pipeline(reference, folder("data", *given))
-    settings = resolve(_own(pipeline), *given, pipeline=f"pipeline {pipeline.name}")
+    project = project_of(reference)
+    pipeline = find_pipeline(reference, folder("data", *given, project=project), project)
+    settings = resolve(_own(pipeline), *given, pipeline=f"pipeline {pipeline.name}", project=project)
     return Launch(settings, plan(pipeline, parallelism=settings.parallelism, config=settings.checkpoint_config()))
 
 

@@ -24,6 +24,7 @@ from pydantic_settings import (
 
 from checkpointing.config import CheckpointConfig, Count, Milliseconds
 from checkpointing.job.setup import TickLimits
+from jobs.project import FOLDERS, Project, here, working_directory
 
 PREFIX: Final = "TIDEMARK_"
 """Every field can be set by this prefix and its name in capitals."""
@@ -77,9 +78,9 @@ class TickSettings(CheckpointConfig, BaseSettings):
     """The sources whose rows `every_rows` counts, separated by commas; empty: all."""
 
     warehouse: Path = Path("warehouse")
-    """The folder of the tables; all processes of the job must reach it."""
+    """The folder of the tables; all processes of the job must reach it. A relative path begins at the project."""
     data: Path = Path("data")
-    """The folder of the pipeline's input."""
+    """The folder of the pipeline's input. A relative path begins at the project."""
     parallelism: Count | None = Field(default=None, ge=1)
     """Subtasks of each keyed vertex; None: what the pipeline says."""
 
@@ -166,10 +167,14 @@ class InvalidSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Fields that one place sets. `origin` says how a value of that place is named, `{}` being the field."""
+    """Fields that one place sets. `origin` says how a value of that place is named, `{}` being the field.
+
+    Relative paths begin at the project, or at the working directory if the place is a shell's command line.
+    """
 
     origin: str
     values: Mapping[str, object]
+    from_shell: bool = False
 
     def names(self, field: str) -> str:
         """Return where a field's value came from, as a user would look for it."""
@@ -191,7 +196,8 @@ def environment_layer() -> Layer:
 
 def flags_layer(values: Mapping[str, object]) -> Layer:
     """Return what the command line's flags set; None means that the flag was not given."""
-    return Layer("given on the command line", {name: value for name, value in values.items() if value is not None})
+    given = {name: value for name, value in values.items() if value is not None}
+    return Layer("given on the command line", given, from_shell=True)
 
 
 def launchpad_layer(values: Mapping[str, object]) -> Layer:
@@ -199,29 +205,49 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
     return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
 
 
-def folder(name: Literal["data", "warehouse"], *given: Layer) -> Path:
+def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Path:
     """Return a folder that must be known before the pipeline is: from the last of `given` that sets it.
 
-    If none does, the environment decides, and then the default.
-    Raises InvalidSettingsError for an environment variable that names no setting.
+    If none does, the environment decides, then the project (None: that of the working directory), and then the
+    default. Raises InvalidProjectError, InvalidSettingsError for an environment variable that names no setting.
     """
-    for layer in (*reversed(given), environment_layer()):
+    project = project or here()
+    for layer in (*reversed(given), environment_layer(), project_layer(project)):
         if name in layer.values:
-            return Path(str(layer.values[name]))
-    return Path(str(TickSettings.model_fields[name].default))
+            return _anchored(Path(str(layer.values[name])), layer, project)
+    return _anchored(Path(str(TickSettings.model_fields[name].default)), None, project)
 
 
-def resolve(own: Mapping[str, object], *given: Layer, pipeline: str = "the pipeline") -> TickSettings:
-    """Return the settings of one tick: defaults < `own` (the pipeline's) < environment < each of `given` in turn.
+def resolve(
+    own: Mapping[str, object], *given: Layer, pipeline: str = "the pipeline", project: Project | None = None
+) -> TickSettings:
+    """Return the settings of one tick: defaults < `own` (the pipeline's) < project < environment < each of `given`.
 
-    Raises InvalidSettingsError naming every refused field, its rule and where its value came from.
+    `project` None is that of the working directory. Raises InvalidProjectError, and InvalidSettingsError naming every
+    refused field, its rule and where its value came from.
     """
-    layers = (Layer(f"set by {pipeline}", own), environment_layer(), *given)
+    project = project or here()
+    layers = (Layer(f"set by {pipeline}", own), project_layer(project), environment_layer(), *given)
     values = {name: value for layer in layers for name, value in layer.values.items()}
     try:
-        return TickSettings(**values)  # type: ignore[arg-type]
+        settings = TickSettings(**values)  # type: ignore[arg-type]
     except ValidationError as error:
         raise InvalidSettingsError(_problems(error, layers)) from None
+    origins = {name: layer for layer in layers for name in layer.values}
+    anchored = {name: _anchored(getattr(settings, name), origins.get(name), project) for name in FOLDERS}
+    return settings.model_copy(update=anchored)
+
+
+def project_layer(project: Project | None) -> Layer:
+    """Return what a project's pyproject.toml sets."""
+    return Layer("", {}) if project is None else Layer(f"set in {project.file}", project.folders)
+
+
+def _anchored(path: Path, layer: Layer | None, project: Project | None) -> Path:
+    """Return a path as this process opens it: one of a project begins at its folder, wherever the process works."""
+    if path.is_absolute() or project is None or (layer is not None and layer.from_shell):
+        return path
+    return path if project.root == working_directory() else project.root / path
 
 
 def _problems(error: ValidationError, layers: tuple[Layer, ...]) -> tuple[Problem, ...]:

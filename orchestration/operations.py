@@ -20,6 +20,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.cleanup import render_cleanup
 from jobs.cli.quantities import plural, size
 from jobs.cli.render_rollback import render_rollback
+from jobs.pipelines.registry import project_of
 from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
 from jobs.runtime.cleaning import clean_up, plan_cleanup
 from jobs.runtime.failures import RollForwardError, SavepointRefusedError, TickRefusedError
@@ -137,7 +138,7 @@ def _operation_job(
         config = context.op_config
         with _refusals():
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
-            settings = resolve({}, deployment.given, given)
+            settings = resolve({}, deployment.given, given, project=project_of(deployment.reference))
             context.add_output_metadata(operation(context, Asked(warehouse_of(settings.warehouse, job), settings)))
 
     @dg.job(

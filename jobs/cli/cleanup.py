@@ -9,22 +9,21 @@ from rich.text import Text
 
 from checkpointing.commit.cleanup import Reason, Unneeded
 from checkpointing.identifiers import JobName, TableName
-from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import count, moment, plural, seconds, size
-from jobs.cli.reports import job_named
+from jobs.project import InvalidProjectError
 from jobs.runtime.cleaning import Cleanup, clean_up, plan_cleanup
 from jobs.settings import InvalidSettingsError, Layer, resolve
-from jobs.stores.warehouse import Warehouse
 
 
 def cleanup(pipeline: str, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
     """Delete what of a job's files nobody needs any more, or with `dry_run` show it; FAILED if a file stays."""
     try:
         settings = resolve({}, given)
-    except InvalidSettingsError as error:
+    except (InvalidProjectError, InvalidSettingsError) as error:
         raise CommandError(str(error), ExitCode.USAGE) from error
-    warehouse = Warehouse(settings.warehouse, ProtocolPaths(job_named(pipeline)))
+    warehouse = warehouse_of(pipeline, given)
     grace_ms = settings.reader_grace_ms
     done = plan_cleanup(warehouse, grace_ms) if dry_run else clean_up(warehouse, grace_ms)
     out.print(render_cleanup(warehouse.paths.job, done, grace_ms, dry_run=dry_run), soft_wrap=True)

@@ -9,16 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from checkpointing.identifiers import VertexId
-from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import plural
-from jobs.cli.reports import job_named
 from jobs.doctor.examination import Examination, examine
 from jobs.launch import launch
-from jobs.pipelines.registry import BrokenPipelineError, UnknownPipelineError
+from jobs.pipelines.registry import UnknownPipelineError
+from jobs.project import InvalidProjectError
+from jobs.runtime.job_state import has_run
 from jobs.settings import InvalidSettingsError, Layer, resolve
 from jobs.sources.port import Source
-from jobs.stores.warehouse import Warehouse
 
 
 class Verdict(IntEnum):
@@ -30,26 +30,24 @@ class Verdict(IntEnum):
 
 
 def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: bool) -> ExitCode:
-    """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it could not be looked at."""
+    """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it cannot be looked at, 4 if it never ran."""
     try:
         settings = resolve({}, given)
-    except InvalidSettingsError as error:
+    except (InvalidProjectError, InvalidSettingsError) as error:
         raise CommandError(str(error), ExitCode.USAGE) from error
-    warehouse = Warehouse(settings.warehouse, ProtocolPaths(job_named(pipeline)))
+    warehouse = warehouse_of(pipeline, given)
     found = examine(warehouse, settings.reader_grace_ms, verify=verify, sources=lambda: _sources(pipeline, given))
     if as_json:
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:
         out.print(render_examination(found), soft_wrap=True)
-    return ExitCode(verdict(found))
+    return ExitCode(verdict(found)) if has_run(warehouse) else ExitCode.NOT_THERE
 
 
 def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
     """Return the sources of a pipeline that can be found by its name; a job may outlive the code that made it."""
     try:
         return launch(pipeline, given).plan.sources
-    except BrokenPipelineError:
-        raise
     except UnknownPipelineError:
         return {}
 

@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from jobs import user_code
+from jobs.suggestions import NotThereError
 
 
 class ExitCode(IntEnum):
@@ -16,6 +17,8 @@ class ExitCode(IntEnum):
     """A wrong command, argument or setting: nothing was started."""
     HELD = 3
     """Another tick holds the job: nothing was changed."""
+    NOT_THERE = 4
+    """A pipeline, checkpoint, table, operator, source or job that was asked for does not exist: nothing was changed."""
 
 
 class CommandError(Exception):
@@ -34,6 +37,13 @@ class CommandError(Exception):
 def with_story(message: str, code: ExitCode = ExitCode.FAILED) -> CommandError:
     """Return the end of a command for a message of `jobs.user_code`: a sentence, and a traceback below it."""
     return CommandError(user_code.sentence_of(message), code, story=user_code.traceback_of(message))
+
+
+def code_of(error: BaseException) -> ExitCode:
+    """Return the exit code that a command ends with after an error."""
+    if isinstance(error, CommandError):
+        return error.code
+    return ExitCode.NOT_THERE if isinstance(error, NotThereError) else ExitCode.FAILED
 
 
 def sentence_of(error: BaseException) -> str:

@@ -6,8 +6,9 @@ from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.cli.render_graph import render_graph
 from jobs.launch import Launch, launch
 from jobs.pipeline import InvalidPipelineError
-from jobs.pipelines.registry import BrokenPipelineError, UnknownPipelineError
+from jobs.pipelines.registry import BrokenPipelineError
 from jobs.planner.explain import explain as explanation
+from jobs.project import InvalidProjectError
 from jobs.settings import InvalidSettingsError, Layer
 from jobs.sources.port import SourceError
 
@@ -23,10 +24,10 @@ def explain(reference: str, given: Layer, out: Console) -> None:
 
 
 def prepared(reference: str, given: Layer) -> Launch:
-    """Return the planned pipeline; raise CommandError for what a user typed or set wrong."""
+    """Return the planned pipeline; raise CommandError for what a user typed or set wrong, UnknownPipelineError."""
     try:
         return launch(reference, given)
     except BrokenPipelineError as error:
         raise with_story(str(error)) from error
-    except (UnknownPipelineError, InvalidSettingsError, InvalidPipelineError) as error:
+    except (InvalidProjectError, InvalidSettingsError, InvalidPipelineError) as error:
         raise CommandError(str(error), ExitCode.USAGE) from error

@@ -11,8 +11,8 @@ from checkpointing.commit.fencing import newest_checkpoint, newest_claim, releas
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.cli.errors import CommandError
-from jobs.runtime.job_state import has_run
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.runtime.job_state import has_run, must_have_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import is_alive
@@ -40,7 +40,8 @@ class History:
         """Return that checkpoint or savepoint, the newest checkpoint for None; raise CommandError naming those kept."""
         if not self.records:
             raise CommandError(
-                f"{self.job} has completed no checkpoint yet: run 'tidemark run {self.job}' until it has one"
+                f"{self.job} has completed no checkpoint yet: run 'tidemark run {self.job}' until it has one",
+                ExitCode.NOT_THERE,
             )
         if checkpoint is None:
             return next((row for row in self.records if row.commits and not row.abandoned), self.records[0])
@@ -49,7 +50,8 @@ class History:
             retained = ", ".join(str(row.checkpoint) for row in self.records)
             raise CommandError(
                 f"checkpoint {checkpoint} of {self.job} is not retained: there are {retained}; "
-                "the setting 'retained' says how many are kept"
+                "the setting 'retained' says how many are kept",
+                ExitCode.NOT_THERE,
             )
         return found[0]
 
@@ -79,12 +81,9 @@ def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
 
 
 def observe_history(root: Path, job: JobName) -> History:
-    """Read a job's history from its warehouse; raise CommandError if the job never ran there."""
+    """Read a job's history from its warehouse; raise NeverRunError if the job never ran there."""
     warehouse = Warehouse(root, ProtocolPaths(job))
-    if not has_run(warehouse):
-        raise CommandError(
-            f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
-        )
+    must_have_run(warehouse)
     _, rows = CheckpointStore(warehouse).observe()
     records = sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: -row.checkpoint)
     claim = newest_claim(rows)

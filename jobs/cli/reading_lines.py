@@ -57,5 +57,6 @@ def recipes(cut: Cut) -> tuple[Recipe, ...]:
 
 def state_recipe(root: Path, cut: Cut) -> Recipe:
     """Return the commands that read each operator's state at the cut; `root` is the warehouse."""
-    where = f"--pipeline {cut.job} --at {cut.checkpoint} --warehouse {typed(root.absolute())}"
-    return Recipe("Operator state, one row per key", tuple(f"tidemark state {each} {where}" for each in cut.operators))
+    where = f"--at {cut.checkpoint} --warehouse {typed(root.absolute())}"
+    lines = tuple(f"tidemark state {cut.job} {each} {where}" for each in cut.operators)
+    return Recipe("Operator state, one row per key", lines)

@@ -3,21 +3,19 @@
 from rich.console import Console
 from rich.text import Text
 
-from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import count, plural
 from jobs.cli.render_rollback import render_rollback
-from jobs.cli.reports import job_named, warehouse_folder
 from jobs.runtime.failures import JobHeldError
 from jobs.runtime.rollback import RolledBack, preview_rollback, roll_back
 from jobs.runtime.rollback_plan import RollbackPlan
 from jobs.settings import Layer
-from jobs.stores.warehouse import Warehouse
 
 
 def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
     """Take a job back to a checkpoint or savepoint, or show what that would do."""
-    warehouse = Warehouse(warehouse_folder(given), ProtocolPaths(job_named(pipeline)))
+    warehouse = warehouse_of(pipeline, given)
     if checkpoint is None:
         raise CommandError(
             f"say how far back: 'tidemark rollback {pipeline} N'; 'tidemark checkpoints list {pipeline}' shows where "

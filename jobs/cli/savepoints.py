@@ -7,11 +7,10 @@ from rich.text import Text
 
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.messages import SavepointKind
-from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import count, plural, size
-from jobs.cli.reports import job_named, warehouse_folder
 from jobs.engine_paths import typed
 from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
 from jobs.runtime.disposing import dispose
@@ -25,7 +24,7 @@ from jobs.stores.warehouse import Warehouse
 
 def savepoint(pipeline: str, to: Path | None, given: Layer, out: Console, progress: Console) -> None:
     """Take a savepoint of a job, and with `to` make a self-contained copy of it there."""
-    warehouse = _warehouse(pipeline, given)
+    warehouse = warehouse_of(pipeline, given)
     if to is not None:
         must_be_free(warehouse, to)
     with progress.status(f"savepoint of {warehouse.paths.job}") as status:
@@ -41,7 +40,7 @@ def savepoint(pipeline: str, to: Path | None, given: Layer, out: Console, progre
 
 def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, progress: Console) -> None:
     """Stop the running tick of a job with a savepoint; return when it has released the job."""
-    warehouse = _warehouse(pipeline, given)
+    warehouse = warehouse_of(pipeline, given)
     job = warehouse.paths.job
     with progress.status(f"stop of {job}") as status:
         try:
@@ -65,7 +64,7 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
 
 def dispose_savepoint(pipeline: str, checkpoint: int, given: Layer, out: Console) -> None:
     """Delete a savepoint of a job at rest."""
-    warehouse = _warehouse(pipeline, given)
+    warehouse = warehouse_of(pipeline, given)
     try:
         files = dispose(warehouse, checkpoint)
     except JobHeldError as held:
@@ -139,7 +138,3 @@ def withdrawn(what: str) -> CommandError:
         f"interrupted: the {what} is no longer asked for. If the tick had begun it, it may still come: "
         "'tidemark checkpoints list' shows it"
     )
-
-
-def _warehouse(pipeline: str, given: Layer) -> Warehouse:
-    return Warehouse(warehouse_folder(given), ProtocolPaths(job_named(pipeline)))

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from jobs.cli.cut import found_cut
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import warehouse_of
 from jobs.cli.render_state import render_operators, render_state
-from jobs.cli.reports import warehouse_folder
-from jobs.reading import NoSuchOperatorError, OperatorState
+from jobs.reading import OperatorState
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer
 
@@ -34,14 +34,11 @@ def show_state(question: StateQuestion, given: Layer, out: Console) -> None:
     Raises CommandError for words that mean nothing, and what `found_cut` and `Cut.state` raise.
     """
     dialect = _dialect(question)
-    cut = found_cut(warehouse_folder(given), question.pipeline, question.at)
+    cut = found_cut(warehouse_of(question.pipeline, given), question.at)
     if question.operator is None:
         out.print(render_operators(cut, [cut.state(each) for each in cut.operators]), soft_wrap=True)
         return
-    try:
-        state = cut.state(question.operator)
-    except NoSuchOperatorError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from error
+    state = cut.state(question.operator)
     if dialect is not None:
         out.print(state.sql(dialect), soft_wrap=True, markup=False)
         return

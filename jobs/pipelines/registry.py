@@ -1,5 +1,6 @@
-"""Finding a pipeline: by the name of one that comes with Tidemark, or as `module:attribute`."""
+"""Finds a pipeline: by a name that the project registers, by the name of one of ours, or as `module:attribute`."""
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -9,14 +10,11 @@ from typing import Final
 
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline
+from jobs.project import OWN, Project, here, make_importable, project_above, unknown_pipeline, working_directory
+from jobs.suggestions import NotThereError, nearest
 from jobs.user_code import message_of
 
-OWN: Final = {
-    "flights": "jobs.pipelines.flights:build",
-    "offsets_100_105": "jobs.pipelines.offsets_100_105:build",
-}
-"""The pipelines that come with Tidemark, by name."""
-
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 REFUSALS: Final = (InvalidPipelineError, InvalidNameError)
 """What Tidemark itself raises of a pipeline that is written wrong: these say already what is wrong, and where."""
@@ -25,32 +23,71 @@ PipelineReference = str | Pipeline | Callable[[Path], Pipeline]
 """A pipeline, a function of the data folder that returns one, or the name of either (see `find_pipeline`)."""
 
 
-class UnknownPipelineError(LookupError):
+class UnknownPipelineError(NotThereError):
     """A reference that leads to no pipeline: names it, what exists, and how to write one."""
 
 
-class BrokenPipelineError(UnknownPipelineError):
+class BrokenPipelineError(Exception):
     """A pipeline whose own code raised: names it, file and line, with the traceback below the sentence."""
 
     def __init__(self, name: str, did: str, error: BaseException) -> None:
         super().__init__(f"pipeline {name} {did}: {message_of(error, ': correct it and run again')}")
 
 
-def find_pipeline(reference: PipelineReference, data: Path) -> Pipeline:
+def project_of(reference: PipelineReference) -> Project | None:
+    """Return the project of a pipeline: the one in which its module lies, else that of the working directory.
+
+    A daemon may work in any folder, so the module comes first. A registered name belongs to the project that
+    registers it, which is the working directory's. Raises InvalidProjectError.
+    """
+    at_hand, folder = here(), working_directory()
+    for each in (at_hand.root if at_hand else None, folder):
+        if each is not None:
+            make_importable(each)
+    file = _file_of(reference)
+    if file is None or _INSTALLED & set(file.parts):
+        return at_hand
+    return project_above(file.parent) or at_hand
+
+
+def find_pipeline(reference: PipelineReference, data: Path, project: Project | None = None) -> Pipeline:
     """Return the pipeline of that name, or the one that `module:attribute` is or builds over the input under `data`.
 
     The attribute, or what stands in the place of a name, is a Pipeline or a function of the data folder that
-    returns one. The module is imported, no other pipeline's is. Raises UnknownPipelineError; BrokenPipelineError for
-    what the module or the function raises, except what the pipeline itself refuses (InvalidPipelineError and the like).
+    returns one. The module is imported, no other pipeline's is. `project` is whose names are known. Raises
+    UnknownPipelineError, also for a pipeline that is registered under another name than its own. Raises
+    BrokenPipelineError for what the module or the function raises, except what the pipeline itself refuses
+    (InvalidPipelineError and the like).
     """
     if not isinstance(reference, str):
         return _built(reference, f"{getattr(reference, '__name__', type(reference).__name__)!r}", "it", data)
-    module, colon, attribute = OWN.get(reference, reference).partition(":")
+    known = OWN | dict(project.pipelines if project else {})
+    module, colon, attribute = known.get(reference, reference).partition(":")
     if not colon:
+        raise UnknownPipelineError(unknown_pipeline(reference, project))
+    found = _built(_attribute(reference, module, attribute), repr(reference), attribute, data)
+    if reference in known and found.name != reference:
+        where = f" in {project.file}" if project else ""
         raise UnknownPipelineError(
-            f"there is no pipeline {reference!r}, only {', '.join(sorted(OWN))}; write your own as module:attribute"
+            f"pipeline {reference!r} calls itself {found.name!r}: register it{where} under its own name, which is the "
+            "name of its folder in the warehouse"
         )
-    return _built(_attribute(reference, module, attribute), repr(reference), attribute, data)
+    return found
+
+
+def _file_of(reference: PipelineReference) -> Path | None:
+    """Return the file of the module that a function is in, or that `module:attribute` names."""
+    if isinstance(reference, Pipeline):
+        return None
+    if not isinstance(reference, str):
+        loaded = sys.modules.get(getattr(reference, "__module__", None) or "")
+        name = getattr(loaded, "__file__", None)
+        return Path(name).resolve() if name else None
+    module, colon, _ = reference.partition(":")
+    if not colon or not _exists(module):
+        return None
+    spec = find_spec(module)
+    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
 
 
 def _built(found: object, name: str, attribute: str, data: Path) -> Pipeline:
@@ -84,12 +121,17 @@ def _imported(reference: str, module: str) -> ModuleType:
 def _attribute(reference: str, module: str, attribute: str) -> object:
     if not _exists(module):
         raise UnknownPipelineError(
-            f"pipeline {reference!r}: there is no module {module!r}; install it, or put its folder on PYTHONPATH"
+            f"pipeline {reference!r}: there is no module {module!r}; install it, or type the command in the folder of "
+            "its project"
         )
     loaded = _imported(reference, module)
     if not hasattr(loaded, attribute):
-        public = ", ".join(sorted(name for name in vars(loaded) if not name.startswith("_")))
-        raise UnknownPipelineError(f"pipeline {reference!r}: module {module} has no {attribute!r}; it has {public}")
+        public = sorted(name for name in vars(loaded) if name.isidentifier() and not name.startswith("_"))
+        near = nearest(attribute, public)
+        hint = f"did you mean {module}:{near}? " if near else ""
+        raise UnknownPipelineError(
+            f"pipeline {reference!r}: module {module} has no {attribute!r}: {hint}it has {', '.join(public)}"
+        )
     return getattr(loaded, attribute)
 
 

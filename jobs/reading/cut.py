@@ -22,6 +22,7 @@ from jobs.stores.cuts import RecordedCut
 from jobs.stores.delta_log import active_paths
 from jobs.stores.log_entries import entry_versions, published_by
 from jobs.stores.warehouse import Warehouse
+from jobs.suggestions import there_are
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +89,7 @@ class Cut:
         version = self._recorded.versions.get(TableName(table))
         if version is None:
             raise NoSuchTableError(
-                f"cut {self.checkpoint} of {self.job} has no table {table!r}: there are {', '.join(self.tables)}"
+                f"cut {self.checkpoint} of {self.job} has no table {table!r}: {there_are(table, self.tables)}"
             )
         return version
 
@@ -121,9 +122,9 @@ class Cut:
         Raises NoSuchOperatorError naming those that there are, CutGoneError, CutUnreadableError.
         """
         if operator not in self.operators:
-            there = ", ".join(self.operators) or "none"
+            there = there_are(operator, self.operators)
             raise NoSuchOperatorError(
-                f"cut {self.checkpoint} of {self.job} has no state of an operator {operator!r}: there are {there}"
+                f"cut {self.checkpoint} of {self.job} has no state of an operator {operator!r}: {there}"
             )
         name = self._warehouse.paths.state_table(VertexId(operator))
         row = self._row or self._source.past_row(self._recorded.checkpoint)

@@ -1,5 +1,7 @@
 """What can't be read: each message names what was asked for, what there is, and what to do."""
 
+from jobs.suggestions import NotThereError
+
 
 class ReadingError(Exception):
     """Whatever keeps a reader from what he asked for; nothing was changed."""
@@ -15,7 +17,7 @@ class InvalidMomentError(ReadingError):
         )
 
 
-class NoSuchCutError(ReadingError):
+class NoSuchCutError(ReadingError, NotThereError):
     """No cut is recorded under that number, or none was published by that time."""
 
 
@@ -27,9 +29,9 @@ class CutUnreadableError(ReadingError):
     """A retained cut whose log or files are missing or damaged."""
 
 
-class NoSuchTableError(ReadingError):
+class NoSuchTableError(ReadingError, NotThereError):
     """The cut has no table of that name."""
 
 
-class NoSuchOperatorError(ReadingError):
+class NoSuchOperatorError(ReadingError, NotThereError):
     """The cut has no operator with state of that name."""

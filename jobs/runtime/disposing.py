@@ -5,7 +5,7 @@ from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
+from jobs.runtime.failures import ClaimUnsettledError, NoSuchSavepointError, SavepointRefusedError
 from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.rollback import holding, publish
@@ -45,7 +45,7 @@ def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> Checkpo
     row = found.get(CheckpointId(checkpoint))
     savepoints = ", ".join(str(each) for each in sorted(found) if found[each].is_savepoint) or "none"
     if row is None:
-        raise SavepointRefusedError(f"{job} has no savepoint {checkpoint}: its savepoints are {savepoints}")
+        raise NoSuchSavepointError(f"{job} has no savepoint {checkpoint}: its savepoints are {savepoints}")
     if row == newest_checkpoint(rows):
         raise SavepointRefusedError(
             f"savepoint {checkpoint} is what the next tick of {job} begins from, so it stays: dispose of it once a "

@@ -5,6 +5,7 @@ from pathlib import Path
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.metadata.record import Holder
 from jobs.engine_paths import typed
+from jobs.suggestions import NotThereError
 
 
 class TickRefusedError(Exception):
@@ -34,7 +35,7 @@ class RollForwardError(Exception):
     """A committed checkpoint cannot be published: names the table and the way out. Nothing is discarded."""
 
 
-class NeverRunError(TickRefusedError):
+class NeverRunError(TickRefusedError, NotThereError):
     """A job that has no rows in this warehouse: says how to start it."""
 
     def __init__(self, job: JobName, root: Path) -> None:
@@ -89,3 +90,7 @@ class NotCancelledError(Exception):
 
 class SavepointRefusedError(Exception):
     """A savepoint that is not taken, copied, restored or disposed of: names it, why, and the way out."""
+
+
+class NoSuchSavepointError(SavepointRefusedError, NotThereError):
+    """A savepoint, checkpoint or folder of one that a command names and that does not exist."""

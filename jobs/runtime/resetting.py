@@ -18,10 +18,11 @@ from jobs.runtime.job_state import must_have_run
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.restore_damage import must_be_sound, observe_sound
 from jobs.runtime.rollback import APPEND_ROW, discard_behind, holding, publish
-from jobs.runtime.rollback_plan import RollbackRefusedError, SplitBack, splits_back
+from jobs.runtime.rollback_plan import NoSuchRowError, SplitBack, splits_back
 from jobs.sources.port import Source
 from jobs.sources.seeking import Place, seek
 from jobs.stores.warehouse import Warehouse
+from jobs.suggestions import there_are
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +96,14 @@ def _vertex(newest: CheckpointRecord, sources: Mapping[VertexId, Source], name: 
     known = {each.vertex: each for each in newest.vertices if each.splits and each.vertex in sources}
     found = known.get(VertexId(name))
     if found is None:
-        there = ", ".join(sorted(known)) or "none"
-        raise RollbackRefusedError(f"{newest.job} reads no source {name!r}: its sources are {there}")
+        raise NoSuchRowError(f"{newest.job} reads no source {name!r}: {there_are(name, sorted(known))}")
     return found
 
 
 def _positions(vertex: VertexRecord, source: Source, asked: Reset) -> dict[SplitId, str | None]:
     if asked.split is not None and asked.split not in vertex.splits:
-        raise RollbackRefusedError(
-            f"source {vertex.vertex} has read no split {asked.split!r}: its splits are {', '.join(vertex.splits)}"
+        raise NoSuchRowError(
+            f"source {vertex.vertex} has read no split {asked.split!r}: {there_are(asked.split, vertex.splits)}"
         )
     return {
         SplitId(split): seek(source, Place(vertex.vertex, SplitId(split), subtask.position), asked.words)

@@ -10,7 +10,7 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
-from jobs.runtime.failures import SavepointRefusedError
+from jobs.runtime.failures import NoSuchSavepointError
 from jobs.runtime.job_state import has_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.savepoint_copy import read_manifest, recorded_cuts
@@ -43,7 +43,7 @@ Origin = OwnRow | ForeignRow
 def find_origin(text: str, root: Path, job: JobName) -> Origin:
     """Return what `--from TEXT` means for the job's tick in the warehouse `root`: `N`, `DIR` or `DIR@N`.
 
-    Raises SavepointRefusedError saying what is there instead, TableNotCopyableError for a table that cannot be
+    Raises NoSuchSavepointError saying what is there instead, TableNotCopyableError for a table that cannot be
     told whole, and what the codec raises for rows of another version.
     """
     folder, number = _parsed(text)
@@ -86,7 +86,7 @@ def _parsed(text: str) -> tuple[Path | None, int | None]:
 def _own(warehouse: Warehouse, number: int | None, text: str) -> OwnRow:
     job, root = warehouse.paths.job, warehouse.root
     if not has_run(warehouse):
-        raise SavepointRefusedError(
+        raise NoSuchSavepointError(
             f"--from {text}: {job} has never run in {root}, so it has no checkpoint there; "
             "name the folder of a savepoint, or another warehouse as DIR@N"
         )
@@ -100,7 +100,7 @@ def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
     job, root = warehouse.paths.job, warehouse.root
     if not has_run(warehouse):
         held = "no such folder" if not root.is_dir() else f"no savepoint and no warehouse of {job}"
-        raise SavepointRefusedError(
+        raise NoSuchSavepointError(
             f"--from {text}: {root} is {held}; make one with 'tidemark savepoint {job} --to DIR', "
             "or name a checkpoint id of this warehouse, a folder DIR, or DIR@N"
         )
@@ -125,5 +125,5 @@ def _chosen(
     if found is None:
         there = ", ".join(f"{each} ({records[each].kind.value})" for each in sorted(records)) or "none yet"
         what = "no checkpoint" if number is None else f"no checkpoint or savepoint {number}"
-        raise SavepointRefusedError(f"--from {text}: there is {what} in {root}; there are: {there}")
+        raise NoSuchSavepointError(f"--from {text}: there is {what} in {root}; there are: {there}")
     return found

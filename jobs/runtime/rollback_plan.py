@@ -22,10 +22,15 @@ from jobs.stores.soundness import damages
 from jobs.stores.standing import TableLogDamagedError
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import TableNotCopyableError, base_of
+from jobs.suggestions import NotThereError
 
 
 class RollbackRefusedError(Exception):
     """A rollback or a reset that is not done: says why, and what to type instead. Nothing was changed."""
+
+
+class NoSuchRowError(RollbackRefusedError, NotThereError):
+    """A checkpoint, source or split that a rollback or reset names and that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,8 @@ def _target(
     if found is None:
         lost = next((row for row in stores.damaged if row.checkpoint == checkpoint), None)
         said = f"{lost}" if lost is not None else f"{job} has no checkpoint or savepoint {checkpoint}"
-        raise RollbackRefusedError(f"{said}: it can go back to {others}")
+        refused = NoSuchRowError if lost is None else RollbackRefusedError
+        raise refused(f"{said}: it can go back to {others}")
     if found == newest and not stores.damaged:
         raise RollbackRefusedError(
             f"{job} stands at {found.kind.value} {checkpoint} already: it can go back to {others}"

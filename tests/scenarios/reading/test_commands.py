@@ -17,7 +17,8 @@ def typed(tmp_path, capsys):
 
     def execute_and_show(*words):
         where = ["--warehouse", str(tmp_path)]
-        code = execute([*words, *where] if words[0] == "cut" else [*words, "--pipeline", JOB, *where])
+        command, *rest = words
+        code = execute([command, *rest, *where] if command == "cut" else [command, JOB, *rest, *where])
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
@@ -65,7 +66,6 @@ def test_the_printed_query_is_all_that_duckdb_needs(typed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("state nope", "cut 2 of counts has no state of an operator 'nope': there are by_key"),
         (
             "state by_key --key LAX",
             "the key of by_key is place, day; write --key place=VALUE --key day=VALUE",
@@ -86,13 +86,13 @@ def test_a_cut_by_time_shows_the_versions_of_that_time(typed):
     """And the command that reads the state at it."""
     code, out, _ = typed("cut", JOB, "1970-01-01T00:00:01Z")
     assert (ExitCode.DONE, [["_tidemark/counts/state/by_key", "1"]]) == (code, cells(out))
-    assert "tidemark state by_key --pipeline counts --at 1 --warehouse" in out
+    assert "tidemark state counts by_key --at 1 --warehouse" in out
 
 
 def test_a_time_before_the_first_cut_names_the_first_and_the_last(typed):
     """With their times."""
     code, _, err = typed("cut", JOB, "1969-12-31T00:00:00Z")
-    assert ExitCode.FAILED == code
+    assert ExitCode.NOT_THERE == code
     assert "no cut of counts that is kept was published by 19" in err
     assert "the oldest is cut 1 (19" in err
     assert "the newest cut 2 (19" in err

@@ -280,8 +280,8 @@ def test_at_rest_nothing_is_asked(tmp_path, typed):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("cancel", PIPELINE), ExitCode.FAILED, "numbers has never run in"),
-        (("cancel", "nonsuch"), ExitCode.USAGE, "nonsuch"),
+        (("cancel", PIPELINE), ExitCode.NOT_THERE, "numbers has never run in"),
+        (("cancel", "nonsuch"), ExitCode.NOT_THERE, "nonsuch"),
         (("cancel", PIPELINE, "--set", "retain_on_cancellation=perhaps"), ExitCode.USAGE, "retain_on_cancellation"),
         (("cancel", PIPELINE, "--delete"), ExitCode.USAGE, "'tidemark cancel --help' shows what can be given"),
     ],

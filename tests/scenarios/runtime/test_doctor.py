@@ -266,9 +266,9 @@ def _no_machine(warehouse):
 
 
 def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
-    """No warehouse, or one of another job: exit code 2, and nothing comes into being."""
-    code, out, _ = typed("doctor", "numbers", "--warehouse", tmp_path / "none")
-    assert ExitCode.USAGE is code
+    """No warehouse, or one of another job: exit code 4, and nothing comes into being."""
+    code, out, _ = typed("doctor", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", tmp_path / "none")
+    assert ExitCode.NOT_THERE is code
     assert f"numbers has never run in {tmp_path / 'none'}" in out
     assert f"tidemark run numbers --warehouse {tmp_path / 'none'}" in out
     assert not (tmp_path / "none").exists()
@@ -328,8 +328,10 @@ def test_a_clean_up_beside_a_tick_says_whose(root, typed):
 
 def test_a_clean_up_of_a_job_that_never_ran_says_how_to_run_it(tmp_path, typed):
     """Nothing is created."""
-    code, _, err = typed("cleanup", "numbers", "--warehouse", tmp_path / "none")
-    assert ExitCode.FAILED is code
+    code, _, err = typed(
+        "cleanup", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", tmp_path / "none"
+    )
+    assert ExitCode.NOT_THERE is code
     assert "start it with 'tidemark run numbers'" in err
     assert not (tmp_path / "none").exists()
 

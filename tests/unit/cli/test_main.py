@@ -15,7 +15,7 @@ from jobs.cli.main import execute
         ("rnu", "no such command 'rnu': did you mean 'run'?"),
         (
             "xyzzy",
-            "there are init, run, savepoint, stop, cancel, cleanup, doctor, rollback, reset, explain, checkpoints",
+            "there are init, run, savepoint, stop, cancel, cleanup, doctor, rollback, reset, explain, cut, state",
         ),
         ("stop flights", "say how to stop: 'tidemark stop flights --suspend' keeps in the state what waits, 'tidemark"),
         ("stop flights --drain --suspend", "say how to stop: 'tidemark stop flights --suspend'"),
@@ -23,7 +23,9 @@ from jobs.cli.main import execute
         ("savepoint --dispose x", "'tidemark savepoint --help' shows what can be given"),
         ("savepoint --dispose 3 --to x", "--dispose deletes a savepoint, --to copies a new one: give one of them"),
         ("run --bogus", "no such option: --bogus: 'tidemark run --help' shows what can be given"),
-        ("run nope", "there is no pipeline 'nope', only flights, offsets_100_105; write your own as module:attribute"),
+        ("run --warehose x", "no such option: --warehose: did you mean --warehouse?"),
+        ("reset", "'tidemark reset --help' shows what can be given"),
+        ("reset --to start", "say which source, as in 'tidemark reset SOURCE --to POSITION'"),
         ("run --checkpoints 0", "checkpoints (given on the command line): must be greater than or equal to 1"),
         ("run --set x", "--set x: write it as NAME=VALUE, like --set retained=5"),
         ("cut flights x", "'x' names no cut: write a checkpoint id like 7, 'latest', or a time like 2026-11-21T08:00"),
@@ -32,7 +34,6 @@ from jobs.cli.main import execute
         ("state --sql spark", "--sql needs an operator: 'tidemark state' lists them"),
         ("state by_key --sql spark --key 7", "leave --key out, and add your condition to the query"),
         ("cut Flights", "such as flights"),
-        ("explain nowhere:x", "there is no module 'nowhere'"),
     ],
 )
 def test_what_was_typed_wrong_is_said_with_the_way_out(typed, said, capsys):
@@ -61,14 +62,14 @@ def test_what_was_typed_wrong_is_said_with_the_way_out(typed, said, capsys):
 def test_a_job_that_never_ran_is_no_traceback_and_leaves_no_trace(command, tmp_path, capsys):
     """A report creates nothing, and says what to run."""
     warehouse = tmp_path / "warehouse"
-    assert ExitCode.FAILED == execute([*command.split(), "--warehouse", str(warehouse)])
+    assert ExitCode.NOT_THERE == execute([*command.split(), "--warehouse", str(warehouse)])
     assert f"flights has never run in {warehouse}: start it with 'tidemark run flights'" in capsys.readouterr().err
     assert not warehouse.exists()
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(capsys):
     """The sentence stays the last line."""
-    assert ExitCode.USAGE == execute(["run", "nope", "--debug"])
+    assert ExitCode.NOT_THERE == execute(["run", "nope", "--debug"])
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert err.splitlines()[-1].startswith("tidemark: there is no pipeline")

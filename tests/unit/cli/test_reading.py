@@ -113,5 +113,5 @@ def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
     """The newest row is committed only: the newest cut is the one before, and the row's own is not there yet."""
     assert ExitCode.DONE == execute(["cut", "--warehouse", str(job.root)])
     assert "cut 6 of flights" in capsys.readouterr().out
-    assert ExitCode.FAILED == execute(["cut", "7", "--warehouse", str(job.root)])
+    assert ExitCode.NOT_THERE == execute(["cut", "7", "--warehouse", str(job.root)])
     assert "'tidemark run flights' rolls it forward" in capsys.readouterr().err

@@ -148,7 +148,7 @@ def test_a_cut_shows_output_tables_before_states(shown):
     )
     assert text.index("silver/flights") < text.index("_tidemark/flights/state/joined")
     assert "cut 7 of flights: every table as of one moment, published by 20" in text
-    assert "tidemark state joined --pipeline flights --at 7 --warehouse /w" in text.splitlines()
+    assert "tidemark state flights joined --at 7 --warehouse /w" in text.splitlines()
 
 
 def test_lines_of_a_cut_are_never_wrapped(shown):

@@ -183,7 +183,7 @@ def test_a_pipeline_is_found_by_module_and_attribute(tmp_path, monkeypatch) -> N
     assert "x" == find_pipeline("mine:build", Path("x")).name
     with pytest.raises(UnknownPipelineError, match=r"answer must be a Pipeline.* gave a int"):
         find_pipeline("mine:answer", Path("x"))
-    with pytest.raises(UnknownPipelineError, match="module mine has no 'nope'; it has Pipeline, answer, build, ready"):
+    with pytest.raises(UnknownPipelineError, match="module mine has no 'nope': it has Pipeline, answer, build, ready"):
         find_pipeline("mine:nope", Path("x"))
 
 
@@ -191,7 +191,7 @@ def test_a_pipeline_is_found_by_module_and_attribute(tmp_path, monkeypatch) -> N
 def test_an_unknown_name_is_answered_with_those_that_exist(reference: str) -> None:
     """And with how to name one's own."""
     with pytest.raises(
-        UnknownPipelineError, match=rf"'{reference}', only flights, offsets_100_105; .*module:attribute"
+        UnknownPipelineError, match=rf"'{reference}': .*there are flights, offsets_100_105; .*module:attribute"
     ):
         find_pipeline(reference, Path())
 

@@ -1,0 +1,142 @@
+"""Which pipeline a command is about: one way for all of them.
+
+Each command takes it as its first argument: a name that the project registers, or `module:attribute`. Without one it
+is the project's default. Nothing heavy is imported before a name leads to a module.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.project import OWN, InvalidProjectError, Project, here, known_pipelines, unknown_pipeline
+
+if TYPE_CHECKING:
+    from jobs.settings import Layer
+    from jobs.stores.warehouse import Warehouse
+
+
+def chosen(typed: str | None) -> str:
+    """Return the pipeline that a user typed, else the project's default.
+
+    Raises CommandError if there is no default; the message says how to name one.
+    """
+    if typed is not None:
+        return typed
+    project = _project()
+    if project is None:
+        raise CommandError(
+            "say which pipeline: no pyproject.toml here or above names a default one. The demo is 'flights'; your own "
+            "is its registered name, or module:attribute",
+            ExitCode.USAGE,
+        )
+    if project.default is not None:
+        return project.default
+    if not project.pipelines:
+        raise CommandError(
+            f"say which pipeline: {project.file} registers none. Write it as module:attribute, or register it: "
+            '[tool.tidemark.pipelines] shop = "shop.pipeline:build"',
+            ExitCode.USAGE,
+        )
+    raise CommandError(
+        f"say which pipeline: {project.file} registers {', '.join(project.pipelines)}, and none as the default "
+        f'([tool.tidemark] default = "{next(iter(project.pipelines))}")',
+        ExitCode.USAGE,
+    )
+
+
+def pipeline_and_number(first: str | None, second: str | None) -> tuple[str, int | None]:
+    """Return what `[PIPELINE] [N]` means: one word that is a number leaves the pipeline out."""
+    pipeline, number = (None, first) if second is None and first is not None and first.isdigit() else (first, second)
+    if number is not None and not number.isdigit():
+        raise CommandError(f"checkpoint {number!r} is not a number: write a checkpoint id, like 7", ExitCode.USAGE)
+    return chosen(pipeline), None if number is None else int(number)
+
+
+def pipeline_and_operator(first: str | None, second: str | None, given: "Layer") -> tuple[str, str | None]:
+    """Return what `[PIPELINE] [OPERATOR]` means: one word is the pipeline of that name, else an operator."""
+    if second is not None or first is None:
+        return chosen(first), second
+    if ":" in first or first in known_pipelines(_project()) or first in ran_in(warehouse_folder(given)):
+        return first, None
+    return chosen(None), first
+
+
+def pipeline_and_moment(first: str | None, second: str | None) -> tuple[str, str]:
+    """Return what `[PIPELINE] [N|latest|TIMESTAMP]` means: one word that must be a moment leaves the pipeline out."""
+    from jobs.reading.moments import LATEST, is_moment  # noqa: PLC0415 - imports delta-rs
+
+    if second is None and first is not None and is_moment(first):
+        return chosen(None), first
+    return chosen(first), second or LATEST
+
+
+def pipeline_and_source(first: str | None, second: str | None) -> tuple[str, str]:
+    """Return what `[PIPELINE] SOURCE` means: one word is a source of the default pipeline."""
+    if first is None:
+        raise CommandError(
+            "say which source, as in 'tidemark reset SOURCE --to POSITION'; 'tidemark explain' shows them",
+            ExitCode.USAGE,
+        )
+    return (chosen(None), first) if second is None else (first, second)
+
+
+def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
+    """Return the warehouse of a pipeline's job, for a command that needs no plan; nothing is created.
+
+    A module is imported only for `module:attribute`. Raises CommandError for a name that no pipeline has, that may be
+    none, or that is neither registered nor known to the warehouse.
+    """
+    from checkpointing.identifiers import InvalidNameError, job_name  # noqa: PLC0415 - imports pydantic
+    from checkpointing.metadata.paths import ProtocolPaths  # noqa: PLC0415 - the same
+    from jobs.stores.warehouse import Warehouse  # noqa: PLC0415 - the same
+
+    if ":" in typed:
+        from jobs.cli.explain import prepared  # noqa: PLC0415 - imports Spark's types
+
+        started = prepared(typed, given)
+        return Warehouse(started.settings.warehouse, ProtocolPaths(started.plan.job))
+    try:
+        name = job_name(typed)
+    except InvalidNameError as error:
+        raise CommandError(f"{error}; write the name of a pipeline, such as flights", ExitCode.USAGE) from error
+    project, root = _project(), warehouse_folder(given)
+    there = ran_in(root)
+    if name not in known_pipelines(project) and name not in OWN and name not in there:
+        raise CommandError(unknown_pipeline(name, project, there), ExitCode.NOT_THERE)
+    return Warehouse(root, ProtocolPaths(name))
+
+
+def warehouse_folder(given: "Layer") -> Path:
+    """Return the warehouse of a command; raise CommandError for a variable of the environment that is no setting."""
+    from jobs.settings import InvalidSettingsError, folder  # noqa: PLC0415 - imports pydantic
+
+    try:
+        return folder("warehouse", given)
+    except (InvalidSettingsError, InvalidProjectError) as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error
+
+
+def ran_in(root: Path) -> tuple[str, ...]:
+    """Return the names of the jobs that a warehouse holds."""
+    from checkpointing.metadata.paths import ROOT  # noqa: PLC0415 - imports pydantic
+
+    folder = root / ROOT
+    return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())) if folder.is_dir() else ()
+
+
+def completed(incomplete: str) -> list[str]:
+    """Return the pipelines that begin with these letters, for the shell; nothing where a project cannot be read."""
+    with suppress(Exception):
+        from jobs.settings import flags_layer  # noqa: PLC0415 - imports pydantic
+
+        names = [*known_pipelines(here()), *ran_in(warehouse_folder(flags_layer({})))]
+        return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    return []
+
+
+def _project() -> Project | None:
+    try:
+        return here()
+    except InvalidProjectError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error

@@ -1,0 +1,69 @@
+"""The arguments and options that several commands share, as a user types them, and how a command reads them.
+
+Nothing heavy is imported: every command imports this before it knows what it needs.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
+
+import typer
+
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import completed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jobs.settings import Layer
+
+_LOG_WIDTH: Final = 120
+"""Columns where no terminal says how many there are."""
+_PIPELINE: Final = "A registered name, or module:attribute.  [default: the project's]"
+
+Pipeline = Annotated[str | None, typer.Argument(metavar="PIPELINE", help=_PIPELINE, autocompletion=completed)]
+Moment = Annotated[str | None, typer.Argument(metavar="N|latest|TIMESTAMP", help="Which cut; default: the newest.")]
+Number = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint id; without it the newest.")]
+Warehouse = Annotated[Path | None, typer.Option(help="The folder of the tables.  [default: the project's]")]
+Data = Annotated[Path | None, typer.Option(help="The folder of the input.  [default: the project's]")]
+OtherSettings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and change nothing.")]
+Parallelism = Annotated[int | None, typer.Option(help="Subtasks of each keyed vertex.")]
+
+
+def pairs(settings: Sequence[str]) -> dict[str, object]:
+    """Return NAME=VALUE texts as a dictionary; raise CommandError for one without an equals sign."""
+    for text in settings:
+        if "=" not in text:
+            raise CommandError(f"--set {text}: write it as NAME=VALUE, like --set retained=5", ExitCode.USAGE)
+    return {name: value for name, _, value in (text.partition("=") for text in settings)}
+
+
+def layer(values: dict[str, object]) -> "Layer":
+    """Return what the command line sets; None means that an option was not given."""
+    from jobs.settings import flags_layer  # noqa: PLC0415 - imports pydantic
+
+    return flags_layer(values)
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Return a console on stdout, or on a stderr that stays the user's while the JVM starts."""
+    from rich.console import Console  # noqa: PLC0415 - not needed for --help
+
+    found = Console(file=_lasting_stderr() if stderr else sys.stdout, highlight=False, markup=False, emoji=False)
+    if not found.is_terminal:
+        found.width = _LOG_WIDTH
+    return found
+
+
+def _lasting_stderr() -> TextIO:
+    """Return stderr by a descriptor of its own: while the JVM starts, descriptor 2 leads to Spark's log."""
+    try:
+        return os.fdopen(os.dup(sys.stderr.fileno()), "w")
+    except io.UnsupportedOperation:
+        return sys.stderr

@@ -1,0 +1,131 @@
+"""The commands that make or end a tick: `run`, `savepoint`, `stop`, `cancel`, as they are typed; nothing heavy."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.naming import chosen
+from jobs.cli.options import Data, DryRun, OtherSettings, Parallelism, Pipeline, Warehouse, console, layer, pairs
+
+UntilCaughtUp = Annotated[
+    bool | None, typer.Option("--until-caught-up/--keep-waiting", help="End when caught up, or wait for more.")
+]
+FromRow = Annotated[
+    str | None,
+    typer.Option("--from", metavar="N|DIR|DIR@N", help="Begin from a checkpoint, a savepoint's folder, a warehouse."),
+]
+Claim = Annotated[
+    bool | None, typer.Option("--claim/--no-claim", help="Use the savepoint's folder up, or copy its files.")
+]
+LeaveState = Annotated[
+    bool | None, typer.Option("--allow-non-restored-state", help="Leave behind what the pipeline no longer has.")
+]
+
+
+def run(  # noqa: PLR0913 - an option each
+    pipeline: Pipeline = None,
+    *,
+    checkpoints: Annotated[int | None, typer.Option(help="End after this many checkpoints.")] = None,
+    duration: Annotated[str | None, typer.Option("--for", help="End after this time: 30s, 5m, 2h.")] = None,
+    until_caught_up: UntilCaughtUp = None,
+    every_rows: Annotated[int | None, typer.Option(help="A checkpoint every so many rows.")] = None,
+    interval: Annotated[str | None, typer.Option(help="A checkpoint every so often: 10s.")] = None,
+    mode: Annotated[str | None, typer.Option(help="exactly_once or at_least_once.")] = None,
+    unaligned: Annotated[bool | None, typer.Option(help="Let barriers overtake records.")] = None,
+    retained: Annotated[int | None, typer.Option(help="Completed checkpoints to keep.")] = None,
+    take_over: Annotated[bool | None, typer.Option("--take-over", help="Take the job from whoever holds it.")] = None,
+    from_: FromRow = None,
+    claim: Claim = None,
+    allow_non_restored_state: LeaveState = None,
+    dry_run: DryRun = False,
+    warehouse: Warehouse = None,
+    data: Data = None,
+    parallelism: Parallelism = None,
+    spark_master: Annotated[str | None, typer.Option(help="local[2] or spark://host:port.")] = None,
+    spark_cores: Annotated[int | None, typer.Option(help="Cores of a local Spark.")] = None,
+    spark_memory: Annotated[str | None, typer.Option(help="Heap of a Spark that is started: 2g.")] = None,
+    spark_connect: Annotated[str | None, typer.Option(help="A running Connect server: sc://host:port.")] = None,
+    settings: OtherSettings = None,
+) -> ExitCode:
+    """Run one tick of a pipeline."""
+    flags: dict[str, object] = {
+        "checkpoints": checkpoints,
+        "duration_ms": duration,
+        "until_caught_up": until_caught_up,
+        "every_rows": every_rows,
+        "interval_ms": interval,
+        "mode": mode,
+        "unaligned": unaligned,
+        "retained": retained,
+        "take_over": take_over,
+        "allow_non_restored_state": allow_non_restored_state,
+        "warehouse": warehouse,
+        "data": data,
+        "parallelism": parallelism,
+        "spark_master": spark_master,
+        "spark_cores": spark_cores,
+        "spark_memory": spark_memory,
+        "spark_connect_url": spark_connect,
+    }
+    given = layer(pairs(settings or []) | {name: value for name, value in flags.items() if value is not None})
+    from jobs.cli.restore import Restoring  # noqa: PLC0415 - imports Spark's types
+    from jobs.cli.run import run as run_tick  # noqa: PLC0415 - imports Spark
+
+    return run_tick(chosen(pipeline), given, console(), console(stderr=True), Restoring(from_, claim, dry_run))
+
+
+def savepoint(
+    pipeline: Pipeline = None,
+    *,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Make a self-contained copy of it there.")] = None,
+    dispose: Annotated[int | None, typer.Option(metavar="N", help="Delete savepoint N instead.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Take a savepoint: a running tick is asked for it, a job at rest needs none."""
+    from jobs.cli import savepoints  # noqa: PLC0415 - imports delta-rs
+
+    given = layer({"warehouse": warehouse})
+    if dispose is None:
+        savepoints.savepoint(chosen(pipeline), to, given, console(), console(stderr=True))
+    elif to is None:
+        savepoints.dispose_savepoint(chosen(pipeline), dispose, given, console())
+    else:
+        raise CommandError("--dispose deletes a savepoint, --to copies a new one: give one of them", ExitCode.USAGE)
+
+
+def stop(
+    pipeline: Pipeline = None,
+    *,
+    drain: Annotated[bool, typer.Option("--drain", help="End the input first: what still waits is put out.")] = False,
+    suspend: Annotated[bool, typer.Option("--suspend", help="Keep what waits in the state.")] = False,
+    warehouse: Warehouse = None,
+) -> None:
+    """Stop the running tick with a savepoint."""
+    name = chosen(pipeline)
+    if drain == suspend:
+        raise CommandError(
+            f"say how to stop: 'tidemark stop {name} --suspend' keeps in the state what waits, "
+            f"'tidemark stop {name} --drain' puts it out first",
+            ExitCode.USAGE,
+        )
+    from checkpointing.messages import SavepointKind  # noqa: PLC0415 - imports pydantic
+    from jobs.cli.savepoints import stop_job  # noqa: PLC0415 - imports delta-rs
+
+    kind = SavepointKind.DRAIN if drain else SavepointKind.SUSPEND
+    stop_job(name, kind, layer({"warehouse": warehouse}), console(), console(stderr=True))
+
+
+def cancel(
+    pipeline: Pipeline = None,
+    *,
+    warehouse: Warehouse = None,
+    data: Data = None,
+    settings: OtherSettings = None,
+) -> None:
+    """End the running tick now; its checkpoints stay, or go if the pipeline says so."""
+    from jobs.cli.cancel import cancel as cancel_job  # noqa: PLC0415 - imports Spark's types
+
+    given = layer(pairs(settings or []) | {"warehouse": warehouse, "data": data})
+    cancel_job(chosen(pipeline), given, console(), console(stderr=True))
