@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.commit.cleanup import Unneeded
+from checkpointing.commit.cleanup import Unneeded, readable_cuts
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.files import files_of, handles_of
@@ -49,7 +49,7 @@ def file_section(
         ),
         (
             *_damaged_rows(warehouse, rows, records, damaged),
-            *_hollow_tables(warehouse, cuts, set(named)),
+            *_hollow_tables(warehouse, _readable(rows, cuts), set(named)),
             *_unneeded(warehouse, unneeded.delete),
         ),
     )
@@ -72,6 +72,12 @@ def _older(warehouse: Warehouse, row: CheckpointRecord) -> str:
         return f"restore it from a backup, or give the savepoint up: {gone}"
     takes = f"{command('run', warehouse)}, whose checkpoints take its place"
     return f"restore it from a backup, or {takes}; no tick begins from it unasked"
+
+
+def _readable(rows: tuple[Row, ...], cuts: Mapping[CheckpointId, Cut]) -> dict[CheckpointId, Cut]:
+    """Return the cuts that a reader may ask for; others stay recorded until the next one is, without their files."""
+    readable = readable_cuts(rows, cuts.keys())
+    return {checkpoint: cut for checkpoint, cut in cuts.items() if checkpoint in readable}
 
 
 def _hollow_tables(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut], named: set[str]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from jobs.doctor.key_health import key_section
 from jobs.runtime.at_rest import savepoint_at_rest
 from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.cleaning import clean_up
+from jobs.runtime.disposing import dispose
 from jobs.runtime.job_stores import JobStores
 from jobs.stores import holders
 from jobs.stores.requests import RequestFolder
@@ -196,7 +197,7 @@ def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
     assert f"needed by nobody: in {BRONZE}" in what
     assert f"tidemark cleanup numbers --warehouse {root}" == mend
     clean_up(at(root), 0)
-    assert {} == of_job(root, grace_ms=0)
+    assert {} == of_job(root)
 
 
 def test_others_changes_and_features_are_named(root):
@@ -340,3 +341,14 @@ def test_a_savepoint_is_no_ailment(root):
     """Its parent's cut is kept for it, and all of its files are there."""
     assert CheckpointId(3) <= savepoint_at_rest(at(root)).checkpoint
     assert {} == of_job(root, verify=True)
+
+
+def test_a_cut_that_went_with_its_savepoint_is_no_ailment(tmp_path):
+    """A plain savepoint kept the cut that it was taken of; once it is disposed of, nobody is offered that cut."""
+    root = tmp_path / "warehouse"
+    run(root, 1)
+    taken = savepoint_at_rest(at(root))
+    run(root)
+    assert {} == of_job(root)
+    dispose(at(root), taken.checkpoint)
+    assert {} == of_job(root)
