@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         NoSuchCutError,
         NoSuchOperatorError,
         NoSuchTableError,
+        NotReservedError,
         ReadingError,
     )
     from jobs.reading.operator_state import OperatorState
@@ -69,6 +70,7 @@ __all__ = [
     "NoSuchCutError",
     "NoSuchOperatorError",
     "NoSuchTableError",
+    "NotReservedError",
     "OperatorState",
     "Pipeline",
     "PollSource",
@@ -117,6 +119,7 @@ _MODULES: Final = {
         "NoSuchCutError",
         "NoSuchOperatorError",
         "NoSuchTableError",
+        "NotReservedError",
         "OperatorState",
         "ReadingError",
     ),

@@ -1,9 +1,9 @@
 """Which files of a job nobody needs any more, and since when: facts in, a decision out (K4).
 
 Needed is what a row of `checkpoints` names, checkpoint and savepoint alike, and what a table's log shows
-at its newest version or at one of a recorded cut. Of the rest, only files staged by generations before the
-last claim go (the present one may still name its own), and only `grace_ms` after they stopped being needed:
-a reader who began to read a version before must come to its end.
+at its newest version or at one of a cut that is recorded or that a reader has reserved. Of the rest, only
+files staged by generations before the last claim go (the present one may still name its own), and only
+`grace_ms` after they stopped being needed: a reader who began to read a version before must come to its end.
 
 When a file stopped being needed is not written anywhere: its Remove in the log is older than the end of a
 retained cut that shows it. So every clean-up notes what it saw (`Look`); a file has been unneeded at least
@@ -78,12 +78,46 @@ class Look:
     tables: Mapping[TableName, TableSeen]
 
 
+RESERVATION_MS_MAX = 86_400_000
+"""A reservation counts for at most a day after it was given: a reader that works longer renews it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reader's word that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch)."""
+
+    versions: Mapping[TableName, int]
+    given_ms: int
+    lapses_ms: int
+
+    @property
+    def ends_ms(self) -> int:
+        """When it counts no more, though nobody takes it back: a reader that was killed keeps nothing for ever."""
+        return min(self.lapses_ms, self.given_ms + RESERVATION_MS_MAX)
+
+
+def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
+    """Return the reservations that count now.
+
+    One that is given far in the future would never end, so it does not count. Clocks may differ by less than a day.
+    """
+    return tuple(each for each in reservations if now_ms < each.ends_ms and each.given_ms < now_ms + RESERVATION_MS_MAX)
+
+
+def is_forgotten(reservation: Reservation, now_ms: int) -> bool:
+    """Return whether a reservation ended so long ago that its reader will not come back to it.
+
+    Until then a reader that comes late learns that its cut is gone, instead of reading another one unawares.
+    """
+    return not standing((reservation,), now_ms) and now_ms >= reservation.ends_ms + RESERVATION_MS_MAX
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupFacts:
-    """What was observed: the files first, then the rows, the cuts and the tables' logs.
+    """What was observed: the files first, then the rows, the cuts, the reservations and the tables' logs.
 
     `current` is the last claim, `others_hold` whether it is somebody else's who is at work. `active` are the paths
-    that a log shows at its newest version or at a recorded cut; `looks` those of earlier clean-ups.
+    that a log shows at its newest version or at a recorded or reserved cut; `looks` those of earlier clean-ups.
     """
 
     current: Generation

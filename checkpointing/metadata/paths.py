@@ -93,6 +93,11 @@ class ProtocolPaths:
         return f"{self.folder}/requests"
 
     @property
+    def reservations(self) -> str:
+        """The folder in which readers reserve cuts, so that clean-ups leave those alone."""
+        return f"{self.folder}/reservations"
+
+    @property
     def savepoint_copy(self) -> str:
         """The file by which a warehouse says that it is a copy of one savepoint, and of which."""
         return f"{self.folder}/savepoint.json"

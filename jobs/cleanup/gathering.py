@@ -22,6 +22,7 @@ from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import active_paths
+from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 _UNFINISHED: Final = re.compile(r"\..+\.tmp")
@@ -61,7 +62,8 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
     staged = {table.name: tuple(_staged(warehouse, table.name)) for table in tables}
     rows, cuts = logs.rows(), logs.recorded_cuts()
     kept = cuts.keys() if others_hold else readable_cuts(rows, cuts.keys())
-    read, notes = _read_tables(logs, tables, [cuts[checkpoint] for checkpoint in kept])
+    reserved = ReservationStore(warehouse).reserved()  # after the cuts: see jobs/stores/reservations.py
+    read, notes = _read_tables(logs, tables, [*(cuts[checkpoint] for checkpoint in kept), *reserved])
     now_ms = warehouse.now_ms()
     found = [
         file

@@ -8,9 +8,13 @@ cut.polars("gold/delays_by_route").collect()  # or .arrow(table), .spark(spark, 
 cut.state("silver_flights").polars().collect()  # or .arrow(), .spark(spark), .sql("duckdb")
 ```
 
-A reader claims nothing, writes nothing and disturbs no tick; Spark is needed only where a session is given.
-Whoever has a cut in hand reads all of it, whatever is committed meanwhile; that ends only when the cut is no
-longer retained and clean-up's `reader_grace` is over, and then an error says so.
+A reader claims nothing and disturbs no tick. Spark is needed only where a session is given. A cut stays readable
+until it is no longer retained and clean-up's `reader_grace` is over; then an error says so. A reader that needs it for
+longer, or several processes that must read the same one, reserve it:
+
+```python
+with Cuts("warehouse", "flights").reserved("nightly") as cut: ...
+```
 """
 
 from jobs.reading.cut import Cut
@@ -22,6 +26,7 @@ from jobs.reading.failures import (
     NoSuchCutError,
     NoSuchOperatorError,
     NoSuchTableError,
+    NotReservedError,
     ReadingError,
 )
 from jobs.reading.operator_state import OperatorState
@@ -35,6 +40,7 @@ __all__ = [
     "NoSuchCutError",
     "NoSuchOperatorError",
     "NoSuchTableError",
+    "NotReservedError",
     "OperatorState",
     "ReadingError",
 ]

@@ -1,6 +1,7 @@
 """The cuts of one pipeline in one warehouse, found by number or by time, while ticks run or none does."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.reading.cut import Cut
 from jobs.reading.failures import NoSuchCutError
 from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
+from jobs.reading.reserving import LEASE_MS, Found, Reserved
 from jobs.runtime.job_state import must_have_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore, RecordedCut
@@ -65,6 +67,25 @@ class Cuts:
         """Return the cut that a user means: a checkpoint id, `latest` or a time; raises what the three raise."""
         return self._found(moment_of(words))
 
+    def reserved(self, name: str | None = None, *, lease_ms: int = LEASE_MS) -> AbstractContextManager[Cut]:
+        """Return a context in which the newest cut stays readable, whatever ticks and clean-ups do meanwhile.
+
+        All that give the same `name` (letters, digits, - and _) get the same cut, in other processes too: the first one
+        chooses it. The reservation lapses `lease_ms` after the last of them was seen, also if it was killed. Raises
+        what `latest` raises, CutGoneError for a named cut that lapsed and went, NotReservedError.
+        """
+        return self._reserved(name, lease_ms)
+
+    @contextmanager
+    def _reserved(self, name: str | None, lease_ms: int) -> Iterator[Cut]:
+        with self._lock:
+            self._opened()  # a job that never ran gets no folder
+        found = Found(lambda: self._recorded(Newest())[0], self.still)
+        with Reserved(self._warehouse, found, name, lease_ms) as reserved:
+            with self._lock:
+                rows = self._opened().checkpoints.observe()[1]
+            yield self._cut(reserved.cut, _row_of(rows, reserved.cut.checkpoint))
+
     def all(self) -> tuple[Cut, ...]:
         """Return every published and retained cut, oldest first; raise NeverRunError."""
         with self._lock:
@@ -74,6 +95,9 @@ class Cuts:
         return tuple(self._cut(each, _row_of(rows, number)) for number, each in sorted(recorded.items()))
 
     def _found(self, moment: Moment) -> Cut:
+        return self._cut(*self._recorded(moment))
+
+    def _recorded(self, moment: Moment) -> tuple[RecordedCut, CheckpointRecord | None]:
         with self._lock:
             stores = self._opened()
             recorded = stores.cuts.entries()
@@ -83,7 +107,7 @@ class Cuts:
                 )
             rows = stores.checkpoints.observe()[1]
         number = self._number(moment, recorded, rows)
-        return self._cut(recorded[number], _row_of(rows, number))
+        return recorded[number], _row_of(rows, number)
 
     def _number(self, moment: Moment, recorded: Recorded, rows: tuple[Row, ...]) -> CheckpointId:
         match moment:

@@ -21,6 +21,10 @@ class NoSuchCutError(ReadingError, NotThereError):
     """No cut is recorded under that number, or none was published by that time."""
 
 
+class NotReservedError(ReadingError):
+    """A cut that could not be kept for a reader: says why, and how to read without that."""
+
+
 class CutGoneError(NoSuchCutError):
     """A cut that was there is no longer retained, and its files have been deleted."""
 

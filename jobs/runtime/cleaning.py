@@ -22,6 +22,7 @@ from jobs.runtime.job_state import Activity, must_have_run, state_of
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.stores.lease import LeaseStore
+from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 FILES_PER_TICK: Final = 5_000
@@ -109,6 +110,7 @@ def _carry_out(
     with around(boundary, CLEANUP):
         note_look(warehouse, found.facts.looks, found.look, found.facts.grace_ms)
         deleted = delete_unneeded(warehouse, decision.delete[:most])
+        ReservationStore(warehouse).forget()
         if beside is None:
             drop_empty_folders(warehouse, found.tables, found.facts.current)
     return _report(warehouse, found, decision, deleted, beside)

@@ -24,6 +24,7 @@ from jobs.stores.cuts import Cut, CutStore
 from jobs.stores.observe import observe
 from jobs.stores.output_tables import OutputTables
 from jobs.stores.publisher import Publisher
+from jobs.stores.reservations import ReservationStore
 from jobs.stores.standing import observe_standing
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
@@ -183,7 +184,9 @@ class JobStores:
             self._checkpoints.maintain()
         with self._recorded:
             self._cuts.maintain()
-        cuts, looks = self.recorded_cuts().values(), read_looks(self.warehouse)
+        cuts = list(self.recorded_cuts().values())
+        cuts += ReservationStore(self.warehouse).reserved()  # after the cuts: see jobs/stores/reservations.py
+        looks = read_looks(self.warehouse)
         for table in tables:
             with self._locks.of(table):
                 self._publisher.maintain(table)

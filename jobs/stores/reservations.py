@@ -1,0 +1,130 @@
+"""Readers' reservations of cuts: one small JSON file each, which lapses by itself and which clean-up respects.
+
+The order makes it safe without a lock between reader and clean-up. A reader first writes its reservation and then looks
+whether the cut is still recorded. A clean-up first reads the recorded cuts and then the reservations. So a cut that the
+reader still found recorded is one that the clean-up either read as recorded or finds reserved.
+"""
+
+import fcntl
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from checkpointing.commit.cleanup import Reservation, is_forgotten, standing
+from checkpointing.identifiers import CheckpointId, TableName
+from jobs.stores.cuts import Cut, RecordedCut
+from jobs.stores.files import replace_durable
+from jobs.stores.warehouse import Warehouse
+
+BYTES_MAX: Final = 1024 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LOCK: Final = "lock"
+
+
+class InvalidReservationError(ValueError):
+    """A name that a reservation's file may not have."""
+
+
+class ReservationFile(BaseModel):
+    """What the file says; times in ms since the epoch, on the reader's clock.
+
+    `kept` says that the reader found the cut still recorded after it had reserved it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    checkpoint: int = Field(ge=1)
+    published_at_ms: int
+    versions: dict[str, int]
+    given_ms: int
+    lapses_ms: int
+    kept: bool = False
+
+    @property
+    def recorded(self) -> RecordedCut:
+        """The cut, as `cuts` recorded it."""
+        versions = {TableName(table): version for table, version in self.versions.items()}
+        return RecordedCut(CheckpointId(self.checkpoint), self.published_at_ms, versions)
+
+    @property
+    def reservation(self) -> Reservation:
+        """What a clean-up needs of it."""
+        return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms)
+
+
+class ReservationStore:
+    """The reservations of one job. Several processes use it at a time."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Name the folder; it comes into being with the first reservation."""
+        self._warehouse = warehouse
+        self._folder = warehouse.path(warehouse.paths.reservations)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let one process at a time choose the cut that a name stands for. Raises OSError for a read-only folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def read(self, name: str) -> ReservationFile | None:
+        """Return a reservation, None if there is none that can be read. Raises InvalidReservationError for the name."""
+        return _read(self._path(name))
+
+    def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool) -> None:
+        """Write a reservation of that cut, from now on for `lease_ms`; it is durable on return."""
+        now_ms = self._warehouse.now_ms()
+        content = ReservationFile(
+            checkpoint=cut.checkpoint,
+            published_at_ms=cut.published_at_ms,
+            versions={str(table): version for table, version in sorted(cut.versions.items())},
+            given_ms=now_ms,
+            lapses_ms=now_ms + lease_ms,
+            kept=kept,
+        )
+        replace_durable(self._path(name), content.model_dump_json(indent=1).encode(), unique=str(uuid4()))
+
+    def release(self, name: str) -> None:
+        """Take a reservation away, if it is there."""
+        self._path(name).unlink(missing_ok=True)
+
+    def reserved(self) -> list[Cut]:
+        """Return the table versions of every cut that is reserved now. Read the recorded cuts before this."""
+        files = [file for _, file in self._files()]
+        standing_now = standing((file.reservation for file in files), self._warehouse.now_ms())
+        return [dict(reservation.versions) for reservation in standing_now]
+
+    def forget(self) -> None:
+        """Delete the files of reservations that lapsed so long ago that no reader comes back to them."""
+        for path, file in self._files():
+            if is_forgotten(file.reservation, self._warehouse.now_ms()):
+                path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, ReservationFile]]:
+        for path in sorted(self._folder.glob("*.json")):
+            file = _read(path)
+            if file is not None:
+                yield path, file
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise InvalidReservationError(
+                f"the reservation {name!r} needs another name: letters, digits, - and _, at most 64"
+            )
+        return self._folder / f"{name}.json"
+
+
+def _read(path: Path) -> ReservationFile | None:
+    """Return what a file says; one that is damaged reserves nothing, since a reader writes it whole or not at all."""
+    try:
+        with path.open("rb") as file:
+            return ReservationFile.model_validate_json(file.read(BYTES_MAX))
+    except (OSError, ValidationError):
+        return None

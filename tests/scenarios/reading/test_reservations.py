@@ -1,0 +1,228 @@
+"""A cut that a reader reserved stays readable, whatever ticks and clean-ups do. It goes when the reader is gone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.cleanup.deleting import delete_unneeded
+from jobs.cleanup.gathering import gather
+from jobs.reading import CutGoneError, Cuts, NotReservedError
+from jobs.reading.reserving import Found, Reserved
+from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.cleaning import clean_up, decide_cleanup
+from jobs.runtime.failures import NeverRunError
+from jobs.runtime.job_stores import JobStores
+from jobs.stores.reservations import InvalidReservationError, ReservationStore
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.savepoint_job import at, run
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
+
+PLAN = build({"a": 450, "b": 450})
+HOUR_MS = 3_600_000
+READER = """
+import sys, time
+from jobs.reading import Cuts
+with Cuts(sys.argv[1], "numbers").reserved(sys.argv[2], lease_ms=int(sys.argv[3])) as cut:
+    print(cut.checkpoint, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """Make a warehouse at checkpoint 3, with more rows to come."""
+    root = tmp_path_factory.mktemp("history")
+    run(root, 3, plan=PLAN)
+    return root
+
+
+@pytest.fixture
+def root(history, tmp_path):
+    """Return a copy of it for one test."""
+    return shutil.copytree(history, tmp_path / "warehouse")
+
+
+def advanced(root, now_ms=None):
+    """Complete three more checkpoints, of which two are retained, and clean up without grace; return the clean-up."""
+    run(root, 3, plan=PLAN)
+    warehouse = at(root) if now_ms is None else Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: now_ms)
+    return clean_up(warehouse, 0)
+
+
+def contents(cut):
+    """Return the rows of both output tables at a cut."""
+    return {table: sorted(cut.polars(table).collect().rows()) for table in (str(BRONZE), str(GOLD))}
+
+
+def started(root, name, lease_ms=HOUR_MS):
+    """Start a reader in a process of its own; return it, and the checkpoint of the cut that it reserved."""
+    words = [sys.executable, "-c", READER, str(root), name, str(lease_ms)]
+    program = subprocess.Popen(words, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
+    return program, int(program.stdout.readline())
+
+
+def killed(program):
+    """Kill a reader at once."""
+    os.kill(program.pid, signal.SIGKILL)
+    program.communicate()
+
+
+def test_a_reserved_cut_stays_readable_through_ticks_and_clean_ups(root):
+    """The cut was subsumed and everything else cleaned up; it reads as before. Left, it goes with the next clean-up."""
+    cuts = Cuts(root, JOB)
+    with cuts.reserved() as cut:
+        before = contents(cut)
+        advanced(root)
+        assert cut.checkpoint not in [each.checkpoint for each in cuts.all()]
+        assert before == contents(cut)
+    assert clean_up(at(root), 0).deleted.files
+    with pytest.raises(CutGoneError, match="no longer retained"):
+        contents(cut)
+
+
+def test_without_a_reservation_the_cut_goes(root):
+    """The same reader without a reservation loses its cut: the test above proves something."""
+    cut = Cuts(root, JOB).latest()
+    advanced(root)
+    with pytest.raises(CutGoneError, match="no longer retained"):
+        contents(cut)
+
+
+def test_readers_of_one_name_read_one_cut(root):
+    """A second process comes when newer cuts are there already, and reads the one that the first has chosen."""
+    program, chosen = started(root, "run-1")
+    try:
+        advanced(root)
+        with Cuts(root, JOB).reserved("run-1") as cut:
+            assert chosen == cut.checkpoint
+            assert 300 == len(contents(cut)[str(BRONZE)])
+        with Cuts(root, JOB).reserved("run-2") as cut:
+            assert chosen < cut.checkpoint
+    finally:
+        killed(program)
+    with Cuts(root, JOB).reserved("run-1") as cut:  # it outlives its readers until it lapses
+        assert 300 == len(contents(cut)[str(BRONZE)])
+
+
+def test_a_reader_that_was_killed_keeps_nothing_for_ever(root):
+    """An hour after its last sign of life the cut goes; who comes late under its name learns that, and why."""
+    program, chosen = started(root, "run-1")
+    killed(program)
+    cut = Cuts(root, JOB).at(chosen)
+    before = contents(cut)
+    advanced(root)
+    assert before == contents(cut)
+    later = Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: int(time.time() * 1000) + HOUR_MS + 1)
+    assert clean_up(later, 0).deleted.files
+    with pytest.raises(CutGoneError):
+        contents(cut)
+    found = Found(lambda: pytest.fail("it reads no other cut unawares"), Cuts(root, JOB).still)
+    with pytest.raises(CutGoneError, match=f"cut {chosen} of {JOB} was reserved until .*begin again"):
+        Reserved(later, found, "run-1", HOUR_MS).__enter__()
+
+
+def test_a_reader_that_lives_renews_its_reservation(root):
+    """A reader that works for longer than its lease keeps the cut all the while."""
+    with Cuts(root, JOB).reserved(lease_ms=300) as cut:
+        before = contents(cut)
+        time.sleep(1)
+        advanced(root)
+        assert before == contents(cut)
+
+
+def test_what_lapsed_long_ago_is_deleted(root):
+    """The folder of reservations does not grow with the number of readers."""
+    program, _ = started(root, "run-1")
+    killed(program)
+    folder = root / "_tidemark" / JOB / "reservations"
+    assert (folder / "run-1.json").exists()
+    clean_up(at(root), 0)
+    assert (folder / "run-1.json").exists()
+    later_ms = int(time.time() * 1000) + 30 * 24 * HOUR_MS
+    clean_up(Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: later_ms), 0)
+    assert ["lock"] == [path.name for path in folder.iterdir()]
+
+
+def test_a_reservation_that_cannot_be_written_is_refused_with_the_way_out(root):
+    """A reader that may not write into the warehouse is told how to read without a reservation."""
+    (root / "_tidemark" / JOB / "reservations").write_text("a file in the folder's place")
+    with pytest.raises(NotReservedError, match=r"cannot be written .*latest\(\)"), Cuts(root, JOB).reserved():
+        pass
+    assert 300 == len(contents(Cuts(root, JOB).latest())[str(BRONZE)])
+
+
+@pytest.mark.parametrize("name", ["../lease", "a/b", "", "a" * 65])
+def test_a_name_that_may_not_be_a_files_is_refused(root, name):
+    """Nothing outside the folder of reservations is read or written."""
+    with pytest.raises(InvalidReservationError):
+        ReservationStore(at(root)).read(name)
+
+
+def test_a_damaged_reservation_reserves_nothing_and_stops_nothing(root):
+    """A file that nobody can read is passed over by clean-ups."""
+    folder = root / "_tidemark" / JOB / "reservations"
+    folder.mkdir()
+    (folder / "run-1.json").write_text('{"format": 1, "checkpoint": "x"')
+    assert advanced(root).deleted.files
+
+
+def test_a_job_that_never_ran_gets_no_folder(tmp_path):
+    """A reservation in an empty warehouse says that the job never ran, and creates nothing."""
+    with pytest.raises(NeverRunError), Cuts(tmp_path, JOB).reserved():
+        pass
+    assert [] == list(tmp_path.iterdir())
+
+
+POINTS = ("before the cuts are read", "between the cuts and the reservations", "after both", "after the deletion")
+ORDERS = [(write, look, drop) for write in range(4) for look in range(write, 4) for drop in range(4)]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("write", "look", "drop"), ORDERS)
+def test_no_order_of_reader_tick_and_clean_up_loses_a_cut_that_was_reserved(root, monkeypatch, write, look, drop):
+    """Wherever the reader writes and looks, and wherever a tick drops the cut: what the reader got stays whole."""
+    run(root, 1, plan=PLAN)
+    cuts, store = Cuts(root, JOB), ReservationStore(at(root))
+    wanted = cuts.at(3)
+    before = contents(wanted)
+    seen = []
+    steps = (
+        (write, lambda: store.reserve("reader", wanted._recorded, HOUR_MS, kept=False)),
+        (look, lambda: seen.append(cuts.still(CheckpointId(3)))),
+        (drop, lambda: run(root, 1, plan=PLAN)),
+    )
+
+    def at_point(point):
+        for when, step in steps:
+            if when == point:
+                step()
+
+    def cleaners_clock():
+        return int(time.time() * 1000)
+
+    read = ReservationStore.reserved
+
+    def watched(self):
+        if self._warehouse.now_ms is not cleaners_clock:
+            return read(self)
+        at_point(1)
+        found = read(self)
+        at_point(2)
+        return found
+
+    monkeypatch.setattr(ReservationStore, "reserved", watched)
+    cleaner = JobStores(Warehouse(root, ProtocolPaths(JOB), now_ms=cleaners_clock), cross_freely)
+    at_point(0)
+    found = gather(cleaner, Generation(99), 0, others_hold=True)
+    delete_unneeded(cleaner.warehouse, decide_cleanup(found.facts).delete)
+    at_point(3)
+    if seen == [None]:
+        assert before == contents(wanted)
