@@ -1,9 +1,12 @@
-"""Enriching one stream by another: a left row goes on once the right row of its key is known.
+"""Enriching one stream by another: a left row goes on once a right row of its key is known.
 
 Whichever comes first waits in keyed state: left rows in `waiting`, the right row in `right`, for good.
-A key has one right row: the first micro-batch that brings one decides, and among several in one
-micro-batch the smallest by its columns, nulls first, so that a repeated run chooses the same. A null
-in the key matches nothing: such left rows wait, such right rows are dropped. When the input ends, who
+A key has one right row. Either it is the first: the first micro-batch that brings one decides, and among several in
+one micro-batch the smallest by its columns, nulls first, so that a repeated run chooses the same. Or it is the
+latest by a column: the greatest value of all that came so far, however they were cut into micro-batches; a null is
+the least, and of equal values the greatest row by its other columns counts.
+A left row gets the right row that is known when it goes on. It goes on once: a later right row does not change it.
+A null in the key matches nothing: such left rows wait, such right rows are dropped. When the input ends, who
 waits goes on without a right row; one that comes later meets no such left row any more.
 """
 
@@ -24,12 +27,14 @@ class EnrichFunction:
     """The keyed function of two inputs, left and right.
 
     `keys` and `right_keys` name the same key on both sides, `columns` what a left row gains. A state row
-    holds the key, `right` (struct of `columns`, null if unknown) and `waiting` (left rows, or null).
+    holds the key, `right` (struct of `columns` and `latest_by`, null if unknown) and `waiting` (left rows, or null).
+    `latest_by` names the right column whose greatest value counts; None: the first right row counts for ever.
     """
 
     keys: tuple[str, ...]
     right_keys: tuple[str, ...]
     columns: tuple[str, ...]
+    latest_by: str | None = None
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the left rows whose right row is known now, and who still waits."""
@@ -38,7 +43,8 @@ class EnrichFunction:
         candidates = pl.concat([_released(state, left.columns), left])
         found = candidates.join(known, on=list(self.keys), how="left", nulls_equal=False)
         is_known = pl.col(RIGHT).is_not_null()
-        output = found.filter(is_known).unnest(RIGHT)
+        gained = [pl.col(RIGHT).struct.field(name) for name in self.columns]
+        output = found.filter(is_known).select(*left.columns, *gained)
         waiting = self._waiting(found.filter(~is_known).drop(RIGHT), state.schema)
         new = pl.concat([known.with_columns(pl.lit(None, dtype=state.schema[WAITING]).alias(WAITING)), waiting])
         return Processed(state=new, output=output)
@@ -46,21 +52,29 @@ class EnrichFunction:
     def end_of_input(self, state: pl.DataFrame) -> Processed:
         """Return the left rows that still wait, null in what a right row would have given them; `right` stays."""
         gained = _fields(state.schema[RIGHT])
-        nulls = [pl.lit(None, dtype=kind).alias(name) for name, kind in gained.items()]
+        nulls = [pl.lit(None, dtype=gained[name]).alias(name) for name in self.columns]
         output = _released(state, _fields(state.schema[WAITING]).names()).with_columns(nulls)
         return Processed(state=state.filter(pl.col(RIGHT).is_not_null()), output=output)
 
     def _known(self, right: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
         """Return (keys, right) of every touched key whose right row is known."""
         before = state.filter(pl.col(RIGHT).is_not_null()).select(*self.keys, RIGHT)
-        first = right.sort(_sortable(right), nulls_last=False).unique(
-            subset=list(self.right_keys), keep="first", maintain_order=True
-        )
-        arrived = first.drop_nulls(list(self.right_keys)).select(
+        arrived = right.sort(_sortable(right), nulls_last=False).drop_nulls(list(self.right_keys))
+        rows = arrived.select(
             *[pl.col(old).alias(new) for old, new in zip(self.right_keys, self.keys, strict=True)],
-            pl.struct(self.columns).cast(state.schema[RIGHT]).alias(RIGHT),
+            pl.struct(gained_names(self.columns, self.latest_by)).cast(state.schema[RIGHT]).alias(RIGHT),
         )
-        return pl.concat([before, arrived.join(before, on=list(self.keys), how="anti")])
+        if self.latest_by is None:
+            first = rows.unique(subset=list(self.keys), keep="first", maintain_order=True)
+            return pl.concat([before, first.join(before, on=list(self.keys), how="anti")])
+        every = pl.concat([before, rows]).sort(self._by_time(state.schema[RIGHT]), nulls_last=False)
+        return every.unique(subset=list(self.keys), keep="last", maintain_order=True)
+
+    def _by_time(self, kind: pl.DataType) -> list[pl.Expr]:
+        """Return what right rows are ordered by: the time first, then all else that has an order."""
+        fields = _fields(kind)
+        others = [name for name in fields if name != self.latest_by and not fields[name].is_nested()]
+        return [pl.col(RIGHT).struct.field(name) for name in (str(self.latest_by), *others)]
 
     def _waiting(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
         """Return (keys, right = null, waiting) of the rows that wait."""
@@ -72,9 +86,16 @@ class EnrichFunction:
         )
 
 
-def enrich_state_schema(keys: Sequence[str], left: StructType, right: StructType, columns: Sequence[str]) -> StructType:
+def gained_names(columns: Sequence[str], latest_by: str | None) -> tuple[str, ...]:
+    """Return the columns of a right row that the state keeps."""
+    return tuple(dict.fromkeys([*columns, *([] if latest_by is None else [latest_by])]))
+
+
+def enrich_state_schema(
+    keys: Sequence[str], left: StructType, right: StructType, columns: Sequence[str], latest_by: str | None = None
+) -> StructType:
     """Return the schema of a state row of `EnrichFunction`."""
-    gained = StructType([right[name] for name in columns])
+    gained = StructType([right[name] for name in gained_names(columns, latest_by)])
     return StructType([*[left[key] for key in keys], StructField(RIGHT, gained), StructField(WAITING, ArrayType(left))])
 
 

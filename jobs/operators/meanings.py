@@ -26,10 +26,13 @@ def aggregate_meanings(aggregates: Sequence[Aggregate], rows: StructType) -> tup
     )
 
 
-def enrich_meanings(right: StructType, right_keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
+def enrich_meanings(
+    right: StructType, right_keys: Sequence[str], latest_by: str | None = None
+) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of an enrichment's state: which right row it keeps of a key, and that left rows wait."""
+    function, ordered = ("first_right_row", ()) if latest_by is None else ("latest_right_row", (latest_by,))
     return (
-        ColumnMeaning(column=RIGHT, function="first_right_row", arguments=_arguments(right, right_keys)),
+        ColumnMeaning(column=RIGHT, function=function, arguments=_arguments(right, (*right_keys, *ordered))),
         ColumnMeaning(column=WAITING, function="waiting_left_rows"),
     )
 

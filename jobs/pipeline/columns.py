@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DatetimeType, NumericType, StringType, StructType
 
 from jobs.operators.aggregate import Aggregate, Kind
 from jobs.pipeline.failures import InvalidPipelineError
@@ -76,6 +76,17 @@ def require_columns(where: str, rows: StructType, names: Iterable[str]) -> None:
     missing = [name for name in names if name not in rows.names]
     if missing:
         raise InvalidPipelineError(f"{where}: there is no column {missing[0]!r}; the rows have {', '.join(rows.names)}")
+
+
+def require_ordered(where: str, rows: StructType, name: str) -> None:
+    """Raise InvalidPipelineError unless the rows have that column and its values have an order."""
+    require_columns(where, rows, [name])
+    kind = rows[name].dataType
+    if not isinstance(kind, NumericType | DatetimeType | StringType):
+        raise InvalidPipelineError(
+            f"{where}: latest_by is {name!r}, a {kind.simpleString()}, of which none is the latest; name a column of "
+            "numbers, times, dates or texts"
+        )
 
 
 def require_unique(where: str, names: Iterable[str]) -> None:

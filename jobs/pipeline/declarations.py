@@ -89,12 +89,13 @@ class AggregateVertex:
 
 @dataclass(frozen=True, slots=True)
 class EnrichVertex:
-    """The first input's rows, each with these columns of the second input's row of its key."""
+    """The first input's rows, each with these columns of the second input's row of its key: the first or the latest."""
 
     id: VertexId
     inputs: tuple[Input, ...]
     rows: StructType
     columns: tuple[str, ...]
+    latest_by: str | None = None
     table: OutputTable | None = None
 
 

@@ -23,6 +23,7 @@ from jobs.pipeline.columns import (
     require_columns,
     require_free,
     require_keys,
+    require_ordered,
     require_unique,
 )
 from jobs.pipeline.declarations import (
@@ -275,23 +276,41 @@ class ConnectedStreams:
     left: KeyedStream
     right: KeyedStream
 
-    def enrich(self, id: str, *columns: str) -> Stream:  # noqa: A002 - its name
-        """Give each left row these columns of the right row of its key, once that is known, whichever came first.
+    def enrich(self, id: str, *columns: str, latest_by: str | None = None) -> Stream:  # noqa: A002 - its name
+        """Give each left row these columns of the right row of its key, once one is known, whichever came first.
 
+        Without `latest_by` the FIRST right row of a key counts, for ever: later ones change nothing. With it the right
+        row with the greatest value of that column counts, such as `latest_by="updated_at"`: a late older row does not
+        replace it. Either way a left row goes on once, with the right row that is known then.
         A left row without one waits in keyed state, until a drain sends it on with nulls. Raises InvalidNameError,
-        InvalidPipelineError for a column that the right rows lack or the left rows have.
+        InvalidPipelineError for a column that the right rows lack or the left rows have, for a `latest_by` without an
+        order, and for the first of an aggregate's updates, which is a partial result.
         """
         name, where = vertex_id(id), f"vertex {id}"
         left, right = self.left.stream.schema, self.right.stream.schema
         require_keys(where, right, columns)
         require_unique(where, [*self.left.keys, RIGHT, WAITING])
         require_free(where, self.left.keys)
+        if latest_by is None:
+            self._require_append_only_right(where)
+        else:
+            require_ordered(where, right, latest_by)
         try:
             schema = enrich_schema(left, right, columns)
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from error
         inputs = (self.left.as_input(), self.right.as_input())
-        return _declared(self.left.stream.declarations, EnrichVertex(name, inputs, schema, columns))
+        return _declared(self.left.stream.declarations, EnrichVertex(name, inputs, schema, columns, latest_by))
+
+    def _require_append_only_right(self, where: str) -> None:
+        """Raise InvalidPipelineError if the first right row of a key is an update that later ones replace."""
+        upstream = self.right.stream.declarations.updates_of(self.right.stream.origin)
+        if upstream is not None:
+            raise InvalidPipelineError(
+                f"{where}: its right rows are updates of the aggregate {upstream!r}, and the first one of a key would "
+                "count for ever: a partial result. Name the column that is greatest in the newest update, as in "
+                'enrich(..., latest_by="rows")'
+            )
 
     def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).

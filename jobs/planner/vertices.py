@@ -111,6 +111,7 @@ def _enrich_spec(vertex: EnrichVertex, around: Around) -> KeyedSpec:
         keys=left.keys,
         right_keys=right.keys,
         columns=vertex.columns,
+        latest_by=vertex.latest_by,
         parallelism=around.parallelism,
         max_parallelism=around.max_parallelism,
         table=_staged_table(vertex.table, vertex.rows),

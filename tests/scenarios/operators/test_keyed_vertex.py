@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
@@ -18,6 +18,7 @@ from jobs.operators.aggregate import Aggregate, Kind, aggregate_schema
 from jobs.operators.enrich import enrich_schema
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
+from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
 from jobs.state.key_groups import range_of
 
@@ -230,6 +231,49 @@ def test_waiting_flights_go_on_without_weather_when_the_input_ends(bench):
     released = vertex.read(file for output in done.outputs for file in output.emitted)
     assert sorted(early.with_columns(temp=pl.lit(None, pl.Float64)).rows(), key=str) == sorted(released.rows(), key=str)
     assert [()] * 2 == [output.emitted for output in vertex.run(None, weather([1, 2])).outputs]
+
+
+PRICES = StructType(
+    [StructField("item", StringType()), StructField("at", LongType()), StructField("price", DoubleType())]
+)
+SALES = StructType([StructField("item", StringType()), StructField("n", LongType())])
+
+
+def priced(parallelism):
+    """Return the plan that gives sales the latest price of their item."""
+    spec = enrich_spec(
+        vertex=vertex_id("priced"),
+        left=SALES,
+        right=PRICES,
+        keys=("item",),
+        right_keys=("item",),
+        columns=("price",),
+        latest_by="at",
+        parallelism=parallelism,
+        max_parallelism=128,
+    )
+    return VertexPlan(spec, (InputPlan(SALES), InputPlan(PRICES)))
+
+
+def rows_of(schema, *rows):
+    """Return rows as an upstream vertex stages them."""
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], arrow_schema(schema))
+
+
+def test_the_latest_price_outlives_rescaling_and_a_drain(bench):
+    """At other parallelisms and after the end of input the price with the greatest time counts, late rows or not."""
+    names = [f"i{number}" for number in range(9)]
+    vertex = bench(priced(2))
+    vertex.run(None, rows_of(PRICES, *[(name, 5, 5.0) for name in names]))
+    vertex.run(rows_of(SALES, ("unknown", 0)), rows_of(PRICES, *[(name, 3, 3.0) for name in names[:4]]))
+    for turn, (parallelism, end) in enumerate([(3, False), (1, True), (2, False)]):
+        vertex = bench(priced(parallelism), **restored(vertex, parallelism))
+        later = [(name, 6 + turn, 6.0 + turn) for name in names[turn::3]]
+        vertex.run(None, rows_of(PRICES, *later, (names[0], 1, 1.0)), end=end)
+    done = vertex.run(rows_of(SALES, *[(name, n) for n, name in enumerate(names)]), None)
+    out = vertex.read(file for output in done.outputs for file in output.emitted).sort("n")
+    assert ["item", "n", "price"] == out.columns
+    assert [6.0, 7.0, 8.0] * 3 == out["price"].to_list()
 
 
 def test_an_end_that_reaches_one_subtask_by_rows_ends_the_other_too(bench):

@@ -60,6 +60,67 @@ def test_enriching_does_what_a_loop_over_rows_would(batches):
     assert len(rows) == len({row["k"] for row in rows})
 
 
+LATEST = EnrichFunction(("k",), ("rk",), ("temp",), latest_by="at")
+TIMED = {"rk": pl.String, "at": pl.Int64, "temp": pl.Float64}
+TIMED_STATE = STATE | {"right": pl.Struct({"temp": pl.Float64, "at": pl.Int64})}
+RIGHT_ROW = st.tuples(KEY, st.none() | st.integers(0, 3), TEMPERATURE)
+
+
+def order(row):
+    """Return what right rows of one key are compared by: nulls least."""
+    _, at, temp = row
+    return (at is not None, at or 0, temp is not None, temp or 0)
+
+
+def latest(batches):
+    """Run micro-batches of (left keys, right rows); return each one's output rows and the last state."""
+    state, outputs = pl.DataFrame(schema=TIMED_STATE), []
+    for number, (left_keys, right_rows) in enumerate(batches):
+        left = pl.DataFrame([(key, number) for key in left_keys], schema=LEFT, orient="row")
+        right = pl.DataFrame(right_rows, schema=TIMED, orient="row")
+        touched = pl.concat([left.select("k"), right.select(k="rk")]).unique()
+        done = LATEST.process([left, right], state.join(touched, on="k", how="semi", nulls_equal=True))
+        state = pl.concat([state.join(touched, on="k", how="anti", nulls_equal=True), done.state.cast(TIMED_STATE)])
+        outputs.append(done.output)
+    return outputs, state
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.lists(KEY, max_size=3), st.lists(RIGHT_ROW, max_size=4)), max_size=6))
+def test_the_latest_right_row_is_the_greatest_of_all_that_came(batches):
+    """However rows are cut into micro-batches: by the named column, of equal values by the others, nulls least.
+
+    A left row that goes on has the row that was the latest then, and no column besides those that were asked for.
+    """
+    outputs, state = latest(batches)
+    seen = {}
+    for (left_keys, right_rows), output in zip(batches, outputs, strict=True):
+        for row in right_rows:
+            if row[0] is not None:
+                seen[row[0]] = max(row, seen.get(row[0], row), key=order)
+        assert ["k", "id", "temp"] == output.columns
+        new = [row for row in output.rows() if row[0] in left_keys]
+        assert all(temp == seen[key][2] for key, _, temp in new)
+    known = {row["k"]: row["right"] for row in state.rows(named=True) if row["right"] is not None}
+    assert {key: {"temp": temp, "at": at} for key, at, temp in seen.values()} == known
+
+
+def test_a_late_older_right_row_does_not_replace_a_newer_one():
+    """The first one of a key would stay with `latest_by` left out; here the greatest does, whenever it came."""
+    outputs, _ = latest([([], [("a", 2, 5.0)]), ([], [("a", 1, 9.0)]), (["a"], [("a", 3, 7.0)]), (["a"], [])])
+    assert [[], [], [7.0], [7.0]] == [output["temp"].to_list() for output in outputs]
+
+
+def test_who_waits_for_the_latest_goes_on_with_the_first_that_comes_and_at_the_end_without():
+    """A left row goes on once. The end puts out nulls for the columns asked for, and for no others."""
+    outputs, state = latest([(["a", "b"], []), ([], [("a", 1, 5.0)]), ([], [("a", 2, 6.0)])])
+    assert [[], [("a", 0, 5.0)], []] == [output.rows() for output in outputs]
+    ended = LATEST.end_of_input(state)
+    assert [("b", 0, None)] == ended.output.select("k", "id", "temp").rows()
+    assert ["k", "id", "temp"] == ended.output.columns
+    assert [("a", {"temp": 6.0, "at": 2})] == ended.state.select("k", "right").rows()
+
+
 def test_a_right_row_of_nulls_is_known():
     """A key whose right row has a null column is enriched with null; it does not wait."""
     outputs, _ = run([([], [("a", None)]), (["a"], [])])
@@ -87,3 +148,7 @@ def test_schemas_hold_the_gained_columns_and_the_waiting_rows():
     expected = [StructField("k", StringType()), StructField("right", temp), StructField("waiting", ArrayType(left))]
     assert StructType(expected) == enrich_state_schema(["k"], left, right, ["temp"])
     assert ["k", "id", "temp"] == enrich_schema(left, right, ["temp"]).names
+    timed = right.add("at", LongType())
+    kept = enrich_state_schema(["k"], left, timed, ["temp"], "at")["right"].dataType
+    assert ["temp", "at"] == kept.names
+    assert ["temp"] == enrich_state_schema(["k"], left, timed, ["temp"], "temp")["right"].dataType.names

@@ -142,6 +142,29 @@ def test_one_vertex_that_reads_a_source_twice_counts_as_two_readers() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("latest_by", "kept", "meaning"),
+    [
+        (None, ["value"], "first_right_row(key bigint)"),
+        ("at", ["value", "at"], "latest_right_row(key bigint, at bigint)"),
+        ("value", ["value"], "latest_right_row(key bigint, value bigint)"),
+    ],
+)
+def test_an_enrichment_keeps_the_first_right_row_or_the_latest_and_says_which(latest_by, kept, meaning) -> None:
+    """The state has what the order needs, the output only what was asked for; the checkpoint records the meaning."""
+    pipeline = example()
+    right = numbers(pipeline).select("key", "value").with_column("at", "value", LongType())
+    left = pipeline.source("left", SequenceSource({"a": 10})).select("n", "key")
+    enriched = left.key_by("key").connect(right.key_by("key")).enrich("enriched", "value", latest_by=latest_by)
+    enriched.table("silver/numbers")
+    planned = plan(pipeline)
+    spec = planned.vertices[VertexId("enriched")].spec
+    assert isinstance(spec, KeyedSpec)
+    assert kept == spec.state["right"].dataType.names
+    assert ["n", "key", "value"] == enriched.schema.names
+    assert [meaning, "waiting_left_rows()"] == [str(one) for one in planned.graph.vertex(VertexId("enriched")).meanings]
+
+
 def test_the_id_of_a_staging_vertex_may_be_taken() -> None:
     """Then the graph refuses it by name."""
     pipeline = example()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DoubleType, LongType, StringType, StructType
 
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
@@ -111,6 +111,12 @@ def test_a_refused_amendment_leaves_the_pipeline_as_it_was() -> None:
         pytest.param(lambda rows: rows.key_by("n", "nope"), id="key_by"),
         pytest.param(lambda rows: rows.key_by("n").aggregate("sums", total=sum_of("nope")), id="aggregate"),
         pytest.param(lambda rows: rows.key_by("n").connect(rows.key_by("n")).enrich("enriched", "nope"), id="enrich"),
+        pytest.param(
+            lambda rows: (
+                rows.select("n").key_by("n").connect(rows.key_by("n")).enrich("enriched", "value", latest_by="nope")
+            ),
+            id="latest_by",
+        ),
         pytest.param(
             lambda rows: rows.check_rows(
                 Expectation("expect_column_values_to_not_be_null", {"column": "nope"}), quarantine="q/bad", id="checked"
@@ -262,6 +268,17 @@ def test_what_cannot_be_meant_is_refused_with_its_rule(write, rule: str) -> None
     """Each rule of the fluent API has its sentence."""
     with pytest.raises(InvalidPipelineError, match=rule):
         write(numbers())
+
+
+@pytest.mark.parametrize("kind", [BooleanType(), BinaryType(), ArrayType(LongType())])
+def test_the_latest_by_a_column_without_an_order_is_refused(kind) -> None:
+    """Of two rows nobody could say which one is later."""
+    left = numbers().select("n").key_by("n")
+    right = left.stream.with_column("value", "n", LongType()).with_column("at", "null", kind).key_by("n")
+    with pytest.raises(
+        InvalidPipelineError, match=r"vertex enriched: latest_by is 'at', a .*, of which none is the latest"
+    ):
+        left.connect(right).enrich("enriched", "value", latest_by="at")
 
 
 @pytest.mark.parametrize("version", [0, -1, "2", 1.5, True])

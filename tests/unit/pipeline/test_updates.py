@@ -92,6 +92,20 @@ def plan_of(pipeline):
     return [vertex.id for vertex in plan(pipeline).graph.vertices]
 
 
+def test_the_first_update_of_an_aggregate_enriches_nothing():
+    """It is a partial result, of as many rows as the first micro-batch had. The latest update may enrich."""
+    pipeline = Pipeline("example")
+    left = pipeline.source("left", SequenceSource({"a": 10})).key_by("key")
+    sums = pipeline.source("right", SequenceSource({"a": 10})).key_by("key").aggregate("per_key", rows=count())
+    both = left.connect(sums.key_by("key"))
+    with pytest.raises(
+        InvalidPipelineError, match=r"vertex enriched: its right rows are updates .*'per_key'.*latest_by"
+    ):
+        both.enrich("enriched", "rows")
+    again(both.enrich("enriched", "rows", latest_by="rows").with_column("n", "rows", LongType())).upsert("gold/sums")
+    assert "per_split" in plan_of(pipeline)
+
+
 def test_a_process_function_may_read_updates_and_its_output_may_be_counted():
     """It knows the row before from its state, so it can put out differences; nobody else can judge it."""
     pipeline = Pipeline("example")
