@@ -16,6 +16,8 @@ LONGEST_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
 """A year, Flink's longest time between checkpoints."""
 KEY_GROUPS_MAX = 32768
 """Flink: `KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM`."""
+MEMORY_STATE_BYTES_MAX = 256 * 1024 * 1024
+"""What one subtask's state may take at most inside a checkpoint's row; a row that holds more is refused."""
 DEFAULT_MAX_PARALLELISM = 128
 UNLIMITED = -1
 """`max_alignment_bytes`: blocked input is buffered without a limit."""
@@ -132,8 +134,8 @@ class CheckpointConfig(BaseModel):
     """Most rows that a source reads at a time."""
     state_backend: StateBackendKind = StateBackendKind.INCREMENTAL
     """Where keyed state lies: incremental, full or memory (D2); it may change between two ticks."""
-    memory_state_bytes_max: Count | None = Field(default=None, ge=1)
-    """Most bytes of one subtask's state in a checkpoint's row, compressed (memory); None: 1,048,576."""
+    memory_state_bytes_max: Count | None = Field(default=None, ge=1, le=MEMORY_STATE_BYTES_MAX)
+    """Most bytes of one subtask's state in a checkpoint's row, compressed (memory); None: 1,048,576; most: 256 MiB."""
     restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
     """What becomes of a tick whose job failed: none, fixed_delay, failure_rate or exponential_delay (G4)."""
     restart_attempts: Count | None = Field(default=None, ge=1)

@@ -24,6 +24,7 @@ NO_CHECKPOINT = CheckpointId(0)
 """The cut before the first checkpoint: every source at its start, every table empty."""
 
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}")
 
 
@@ -54,6 +55,11 @@ def table_name(text: str) -> TableName:
     for part in parts:
         _matched(_WORD, f"part of table {text!r}", part)
     return TableName(text)
+
+
+def has_control_characters(text: str) -> bool:
+    """Return whether a text holds what no name may: control characters, or half a surrogate pair."""
+    return _CONTROL.search(text) is not None
 
 
 def _matched(pattern: re.Pattern[str], what: str, text: str) -> str:

@@ -2,15 +2,20 @@
 
 The envelope is `{"kind", "format", "writer", "row"}`: it can be read by every version, whatever the
 row inside looks like, so that a version that is too old can say what to install.
+
+Anybody who can write to a warehouse can write a row. So every row is judged here, once, before anybody uses it
+(`metadata.row_validity`): users of a decoded row need not ask again whether a path leaves the job's folders.
 """
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic_core import from_json, to_json
 
 from checkpointing.metadata.migrations import UnknownFormatError, migrate
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Release, Row, RowKind
+from checkpointing.metadata.row_validity import InvalidFieldError, must_be_valid
 
 __all__ = ["UnknownFormatError", "UnreadableRowError", "decode", "encode", "kind_of"]
 
@@ -26,8 +31,17 @@ _MODELS: dict[str, type[Row]] = {
 _ENVELOPE: dict[str, type] = {"kind": str, "format": int, "writer": str, "row": dict}
 
 
+ROW_CHARACTERS_MAX: Final = 512 * 1024 * 1024
+"""Longer texts are refused unread. A row of ten thousand files has some megabytes."""
+
+_WRITER_MAX: Final = 100
+
+
 class UnreadableRowError(ValueError):
-    """A row whose text is no row of any format: names the place at which it is wrong."""
+    """A row whose text is no row of any format, or one that Tidemark cannot have written.
+
+    Names the row, the field that is wrong, and the way out.
+    """
 
 
 def kind_of(row: Row) -> RowKind:
@@ -50,34 +64,79 @@ def encode(row: Row, *, writer: str) -> str:
 
 
 def decode(text: str) -> Row:
-    """Return the row of a JSON text, migrated to the present format.
+    """Return the row of a JSON text, migrated to the present format; no field of it leads out of the job's folders.
 
     Raises UnknownFormatError for a format or kind that only a newer version knows, naming what wrote it
-    and what to install, and UnreadableRowError for a text that is no row at all.
+    and what to install, and UnreadableRowError for a text that is no row at all, or none of Tidemark's.
     """
     envelope = _envelope(text)
-    kind, number, writer = envelope["kind"], envelope["format"], envelope["writer"]
+    kind, number, writer = envelope["kind"], envelope["format"], _shown(envelope["writer"])
     if number > FORMAT or kind not in _MODELS:
-        what = f"format {number}" if number > FORMAT else f"kind {kind!r}"
+        what = f"format {number}" if number > FORMAT else f"kind {_shown(kind)!r}"
         raise UnknownFormatError(
-            f"a {kind} row in `checkpoints` was written by {writer} in {what}, and this version reads formats "
+            f"a {_shown(kind)} row in `checkpoints` was written by {writer} in {what}, and this version reads formats "
             f"up to {FORMAT}: install {writer} or newer"
         )
-    document = migrate(kind, envelope["row"], at=number)
+    row = _row(kind, number, envelope["row"], writer)
     try:
-        return _MODELS[kind].model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        raise UnreadableRowError(f"a {kind} row written by {writer} is damaged: {error}") from error
+        must_be_valid(row)
+    except InvalidFieldError as error:
+        raise UnreadableRowError(
+            f"{_named(row)}, written by {writer}, is none that Tidemark writes: {error}. {_WAY_OUT}"
+        ) from error
+    if kind_of(row).value != kind:
+        raise UnreadableRowError(f"{_named(row)} calls itself a {kind} row outside. {_WAY_OUT}")
+    return row
 
 
-def _envelope(text: str) -> dict[str, Any]:
+_WAY_OUT: Final = (
+    "Use nothing of this warehouse that you did not make yourself: take the savepoint again where it was taken "
+    "('tidemark savepoint JOB --to DIR'), or restore the folder `checkpoints` from a backup"
+)
+
+
+def _row(kind: str, number: int, row: dict[str, Any], writer: str) -> Row:
     try:
-        envelope: Any = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UnreadableRowError(f"a row in `checkpoints` is no JSON: {error}") from error
+        document = migrate(kind, row, at=number)
+        return _MODELS[kind].model_validate_json(to_json(document))
+    except UnknownFormatError:
+        raise
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UnreadableRowError(
+            f"a {kind} row written by {writer} is damaged: {_first_of(error)}. {_WAY_OUT}"
+        ) from error
+
+
+def _first_of(error: Exception) -> str:
+    """Return what is wrong, in one line: of a validation error the first field and its rule."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        return f"row.{'.'.join(str(part) for part in first['loc'])}: {first['msg']}{more}"
+    return f"{type(error).__name__}: {_shown(str(error))}"
+
+
+def _named(row: Row) -> str:
+    if isinstance(row, CheckpointRecord):
+        return f"the row of {row.kind.value} {row.checkpoint} of job {_shown(row.job)}"
+    return f"the {kind_of(row).value} row of generation {row.generation}"
+
+
+def _shown(text: str) -> str:
+    """Return a text from outside as a message may show it: short, and with nothing that moves a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_WRITER_MAX])
+
+
+def _envelope(text: object) -> dict[str, Any]:
+    if not isinstance(text, str) or len(text) > ROW_CHARACTERS_MAX:
+        raise UnreadableRowError(f"a row in `checkpoints` is no text, or is too long. {_WAY_OUT}")
+    try:
+        envelope: Any = from_json(text)
+    except ValueError as error:
+        raise UnreadableRowError(f"a row in `checkpoints` is no JSON: {error}. {_WAY_OUT}") from error
     if not isinstance(envelope, dict):
-        raise UnreadableRowError(f"a row in `checkpoints` is no JSON object: {text[:200]}")
+        raise UnreadableRowError(f"a row in `checkpoints` is no JSON object: {_shown(text)}. {_WAY_OUT}")
     for name, kind in _ENVELOPE.items():
-        if not isinstance(envelope.get(name), kind):
-            raise UnreadableRowError(f"a row in `checkpoints` has no {name!r}: {text[:200]}")
+        if not isinstance(envelope.get(name), kind) or envelope[name] is True or envelope[name] is False:
+            raise UnreadableRowError(f"a row in `checkpoints` has no {name!r}: {_shown(text)}. {_WAY_OUT}")
     return envelope

@@ -8,17 +8,35 @@ leading underscore: VACUUM leaves those alone, in Spark and in delta-rs, and all
 import re
 from dataclasses import dataclass
 
-from checkpointing.identifiers import Generation, JobName, TableName, VertexId, job_name, vertex_id
+from checkpointing.identifiers import (
+    Generation,
+    JobName,
+    TableName,
+    VertexId,
+    has_control_characters,
+    job_name,
+    table_name,
+    vertex_id,
+)
 
 ROOT = "_tidemark"
 """The folder under the warehouse that holds what belongs to jobs and not to tables."""
 
 STAGED = "_data"
 
+LOG = "_delta_log"
+"""The folder of a table's log: it holds no data file, whatever a row or the log itself says."""
+
 _STAGED_FILE = re.compile(
     r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
 )
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+"""How a path begins that is a URL of its own, and so lies in no table's folder."""
+
+_PART_BYTES_MAX = 255
+
 _GENERATION = re.compile(r"[1-9][0-9]*")
+_STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/{_STAGED_FILE.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,15 @@ def parse_staged_name(name: str) -> StagedName | None:
     if found is None:
         return None
     return StagedName(VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"])
+
+
+def staging_folder(path: str) -> str | None:
+    """Return the folder of the table that a file was staged for, None for a path that no micro-batch gives.
+
+    The folder itself is not judged: see `ProtocolPaths.known_table`.
+    """
+    found = _STAGED_PATH.fullmatch(path)
+    return None if found is None else found["folder"]
 
 
 def parse_generation(folder: str) -> Generation | None:
@@ -129,6 +156,16 @@ class ProtocolPaths:
         """Return where a vertex stages what it only hands on: a folder like a table's, with no log in it."""
         return TableName(f"{self.channels}/{vertex_id(vertex)}")
 
+    def known_table(self, text: str) -> TableName:
+        """Return a name that was read as that of a table which the job may have: an output table, or one of its states.
+
+        Raises InvalidNameError naming the rule that it breaks.
+        """
+        state = f"{self.states}/"
+        if not text.startswith(state):
+            return table_name(text)
+        return self.state_table(vertex_id(text.removeprefix(state)))
+
     def table(self, table: TableName) -> str:
         """Return the folder of an output or state table."""
         return str(table)
@@ -151,7 +188,20 @@ class ProtocolPaths:
 
 
 def relative_to_table(table: TableName, path: str) -> str | None:
-    """Return a warehouse-relative path as the table's log names it, or None if it lies outside the table."""
+    """Return a warehouse-relative path as the table's log names it, or None if no data file of the table lies there."""
     prefix = f"{table}/"
     inside = path[len(prefix) :] if path.startswith(prefix) else ""
-    return inside if inside and ".." not in inside.split("/") else None
+    return inside if is_data_file(inside) else None
+
+
+def is_data_file(path: str) -> bool:
+    """Return whether a path, as a table's log names it, is one that a data file of the table may have.
+
+    It is relative and plain, and it lies in the table's folder and not in its log. Everything that deletes or writes
+    a file by a name that it has read asks this first.
+    """
+    if "\\" in path or has_control_characters(path):
+        return False
+    parts = path.split("/")
+    plain = all(part not in ("", ".", "..") and len(part.encode()) <= _PART_BYTES_MAX for part in parts)
+    return plain and parts[0].casefold() != LOG and not _SCHEME.match(path)

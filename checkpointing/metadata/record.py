@@ -6,14 +6,14 @@ RELEASE rows carry the fence (`commit.fencing`).
 """
 
 from enum import Enum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from checkpointing.channel_items import Alignment
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, has_control_characters
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
@@ -35,14 +35,24 @@ class _Persisted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _printable(text: str) -> str:
+    if has_control_characters(text):
+        raise ValueError("holds control characters")
+    return text
+
+
+_Name = Annotated[str, Field(max_length=1_024), AfterValidator(_printable)]
+"""A name from outside that messages show: nothing in it moves a terminal."""
+
+
 class Holder(_Persisted):
     """Who holds a job: enough to name him to a user and to find out whether he is still alive."""
 
-    host: str
-    pid: int
-    started: str
+    host: _Name
+    pid: int = Field(ge=0, lt=2**32)
+    started: _Name
     """When that process started, as the operating system tells it: a pid alone may be reused."""
-    dagster_run: str | None = None
+    dagster_run: _Name | None = None
 
     def __str__(self) -> str:
         """Return the holder as a user reads it."""

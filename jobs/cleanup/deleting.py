@@ -30,11 +30,12 @@ def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Delet
     failed: list[str] = []
     for each in unneeded:
         try:
-            warehouse.path(each.file.path).unlink(missing_ok=True)
+            if warehouse.delete(each.file.path):
+                gone.append(each)
+            else:
+                failed.append(f"{each.file.path}: lies behind a symbolic link; put the folder itself there")
         except OSError as error:
             failed.append(f"{each.file.path}: {error.strerror or error}")
-        else:
-            gone.append(each)
     return Deleted(tuple(gone), tuple(failed))
 
 

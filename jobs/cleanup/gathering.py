@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import CleanupFacts, FoundFile, Look, TableSeen, readable_cuts
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
+from checkpointing.metadata.paths import STAGED, is_data_file, parse_generation, parse_staged_name
 from jobs.cleanup.looks import read_looks
 from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
@@ -27,9 +27,6 @@ from jobs.stores.warehouse import Warehouse
 
 _UNFINISHED: Final = re.compile(r"\..+\.tmp")
 """What a writer that died left beside the file that it meant to write."""
-
-_ELSEWHERE: Final = re.compile(r"/|[a-z][a-z0-9+.-]*:")
-"""How a path begins that does not lie in the table's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +150,7 @@ def _found(
         shown = read.history.shown(file.path[inside:])
         yield FoundFile(file.path, file.table, file.generation, file.bytes, file.modified_ms, shown)
     for path, shown in read.history.removed.items() if table.ours else ():
-        if path.startswith(f"{STAGED}/") or ".." in path.split("/") or _ELSEWHERE.match(path):
+        if path.startswith(f"{STAGED}/") or not is_data_file(path):
             continue
         for file in _as_found(warehouse.path(table.name) / path, f"{table.name}/{path}", table.name, None):
             yield FoundFile(file.path, file.table, None, file.bytes, file.modified_ms, shown)

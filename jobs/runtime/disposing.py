@@ -35,9 +35,7 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
         raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
     named = {path for row in kept for path in named_files(row)}
     unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
-    for path in unused:
-        warehouse.path(path).unlink(missing_ok=True)
-    return len(unused)
+    return sum(warehouse.delete(path) for path in unused)
 
 
 def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> CheckpointRecord:

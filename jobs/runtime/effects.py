@@ -153,7 +153,7 @@ class EffectHandlers:
         """A file that can't be deleted is an orphan, which costs its space and nothing else."""
         for path in effect.paths:
             try:
-                self._stores.warehouse.path(path).unlink(missing_ok=True)
+                self._stores.warehouse.delete(path)
             except OSError:
                 continue
 

@@ -5,17 +5,22 @@ Finding it reads and changes nothing.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
-from jobs.runtime.failures import NoSuchSavepointError
+from checkpointing.metadata.row_validity import NUMBER_MAX
+from jobs.runtime.failures import NoSuchSavepointError, SavepointRefusedError
 from jobs.runtime.job_state import has_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.savepoint_copy import read_manifest, recorded_cuts
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import whole_record
+
+_IDS_MAX: Final = NUMBER_MAX // 2
+"""Generations and ids go on above those of the row that is restored, and must stay readable for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,11 @@ def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
     _, rows = CheckpointStore(warehouse).observe()
     record = _chosen(rows, newest_checkpoint(rows), number, text, root)
     records = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
+    if max(last_generation(rows), last_id(rows)) > _IDS_MAX:
+        raise SavepointRefusedError(
+            f"--from {text}: the rows in {root} count generations or checkpoints up to "
+            f"{max(last_generation(rows), last_id(rows))}, which no job has reached: name another savepoint"
+        )
     manifest = read_manifest(warehouse)
     return ForeignRow(
         warehouse=warehouse,

@@ -256,7 +256,7 @@ class CheckpointStore:
     def _rows(self, table: DeltaTable) -> tuple[Row, ...]:
         found, unreadable = self._entries(table)
         entries = [entry for file in found.values() for entry in file]
-        entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
+        entries.sort(key=lambda entry: entry["version"] or 0, reverse=True)
         self._damaged = {path: self._damaged_file(path, why) for path, why in unreadable.items()}
         decoded = ((entry["payload"], self._decode(entry)) for entry in entries)
         self._decoded = {payload: row for payload, row in decoded if row is not None}
@@ -268,13 +268,32 @@ class CheckpointStore:
     def _decode(self, entry: dict[str, Any]) -> Row | None:
         """Return an entry's row; None for one that is passed over."""
         try:
-            return self._decoded.get(entry["payload"]) or decode(entry["payload"])
+            row = self._decoded.get(entry["payload"])
+            return row if row is not None else self._own(entry, decode(entry["payload"]))
         except UnreadableRowError as error:
             if not self._beyond_damage or entry["kind"] in _OF_THE_FENCE:
                 raise
             named = f"the row of {entry['kind']} {entry['checkpoint']}"
             self._damaged[entry["nonce"]] = DamagedRow(named, entry["checkpoint"], str(error))
             return None
+
+    def _own(self, entry: dict[str, Any], row: Row) -> Row:
+        """Return the row if it is this job's and its columns agree with it; raise UnreadableRowError."""
+        job = self._warehouse.paths.job
+        if isinstance(row, CheckpointRecord) and row.job != job:
+            raise UnreadableRowError(
+                f"the row of {row.kind.value} {row.checkpoint} is of job {row.job} and lies among those of {job}: "
+                f"restore {self._log.folder} from a backup"
+            )
+        columns = _columns(row)
+        wrong = [name for name, value in columns.items() if entry[name] != value]
+        if wrong or not isinstance(entry["version"], int):
+            name = wrong[0] if wrong else "version"
+            raise UnreadableRowError(
+                f"a row of {self._log.folder} says {name} {entry[name]!r} in its column and "
+                f"{columns.get(name)!r} in its text: restore the folder from a backup"
+            )
+        return row
 
     def _damaged_file(self, path: str, why: str) -> DamagedRow:
         return DamagedRow(f"file {path} in {self._log.folder}", None, why)
@@ -296,14 +315,16 @@ _OF_THE_FENCE: Final = frozenset({RowKind.CLAIM.value, RowKind.RELEASE.value})
 
 
 def _entry(row: Row, version: int, at_ms: int, writer: str) -> dict[str, Any]:
+    return {"version": version, **_columns(row), "at_ms": at_ms, "payload": encode(row, writer=writer)}
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    """Return what the columns beside the text say of the row that it holds."""
     return {
-        "version": version,
         "kind": kind_of(row).value,
         "checkpoint": row.checkpoint if isinstance(row, CheckpointRecord) else None,
         "generation": row.generation,
         "nonce": row.nonce,
-        "at_ms": at_ms,
-        "payload": encode(row, writer=writer),
     }
 
 

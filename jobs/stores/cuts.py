@@ -7,7 +7,9 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName
+from checkpointing.metadata.codec import UnreadableRowError
+from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.stores import maintenance
 from jobs.stores.checkpoints import SMALL_TABLE
 from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault, remove
@@ -140,7 +142,7 @@ class CutStore:
         return {each: RecordedCut(each, at_ms[each], cut) for each, cut in self._cuts(table).items()}
 
     def all(self) -> dict[CheckpointId, Cut]:
-        """Return every recorded cut, of one version of the table."""
+        """Return every recorded cut, of one version of the table; raise UnreadableRowError for a foreign entry."""
         return self._cuts(self._log.current())
 
     def recorded(self) -> frozenset[CheckpointId]:
@@ -185,5 +187,25 @@ class CutStore:
         cuts: dict[CheckpointId, Cut] = {}
         for rows in self._files.read(active_paths(table)).values():
             for row in rows:
-                cuts.setdefault(CheckpointId(row["checkpoint"]), {})[TableName(row["table"])] = row["version"]
+                checkpoint, name, version = self._entry(row)
+                cuts.setdefault(checkpoint, {})[name] = version
         return cuts
+
+    def _entry(self, row: dict[str, Any]) -> tuple[CheckpointId, TableName, int]:
+        """Return what an entry says; raise UnreadableRowError for one that this job cannot have written."""
+        checkpoint, version = row["checkpoint"], row["version"]
+        try:
+            name = self._warehouse.paths.known_table(str(row["table"]))
+        except InvalidNameError as error:
+            raise self._foreign(str(error)) from error
+        for number in (checkpoint, version):
+            if not isinstance(number, int) or not 0 <= number <= NUMBER_MAX:
+                raise self._foreign(f"{number} is no checkpoint and no version")
+        return CheckpointId(checkpoint), name, version
+
+    def _foreign(self, why: str) -> UnreadableRowError:
+        job = self._warehouse.paths.job
+        return UnreadableRowError(
+            f"an entry of {self._log.folder} is none that Tidemark writes for {job}: {why}. "
+            "Restore the folder from a backup"
+        )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 from urllib.parse import unquote
 
@@ -208,8 +209,9 @@ def add(path: str, size: int, stats: str, at_ms: int) -> AddAction:
 
 
 def file_size(path: Path) -> int | None:
-    """Return a file's size in bytes, or None if there is no such file."""
+    """Return a file's size in bytes, or None if there is no such file; a folder or a pipe of that name is none."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116 - one system call
-    except FileNotFoundError:
+        status = os.stat(path)  # noqa: PTH116 - one system call
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    return status.st_size if S_ISREG(status.st_mode) else None

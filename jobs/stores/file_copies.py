@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from checkpointing.handles import FileHandle
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from jobs.stores.delta_log import file_size
 from jobs.stores.files import sync_file, sync_folder, write_durable
-from jobs.stores.whole_tables import UNKNOWN_CRC32
+from jobs.stores.warehouse import link_to
 
 _CHUNK_BYTES: Final = 1024 * 1024
 
@@ -40,10 +40,18 @@ def nobody(copied: Copied) -> None:
 
 
 def must_be_there(source: Path, files: Iterable[FileHandle]) -> None:
-    """Raise FileNotCopiedError, before anything is copied, for the first file that is missing or of another size."""
+    """Raise FileNotCopiedError, before anything is copied, for the first file that is missing or of another size.
+
+    A symbolic link in a table's folder is refused too: who made the folder may have it lead to anybody's files.
+    """
     for file in files:
         if file.inline:
             continue
+        if link_to(source, file.path) is not None or (source / file.path).is_symlink():
+            raise FileNotCopiedError(
+                f"{_named(source, file)} lies behind a symbolic link. Copy {source} with what its links lead to "
+                "(cp -rL) if you trust it, and name the copy"
+            )
         found = file_size(source / file.path)
         if found != file.bytes:
             state = "is missing" if found is None else f"has {found} bytes instead of {file.bytes}"

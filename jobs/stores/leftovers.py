@@ -24,9 +24,7 @@ def delete_leftovers(
 ) -> tuple[str, ...]:
     """Delete the leftovers and return their paths. A crash in between leaves the rest to the next tick."""
     found = find_leftovers(warehouse, tables, current=current, by=by)
-    for path in found:
-        warehouse.path(path).unlink(missing_ok=True)
-    return found
+    return tuple(path for path in found if warehouse.delete(path))
 
 
 def own_folders(warehouse: Warehouse) -> Iterator[TableName]:

@@ -18,6 +18,7 @@ from typing import Final
 
 from deltalake import DeltaTable
 
+from checkpointing.metadata.paths import is_data_file
 from jobs.stores.delta_log import active_paths, file_actions
 from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
@@ -104,7 +105,7 @@ def _needed_by_cleanup(folder: Path, start: int) -> int | None:
 
 
 def _lies_in(folder: Path, path: str) -> bool:
-    return not path.startswith("/") and ".." not in path.split("/") and (folder / path).exists()
+    return is_data_file(path) and (folder / path).exists()
 
 
 def _versions(folder: Path) -> Iterator[int]:

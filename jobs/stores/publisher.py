@@ -30,7 +30,7 @@ from jobs.stores.lost_files import lost_files, marked, merged
 from jobs.stores.output_tables import columns_of
 from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.stores.warehouse import Warehouse, link_to
 
 TRIES: Final = 10
 """Turns of observe and commit before a table that is written all the time is given up for this tick."""
@@ -180,7 +180,7 @@ class Publisher:
 
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
         path = self._warehouse.path(file.path)
-        if file.inline and file_size(path) != file.bytes:
+        if file.inline and file_size(path) != file.bytes and link_to(self._warehouse.root, file.path) is None:
             replace(path, b64decode(file.inline), unique=str(request.checkpoint))
         size = file_size(path)
         if size != file.bytes:

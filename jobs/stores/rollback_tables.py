@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.paths import relative_to_table, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
@@ -25,7 +25,7 @@ from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import shape_of
 from jobs.stores.table_rules import problems_of, purge
 from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import UNKNOWN_CRC32, Base, base_of, load
+from jobs.stores.whole_tables import Base, base_of, load
 
 
 class TableNotRolledBackError(Exception):

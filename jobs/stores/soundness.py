@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from checkpointing.handles import FileHandle
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from jobs.stores.delta_log import file_size
-from jobs.stores.whole_tables import UNKNOWN_CRC32
 
 _CHUNK_BYTES: Final = 1024 * 1024
 

@@ -4,10 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.distribution import installed_version
 from jobs.engine_paths import must_suit_delta
+
+_OWNERS_PARTS: Final = 2
 
 
 def system_clock_ms() -> int:
@@ -40,3 +43,24 @@ class Warehouse:
     def path(self, name: str) -> Path:
         """Return the absolute path of a warehouse-relative name."""
         return (self.root / name).absolute()
+
+    def delete(self, name: str) -> bool:
+        """Delete a file if it is there; return False, deleting nothing, if it lies behind a symbolic link.
+
+        Raises OSError if the operating system does not let it go.
+        """
+        if link_to(self.root, name) is not None:
+            return False
+        self.path(name).unlink(missing_ok=True)
+        return True
+
+
+def link_to(root: Path, name: str) -> Path | None:
+    """Return the symbolic link inside a table's folder through which a warehouse-relative name leads, if one does.
+
+    The first two parts of a name, a schema and a table, may be links: that is how a table lies on another disk. Further
+    down nobody but Tidemark makes folders, so a link there leads to files that are not the job's.
+    """
+    parts = name.split("/")
+    folders = (root.joinpath(*parts[:end]) for end in range(_OWNERS_PARTS + 1, len(parts)))
+    return next((folder for folder in folders if folder.is_symlink()), None)

@@ -13,17 +13,15 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.net import keyed_tables, nothing_staged
 from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
+from checkpointing.metadata.paths import is_data_file
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.stores.cuts import Cut
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.logged_statistics import logged_statistics
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
-
-UNKNOWN_CRC32 = -1
-"""The checksum of a file that only a table's log knows: whoever copies it finds it out."""
 
 Records = Mapping[CheckpointId, CheckpointRecord]
 
@@ -127,7 +125,7 @@ def _in_log(warehouse: Warehouse, name: TableName, version: int) -> Iterator[Fil
         )
     for action in actions:
         path = unquote(action["path"])
-        if path.startswith(("/", "file:")) or ".." in path.split("/"):
+        if not is_data_file(path):
             raise TableNotCopyableError(
                 f"table {name} names a file outside its folder ({path}), as a shallow clone does: copy the table whole"
             )

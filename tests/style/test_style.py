@@ -21,7 +21,7 @@ BANNED_WORDS = re.compile(
 )
 CORE_MAY_IMPORT = {"checkpointing", "pydantic", "pydantic_core", "typing", "collections", "dataclasses", "enum", "json"}
 CORE_MAY_IMPORT |= {"re", "functools", "itertools", "math", "abc", "types", "operator", "heapq", "bisect", "hashlib"}
-CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib"}
+CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib", "base64"}
 # Modules that something other than an import starts.
 ENTRY_POINTS = {"jobs.cli.main", "jobs.flights_data", "jobs.runtime.jars", "orchestration.definitions"}
 # The public interface, which nothing of the product imports.

@@ -25,6 +25,11 @@ REFUSED = [
     ({"slice_rows_max": 0}, "slice_rows_max", "greater than 0"),
     ({"state_backend": "disk"}, "state_backend", "'incremental', 'full' or 'memory'"),
     ({"state_backend": "memory", "memory_state_bytes_max": 0}, "memory_state_bytes_max", "greater than or equal to 1"),
+    (
+        {"state_backend": "memory", "memory_state_bytes_max": 268_435_457},
+        "memory_state_bytes_max",
+        "less than or equal to 268435456",
+    ),
     ({"memory_state_bytes_max": 5}, "memory_state_bytes_max", "needs state_backend memory"),
     ({"mode": "twice"}, "mode", "'exactly_once' or 'at_least_once'"),
     ({"colour": "red"}, "colour", "not permitted"),

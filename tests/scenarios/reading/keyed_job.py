@@ -37,6 +37,7 @@ from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
 JOB, OPERATOR = JobName("counts"), VertexId("by_key")
+IN_FLIGHT = "bronze/numbers/_data/1/numbers-1-00000000-0000-4000-8000-000000000001.parquet"
 KEY_GROUPS = 8
 KEYS = ("place", "day")
 SCHEMA = pa.schema([("place", pa.string()), ("day", pa.int64()), ("rows", pa.int64()), ("seen", pa.list_(pa.int64()))])
@@ -115,7 +116,7 @@ class KeyedJob:
         owned = key_group_ranges(KEY_GROUPS, self.parallelism)
         held = ChannelState(
             ChannelId(EdgeId(VertexId("numbers"), OPERATOR, 0), 0),
-            (StagedSegment((FileHandle("numbers.parquet", on_their_way, 1, 1),)),) if on_their_way else (),
+            (StagedSegment((FileHandle(IN_FLIGHT, on_their_way, 1, 1),)),) if on_their_way else (),
         )
         return tuple(
             SubtaskSnapshot(

@@ -34,7 +34,9 @@ def shown():
     return show
 
 
-def state_file(path="state/1.parquet", size=2048):
+def state_file(
+    path="_tidemark/flights/state/joined/_data/1/joined-1-00000000-0000-4000-8000-000000000001.parquet", size=2048
+):
     """Return a base of all key groups."""
     return KeyedFile(FileHandle(path, 10, size, 7), KeyedFileKind.BASE, 0, 127, Version(Generation(1), 1))
 
@@ -61,7 +63,9 @@ def checkpoint_record(checkpoint=7, parent=6, rows=12_000, position=POSITION):
         busy_ms=640,
     )
     source = SubtaskSnapshot(position=position)
-    adds = (FileHandle("silver/flights/_data/1/joined-1-a.parquet", 11, 3000, 1),)
+    adds = (FileHandle("silver/flights/_data/1/joined-1-00000000-0000-4000-8000-000000000001.parquet", 11, 3000, 1),)
+    unique = "00000000-0000-4000-8000-00000000000"
+    gold = tuple(FileHandle(f"{GOLD}/_data/1/joined-1-{unique}{each}.parquet", 11, 3000, 1) for each in (1, 2))
     return CheckpointRecord(
         job="flights",
         checkpoint=CheckpointId(checkpoint),
@@ -79,7 +83,7 @@ def checkpoint_record(checkpoint=7, parent=6, rows=12_000, position=POSITION):
         ),
         tables=(
             TableRecord(table=SILVER, mode=TableMode.APPEND, adds=adds, parent_version=6),
-            TableRecord(table=GOLD, mode=TableMode.UPSERT, files=(*adds, *adds), parent_version=6),
+            TableRecord(table=GOLD, mode=TableMode.UPSERT, files=gold, parent_version=6),
         ),
         statistics=Statistics(triggered_ms=STARTED_MS, committed_ms=STARTED_MS + 1200, rows=rows, vertices=(joined,)),
     )

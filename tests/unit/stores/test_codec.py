@@ -6,147 +6,24 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
-from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
-from checkpointing.identifiers import (
-    ChannelId,
-    CheckpointId,
-    EdgeId,
-    Generation,
-    SplitId,
-    VertexId,
-    table_name,
-)
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of
 from checkpointing.metadata.migrations import migrate
-from checkpointing.metadata.record import (
-    FORMAT,
-    CheckpointRecord,
-    Claim,
-    Holder,
-    Release,
-    Row,
-    RowKind,
-    Statistics,
-    TableKeys,
-    TableRecord,
-    VertexRecord,
-)
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
-from checkpointing.state_meaning import Argument, ColumnMeaning
+from checkpointing.metadata.record import FORMAT, CheckpointRecord, Release, Row
+from tests.unit.stores.valid_rows import rows
 
 WRITER = "tidemark 0.1.0"
-_ids = st.integers(1, 10**12)
-_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-_table = table_name("gold/routes")
-_files = st.builds(FileHandle, path=_texts, rows=_ids, bytes=_ids, crc32=_ids, stats=_texts)
-_keyed = st.builds(
-    KeyedFile,
-    file=_files,
-    kind=st.sampled_from(KeyedFileKind),
-    first_key_group=_ids,
-    last_key_group=_ids,
-    version=st.builds(Version, generation=_ids.map(Generation), micro_batch=_ids),
-)
-_slices = st.builds(
-    SourceSlice,
-    source=st.just(VertexId("s")),
-    split=_texts.map(SplitId),
-    start=_texts,
-    end=_texts,
-    detail=_texts,
-    rows=_ids,
-    bytes=_ids,
-)
-_segments = st.one_of(_slices, st.builds(StagedSegment, files=st.lists(_files, max_size=2).map(tuple)))
-_channel = ChannelId(EdgeId(VertexId("a"), VertexId("b"), 1), 2)
-_tuples = {"max_size": 2}
-_snapshots = st.builds(
-    SubtaskSnapshot,
-    position=st.none() | _texts,
-    finished=st.booleans(),
-    state=st.lists(_keyed, **_tuples).map(tuple),
-    ranges=st.lists(
-        st.builds(RangeFiles, table=st.just(_table), files=st.lists(_keyed, **_tuples).map(tuple)), **_tuples
-    ).map(tuple),
-    staged=st.lists(
-        st.builds(StagedFile, table=st.just(_table), file=_files, after=_ids.map(CheckpointId)), **_tuples
-    ).map(tuple),
-    in_flight=st.lists(
-        st.builds(ChannelState, channel=st.just(_channel), segments=st.lists(_segments, **_tuples).map(tuple)),
-        **_tuples,
-    ).map(tuple),
-)
-_vertices = st.builds(
-    VertexRecord,
-    vertex=st.just(VertexId("join")),
-    micro_batch=_ids,
-    subtasks=st.lists(_snapshots, **_tuples).map(tuple),
-    splits=st.lists(_texts, **_tuples).map(tuple),
-    meanings=st.none()
-    | st.lists(
-        st.builds(
-            ColumnMeaning,
-            column=_texts,
-            function=_texts,
-            arguments=st.lists(st.builds(Argument, column=_texts, type=_texts), **_tuples).map(tuple),
-            version=st.none() | _ids,
-        ),
-        **_tuples,
-    ).map(tuple),
-    table_keys=st.lists(
-        st.builds(TableKeys, table=st.just(_table), columns=st.lists(_texts, **_tuples).map(tuple)), **_tuples
-    ).map(tuple),
-)
-_tables = st.builds(
-    TableRecord,
-    table=st.just(_table),
-    mode=st.sampled_from(TableMode),
-    adds=st.lists(_files, **_tuples).map(tuple),
-    files=st.lists(_files, **_tuples).map(tuple),
-    removes=st.lists(_files, **_tuples).map(tuple),
-    parent_version=_ids,
-)
-_checkpoints = st.builds(
-    CheckpointRecord,
-    job=st.just("flights"),
-    kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.ROLLBACK, RowKind.RESET]),
-    pinned=st.booleans(),
-    abandoned=st.booleans(),
-    checkpoint=_ids.map(CheckpointId),
-    parent=_ids.map(CheckpointId),
-    generation=_ids.map(Generation),
-    nonce=_texts,
-    max_parallelism=_ids,
-    vertices=st.lists(_vertices, **_tuples).map(tuple),
-    tables=st.lists(_tables, **_tuples).map(tuple),
-    statistics=st.builds(Statistics, triggered_ms=_ids, committed_ms=_ids, rows=_ids),
-)
-_claims = st.builds(
-    Claim,
-    generation=_ids.map(Generation),
-    holder=st.builds(Holder, host=_texts, pid=_ids, started=_texts, dagster_run=st.none() | _texts),
-    first_id=_ids.map(CheckpointId),
-    last_id=_ids.map(CheckpointId),
-    at_ms=_ids,
-    nonce=_texts,
-)
-_releases = st.builds(
-    Release, generation=_ids.map(Generation), next_id=_ids.map(CheckpointId), at_ms=_ids, nonce=_texts
-)
 RELEASE = Release(generation=Generation(3), next_id=CheckpointId(7), at_ms=5, nonce="n")
 
 
-@given(row=st.one_of(_checkpoints, _claims, _releases))
+@given(row=rows)
 def test_a_row_is_read_back_as_it_was_written(row: Row) -> None:
     """Every row, with whatever its snapshots hold, survives its text exactly."""
     assert row == decode(encode(row, writer=WRITER))
 
 
-@given(row=st.one_of(_checkpoints, _claims, _releases))
+@given(row=rows)
 def test_the_envelope_says_kind_format_and_writer(row: Row) -> None:
     """Whoever can read JSON can tell what a row is and who wrote it."""
     envelope = json.loads(encode(row, writer=WRITER))

@@ -1,0 +1,353 @@
+"""Judges a row that was read, before anybody uses it: every row may have been written by somebody else.
+
+A row from outside comes with a savepoint's copy, or with a warehouse that others may write to. So what it says is held
+here, once, against what Tidemark can have written for the row's own job. Names pass the validators that they passed
+when they were declared. Files lie in a folder that the job may name. Numbers are bounded. What a position means is the
+source's own affair.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeVar, assert_never
+
+from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.config import KEY_GROUPS_MAX, MEMORY_STATE_BYTES_MAX
+from checkpointing.graph import TableMode
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFile
+from checkpointing.identifiers import (
+    InvalidNameError,
+    TableName,
+    has_control_characters,
+    job_name,
+    split_id,
+    vertex_id,
+)
+from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, staging_folder
+from checkpointing.metadata.record import (
+    BarrierRecord,
+    CheckpointRecord,
+    Claim,
+    Release,
+    Row,
+    Statistics,
+    TableRecord,
+    VertexRecord,
+    VertexStatistics,
+)
+from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
+from checkpointing.state_meaning import ColumnMeaning
+
+NUMBER_MAX: Final = 2**53 - 1
+"""The largest number that every reader of JSON takes exactly: ids, generations, rows and bytes stay below it."""
+
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+CRC32_MAX: Final = 2**32 - 1
+
+TEXT_MAX: Final = 1_024
+"""Characters of a nonce, or of a channel's name in the statistics."""
+
+STATS_MAX: Final = 4 * 1024 * 1024
+"""Characters of a file's statistics: some kilobytes for a table of a hundred columns."""
+
+_T = TypeVar("_T")
+
+
+class InvalidFieldError(ValueError):
+    """A field whose value Tidemark cannot have written: names the field, the value and the rule."""
+
+    def __init__(self, field: str, why: str) -> None:
+        self.field = field
+        self.why = why
+        super().__init__(f"{field} {why}")
+
+    def within(self, outer: str) -> "InvalidFieldError":
+        """Return the same of a field that lies in another one."""
+        return InvalidFieldError(f"{outer}.{self.field}" if self.field else outer, self.why)
+
+
+def must_be_valid(row: Row) -> None:
+    """Raise InvalidFieldError for the first field of a row that Tidemark cannot have written."""
+    _text("nonce", row.nonce)
+    match row:
+        case Claim():
+            _numbers(row, "generation", "first_id", "last_id")
+            _times(row, "at_ms")
+            if row.first_id > row.last_id:
+                raise InvalidFieldError("last_id", f"{row.last_id} comes before first_id {row.first_id}")
+        case Release():
+            _numbers(row, "generation", "next_id")
+            _times(row, "at_ms")
+        case CheckpointRecord():
+            _checkpoint(row)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _checkpoint(row: CheckpointRecord) -> None:
+    _numbers(row, "generation", "checkpoint", "parent")
+    if row.parent >= row.checkpoint:
+        raise InvalidFieldError("parent", f"{row.parent} does not come before checkpoint {row.checkpoint}")
+    if not 1 <= row.max_parallelism <= KEY_GROUPS_MAX:
+        raise InvalidFieldError("max_parallelism", f"{row.max_parallelism} is not between 1 and {KEY_GROUPS_MAX}")
+    _name("job", job_name, row.job)
+    _Judge(ProtocolPaths(job_name(row.job)), row.max_parallelism).judge(row)
+    _inside("statistics", row.statistics, _statistics)
+
+
+class _Judge:
+    """Judges the vertices and tables of one row: what they may name follows from the row's job."""
+
+    def __init__(self, paths: ProtocolPaths, max_parallelism: int) -> None:
+        self._paths = paths
+        self._key_groups = max_parallelism
+        self._known: set[str] = set()
+        """Folders of tables that were judged already: thousands of files lie in a few of them."""
+
+    def judge(self, row: CheckpointRecord) -> None:
+        """Raise InvalidFieldError for the first field of a vertex or a table."""
+        _unique("vertices", [vertex.vertex for vertex in row.vertices])
+        _each("vertices", row.vertices, self._vertex)
+        _unique("tables", [table.table for table in row.tables])
+        _each("tables", row.tables, self._table)
+
+    def _vertex(self, vertex: VertexRecord) -> None:
+        _name("vertex", vertex_id, vertex.vertex)
+        _numbers(vertex, "micro_batch")
+        _each("splits", vertex.splits, lambda split: _name("", split_id, split))
+        _unique("splits", vertex.splits)
+        if vertex.splits and len(vertex.splits) != len(vertex.subtasks):
+            raise InvalidFieldError("splits", f"are {len(vertex.splits)} for {len(vertex.subtasks)} subtasks")
+        _each("meanings", vertex.meanings or (), _meaning)
+        _each("table_keys", vertex.table_keys, lambda keys: self._table_name(keys.table))
+        _each("subtasks", vertex.subtasks, self._snapshot)
+
+    def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
+        _each("state", snapshot.state, self._state)
+        _each("ranges", snapshot.ranges, self._ranges)
+        _each("staged", snapshot.staged, self._staged)
+        _each("in_flight", snapshot.in_flight, self._in_flight)
+
+    def _state(self, keyed: KeyedFile) -> None:
+        self._keyed(keyed)
+        self._staged_below(self._paths.states, keyed.file)
+        _inside("file", keyed.file, _state_handle)
+
+    def _ranges(self, ranges: RangeFiles) -> None:
+        self._table_name(ranges.table)
+
+        def of_table(keyed: KeyedFile) -> None:
+            self._keyed(keyed)
+            _inside("file", keyed.file, _staged_for(ranges.table))
+
+        _each("files", ranges.files, of_table)
+
+    def _staged(self, staged: StagedFile) -> None:
+        self._table_name(staged.table)
+        _numbers(staged, "after")
+        _inside("file", staged.file, _staged_for(staged.table))
+
+    def _in_flight(self, held: ChannelState) -> None:
+        _name("channel.edge.upstream", vertex_id, held.channel.edge.upstream)
+        _name("channel.edge.downstream", vertex_id, held.channel.edge.downstream)
+        _number("channel.edge.input", held.channel.edge.input)
+        _number("channel.subtask", held.channel.subtask)
+        _each("segments", held.segments, self._segment)
+
+    def _segment(self, segment: Segment) -> None:
+        match segment:
+            case SourceSlice():
+                _name("source", vertex_id, segment.source)
+                _name("split", split_id, segment.split)
+                _numbers(segment, "rows", "bytes")
+            case StagedSegment():
+                _each("files", segment.files, self._handed_on)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _handed_on(self, file: FileHandle) -> None:
+        """A segment's file is a channel's, or the very file that a table was given."""
+        if file.path.startswith(f"{self._paths.channels}/"):
+            self._staged_below(self._paths.channels, file, at="")
+        else:
+            self._folder(file, at="")
+        _handle(file)
+
+    def _keyed(self, keyed: KeyedFile) -> None:
+        _number("version.generation", keyed.version.generation)
+        _number("version.micro_batch", keyed.version.micro_batch)
+        if not 0 <= keyed.first_key_group <= keyed.last_key_group < self._key_groups:
+            groups = f"{keyed.first_key_group} to {keyed.last_key_group}"
+            raise InvalidFieldError("first_key_group", f"{groups} are not among {self._key_groups} key groups")
+
+    def _table(self, table: TableRecord) -> None:
+        self._table_name(table.table)
+        _numbers(table, "parent_version")
+        _each("adds", table.adds, _appended_to(table.table))
+        _each("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
+        _each("removes", table.removes, _staged_for(table.table))
+
+    def _table_name(self, table: TableName) -> None:
+        if table not in self._known:
+            _name("table", self._paths.known_table, table)
+            self._known.add(table)
+
+    def _staged_below(self, root: str, file: FileHandle, at: str = "file.") -> None:
+        """The folder is one of a vertex, as state and channels have them."""
+        folder = staging_folder(file.path)
+        if folder is None or not folder.startswith(f"{root}/"):
+            raise InvalidFieldError(f"{at}path", f"{file.path!r} is no staged file below {root}")
+        if folder not in self._known:
+            _name(f"{at}path", vertex_id, folder.removeprefix(f"{root}/"))
+            self._known.add(folder)
+
+    def _folder(self, file: FileHandle, at: str) -> None:
+        folder = staging_folder(file.path)
+        if folder is None:
+            raise InvalidFieldError(f"{at}path", f"{file.path!r} is no staged file")
+        if folder not in self._known:
+            _name(f"{at}path", self._paths.known_table, folder)
+            self._known.add(folder)
+
+
+# ------------------------------------------------------------------ files
+
+
+def _staged_for(table: TableName, *, inline: bool = False) -> Callable[[FileHandle], None]:
+    def judge(file: FileHandle) -> None:
+        if staging_folder(file.path) != table:
+            raise InvalidFieldError("path", f"{file.path!r} is no file that was staged for table {table}")
+        _handle(file, inline=inline)
+
+    return judge
+
+
+def _appended_to(table: TableName) -> Callable[[FileHandle], None]:
+    """An append table of a copy has files of others too, wherever in its folder they wrote them."""
+
+    def judge(file: FileHandle) -> None:
+        if relative_to_table(table, file.path) is None:
+            raise InvalidFieldError("path", f"{file.path!r} is no data file of table {table}")
+        _handle(file)
+
+    return judge
+
+
+def _state_handle(file: FileHandle) -> None:
+    _handle(file, inline=True)
+
+
+def _handle(file: FileHandle, *, inline: bool = False) -> None:
+    if not (0 <= file.rows <= NUMBER_MAX and 0 <= file.bytes <= NUMBER_MAX):
+        raise InvalidFieldError("bytes", f"{file.bytes} and {file.rows} rows are no size of a file")
+    if not UNKNOWN_CRC32 <= file.crc32 <= CRC32_MAX:
+        raise InvalidFieldError("crc32", f"{file.crc32} is no checksum")
+    if file.inline:
+        _content(file, allowed=inline)
+    if not _is_object(file.stats):
+        raise InvalidFieldError("stats", f"{file.stats[:200]!r} is no JSON object")
+
+
+def _content(file: FileHandle, *, allowed: bool) -> None:
+    if not allowed:
+        raise InvalidFieldError("inline", "holds a file's content, which only a file of state may carry")
+    if file.bytes > MEMORY_STATE_BYTES_MAX:
+        raise InvalidFieldError("bytes", f"{file.bytes} is more than a row may hold, {MEMORY_STATE_BYTES_MAX}")
+    try:
+        held = len(base64.b64decode(file.inline, validate=True))
+    except ValueError as error:
+        raise InvalidFieldError("inline", f"is no base64 ({error})") from error
+    if held != file.bytes:
+        raise InvalidFieldError("inline", f"holds {held} bytes, and the handle says {file.bytes}")
+
+
+def _is_object(text: str) -> bool:
+    if text == "{}":
+        return True
+    try:
+        return len(text) <= STATS_MAX and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+# ------------------------------------------------------------------ what a cut says of itself
+
+
+def _meaning(meaning: ColumnMeaning) -> None:
+    """Columns have whatever names the user's tables have; they become no path."""
+    if meaning.version is not None:
+        _numbers(meaning, "version")
+
+
+def _statistics(statistics: Statistics) -> None:
+    _times(statistics, "triggered_ms", "committed_ms")
+    _numbers(statistics, "rows")
+    _each("vertices", statistics.vertices, _of_vertex)
+
+
+def _of_vertex(vertex: VertexStatistics) -> None:
+    """A duration may be below nothing: clocks are set back."""
+    _name("vertex", vertex_id, vertex.vertex)
+    _each("barriers", vertex.barriers, _barrier)
+    _times(vertex, "aligned_ms", "acknowledged_ms")
+    _numbers(vertex, "bytes_held", "micro_batches", "rows_in", "rows_out", "bytes_out")
+    _number("alignment_ms", abs(vertex.alignment_ms))
+    _number("busy_ms", abs(vertex.busy_ms))
+
+
+def _barrier(barrier: BarrierRecord) -> None:
+    _text("channel", barrier.channel)
+    _times(barrier, "at_ms")
+
+
+# ------------------------------------------------------------------ fields
+
+
+def _each(name: str, items: Iterable[_T], judge: Callable[[_T], None]) -> None:
+    for number, item in enumerate(items):
+        try:
+            judge(item)
+        except InvalidFieldError as error:
+            raise error.within(f"{name}[{number}]") from error
+
+
+def _inside(name: str, item: _T, judge: Callable[[_T], None]) -> None:
+    try:
+        judge(item)
+    except InvalidFieldError as error:
+        raise error.within(name) from error
+
+
+def _name(field: str, validator: Callable[[str], str], text: str) -> None:
+    try:
+        validator(text)
+    except InvalidNameError as error:
+        raise InvalidFieldError(field, f"is no name ({error})") from error
+
+
+def _unique(field: str, names: Collection[str]) -> None:
+    if len(set(names)) < len(names):
+        raise InvalidFieldError(field, "names one thing twice")
+
+
+def _text(field: str, text: str) -> None:
+    if len(text) > TEXT_MAX or has_control_characters(text):
+        raise InvalidFieldError(field, f"{text[:200]!r} is too long, or holds control characters")
+
+
+def _numbers(of: object, *fields: str) -> None:
+    for field in fields:
+        _number(field, getattr(of, field))
+
+
+def _number(field: str, number: int) -> None:
+    if not 0 <= number <= NUMBER_MAX:
+        raise InvalidFieldError(field, f"{number} is not between 0 and {NUMBER_MAX}")
+
+
+def _times(of: object, *fields: str) -> None:
+    for field in fields:
+        if not 0 <= getattr(of, field) <= TIME_MS_MAX:
+            raise InvalidFieldError(field, f"{getattr(of, field)} is no time in milliseconds since the epoch")
