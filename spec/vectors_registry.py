@@ -19,10 +19,10 @@ from checkpointing.coordinator.completed import (
     parts_to_discard,
 )
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
-from checkpointing.coordinator.reference_counts import ReferenceCountingRegistry
 from checkpointing.coordinator.shared_state import RestoredKind, RestoreMode, SharedStateRegistry
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.case_form import named_step
+from spec.flink.reference_counts import ReferenceCountingRegistry
 
 Value = Any
 

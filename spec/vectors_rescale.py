@@ -16,18 +16,18 @@ from checkpointing.key_groups import (
     redistribute_keyed,
     subtask_of,
 )
-from checkpointing.rescale.channel_state import (
+from checkpointing.rescale.operator_state import (
+    DistributionMode,
+    OperatorStatePart,
+    redistribute_operator_state,
+)
+from spec.flink.channel_state import (
     ChannelMapper,
     Gate,
     ambiguous,
     map_subtasks,
     redistribute_inputs,
     redistribute_outputs,
-)
-from checkpointing.rescale.operator_state import (
-    DistributionMode,
-    OperatorStatePart,
-    redistribute_operator_state,
 )
 
 Value = Any

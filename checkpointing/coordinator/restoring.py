@@ -23,8 +23,8 @@ class RestoreRefusedError(RuntimeError):
 def assign(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_restored: bool) -> Iterator[AssignState]:
     """Yield every task's own state; raise RestoreRefusedError for state without a taker or changed key groups.
 
-    The parallelism must be that of the checkpoint: redistribution is planned over key groups
-    (`checkpointing.rescale`), where the files are known.
+    The parallelism must be that of the checkpoint: redistribution is planned over key groups, where the files are
+    known (`checkpointing.job.restoring`).
     """
     _check_takers(checkpoint, topology, allow_non_restored=allow_non_restored)
     _check_key_groups(checkpoint, topology)

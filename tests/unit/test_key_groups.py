@@ -14,19 +14,19 @@ from checkpointing.key_groups import (
     redistribute_keyed,
     subtask_of,
 )
-from checkpointing.rescale.channel_state import (
+from checkpointing.rescale.operator_state import (
+    DistributionMode,
+    InvalidRescaleError,
+    OperatorStatePart,
+    redistribute_operator_state,
+)
+from spec.flink.channel_state import (
     ChannelMapper,
     Gate,
     ambiguous,
     map_subtasks,
     redistribute_inputs,
     redistribute_outputs,
-)
-from checkpointing.rescale.operator_state import (
-    DistributionMode,
-    InvalidRescaleError,
-    OperatorStatePart,
-    redistribute_operator_state,
 )
 
 PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]

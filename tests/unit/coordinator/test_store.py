@@ -11,7 +11,6 @@ from checkpointing.coordinator.completed import (
     StoreShutDownError,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, savepoint, synchronous_savepoint
-from checkpointing.coordinator.reference_counts import ReferenceCountingRegistry
 from checkpointing.coordinator.shared_state import (
     RestoredKind,
     RestoreMode,
@@ -129,15 +128,6 @@ def test_a_registry_becomes_its_snapshot():
     restored.restore(registry.snapshot())
     assert registry.snapshot() == restored.snapshot()
     assert registry.unregister_unused(3) == restored.unregister_unused(3)
-
-
-def test_the_counting_registry_discards_at_no_reference():
-    """Two users give back two references; only then the file goes (Flink up to 1.14)."""
-    registry = ReferenceCountingRegistry()
-    registry.register("k", "h")
-    assert 2 == registry.register("k", "h").references
-    assert () == registry.unregister("k").discarded
-    assert ("h",) == registry.unregister("k").discarded
 
 
 def test_a_store_that_is_not_durable_ends_with_a_suspension():

@@ -35,7 +35,12 @@ class ReferenceCountingRegistry:
         return Referenced(known, references + 1, () if known == handle else (handle,))
 
     def unregister(self, key: str) -> Referenced:
-        """Give one reference back; at none the file is to be deleted. Raises KeyError for an unknown key."""
+        """Give one reference back; at none the file is to be deleted. An unknown key is ignored.
+
+        Flink's present registry ignores what it does not know, too. The one up to 1.14 raised IllegalStateException.
+        """
+        if key not in self._entries:
+            return Referenced(None, 0)
         known, references = self._entries[key]
         if references > 1:
             self._entries[key] = (known, references - 1)
