@@ -15,6 +15,7 @@ from spec import model
 from spec.alignment import misaligned
 from spec.channel_order import disordered
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
+from spec.descriptions import undescribed
 from spec.history import (
     CheckpointTriggered,
     CutWritten,
@@ -116,6 +117,12 @@ def state_is_exact(history: History) -> Iterator[str]:
         due = expected(history, event.record, drains)
         for what in compare(due, held(history, event.record, due)):
             yield f"checkpoint {event.record.checkpoint}, state: {what}"
+
+
+@_named("state-is-described")
+def state_is_described(history: History) -> Iterator[str]:
+    """Every row says of its state what the pipeline that wrote it declared: meanings and upsert keys (D6)."""
+    yield from undescribed(history)
 
 
 @_named("alignment")

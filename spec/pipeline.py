@@ -14,6 +14,7 @@ from typing import Final
 
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, SplitId, TableName, VertexId
+from checkpointing.state_meaning import ColumnMeaning
 
 KEYS: Final = 6
 MAX_PARALLELISM: Final = 4
@@ -58,12 +59,14 @@ def graph(parallelism: int) -> JobGraph:
                 VertexKind.KEYED,
                 parallelism,
                 (Table(JOINED_TABLE, TableMode.APPEND, judged=True), Table(JOINED_STATE, TableMode.STATE)),
+                meanings=(ColumnMeaning(column="payment", function="first_right_row"),),
             ),
             Vertex(
                 TOTALS,
                 VertexKind.KEYED,
                 parallelism,
                 (Table(TOTALS_TABLE, TableMode.UPSERT, ("key",)), Table(TOTALS_STATE, TableMode.STATE)),
+                meanings=(ColumnMeaning(column="rows", function="count"),),
             ),
         ),
         (

@@ -2,10 +2,21 @@
 
 from typing import Final
 
-from spec.mutants import barriers, committing, contents, keeping, living, resets, rollbacks, savepoints, stops
+from spec.mutants import (
+    barriers,
+    committing,
+    contents,
+    descriptions,
+    keeping,
+    living,
+    resets,
+    rollbacks,
+    savepoints,
+    stops,
+)
 from spec.mutants.planting import Mutant
 
-_ROOMS = (contents, barriers, committing, keeping, living, savepoints, stops, rollbacks, resets)
+_ROOMS = (contents, descriptions, barriers, committing, keeping, living, savepoints, stops, rollbacks, resets)
 
 MUTANTS: Final[dict[str, Mutant]] = {
     bug.name: bug for room in _ROOMS for bug in vars(room).values() if isinstance(bug, Mutant)
