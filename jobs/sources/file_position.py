@@ -2,14 +2,32 @@
 
 Pure arithmetic on what was found in a folder; no file is touched here. Names tell nothing about
 order: a file that arrives late under an earlier name is simply discovered later.
+
+A position names the files that lie in the folder, and of those that have gone the `GONE_KEPT` that were discovered
+last. So it grows with the folder, not with every file that was ever read (ADR 9).
 """
 
-from collections.abc import Iterable
-from typing import Literal, Self
+from collections.abc import Container, Iterable, Iterator
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from jobs.sources.port import SourceError
+
+GONE_KEPT: Final = 1_000
+"""Files that have gone from the folder and are remembered still: one that comes back is not read again."""
+
+
+_SHOWN_MAX: Final = 200
 
 
 class _Persisted(BaseModel):
@@ -17,12 +35,29 @@ class _Persisted(BaseModel):
 
 
 class SeenFile(_Persisted):
-    """A file as it was when it was discovered; `name` is relative to the split's folder, times in ns."""
+    """A file as it was when it was discovered; `name` is relative to the split's folder, times in ns.
+
+    `contents` is the digest of its footer, empty in positions of format 1. `skipped` are rows of forgotten files that
+    were discovered before it and after the file that is named before it.
+    """
 
     name: str
     size: NonNegativeInt
     modified_ns: int
     rows: NonNegativeInt
+    contents: str = ""
+    skipped: NonNegativeInt = 0
+
+    @field_validator("name")
+    @classmethod
+    def _of_its_folder(cls, name: str) -> str:
+        """Refuse a name that leads out of the split's folder: positions come with rows of other warehouses too."""
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ValueError("must be the name of a file in the split's folder")
+        return name
+
+
+_FIELDS: Final = tuple(SeenFile.model_fields)
 
 
 class FileRange(_Persisted):
@@ -32,6 +67,12 @@ class FileRange(_Persisted):
     first: NonNegativeInt
     end: PositiveInt
     before: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _of_its_file(self) -> Self:
+        if not self.first < self.end <= self.file.rows:
+            raise ValueError("must be rows of the file")
+        return self
 
     @property
     def rows(self) -> int:
@@ -49,18 +90,32 @@ class SliceDetail(_Persisted):
 
     ranges: tuple[FileRange, ...]
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what a slice says of its files; raise SourceError if no file source has written it."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SourceError(f"{_short(text)} describes no rows of a file source ({_first(error)})") from error
+
 
 class FilePosition(_Persisted):
     """A position in a split: every file but the last is consumed whole.
 
     `consumed` counts rows of the last file, `before` the rows of all the others, so that a row's
-    ordinal in the split needs no sum.
+    ordinal in the split needs no sum. Format 1 wrote files as objects and without their contents.
     """
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2
     files: tuple[SeenFile, ...] = ()
     consumed: NonNegativeInt = 0
     before: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _in_its_last_file(self) -> Self:
+        if self.consumed > (self.files[-1].rows if self.files else 0):
+            raise ValueError("consumed: must not be more than the last file has")
+        return self
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
@@ -74,13 +129,33 @@ class FilePosition(_Persisted):
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise SourceError(
-                f"{text!r} is not a position of a file source; has the source of this vertex been exchanged? "
-                f"Give the new source an id of its own. ({error.error_count()} errors)"
+                f"{_short(text)} is not a position of a file source; has the source of this vertex been exchanged? "
+                f"Give the new source an id of its own. ({_first(error)})"
             ) from error
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _from_arrays(cls, files: object) -> object:
+        """Take files as arrays of their fields in order: a form without names is shorter, and read faster."""
+        if not isinstance(files, list):
+            return files
+        return [dict(zip(_FIELDS, file, strict=False)) if isinstance(file, list) else file for file in files]
+
+    @field_serializer("files")
+    def _as_arrays(self, files: tuple[SeenFile, ...]) -> list[list[str | int]]:
+        return [_array(file) for file in files]
 
     def text(self) -> str:
         """Return the canonical JSON text: the same position always gives the same text."""
-        return self.model_dump_json()
+        return self.model_copy(update={"format": 2}).model_dump_json()
+
+    def places(self) -> Iterator[tuple[SeenFile, int]]:
+        """Yield each file with the rows that lie before its first."""
+        before = 0
+        for file in self.files:
+            before += file.skipped
+            yield file, before
+            before += file.rows
 
     @property
     def rest(self) -> FileRange | None:
@@ -90,10 +165,37 @@ class FilePosition(_Persisted):
         last = self.files[-1]
         return FileRange(file=last, first=self.consumed, end=last.rows, before=self.before)
 
-    def entered(self, file: SeenFile, consumed: int) -> "FilePosition":
-        """Return the position after `consumed` rows of a file that follows on a whole last one."""
-        before = self.before + (self.files[-1].rows if self.files else 0)
-        return FilePosition(files=(*self.files, file), consumed=consumed, before=before)
+    def remembering(self, present: Container[str]) -> "FilePosition":
+        """Return the position without the files that are gone for long: the same rows lie before it."""
+        gone = [place for place, file in enumerate(self.files[:-1]) if file.name not in present]
+        forgotten = frozenset(gone[:-GONE_KEPT])
+        if not forgotten:
+            return self
+        files, skipped = [], 0
+        for place, file in enumerate(self.files):
+            skipped += file.skipped
+            if place in forgotten:
+                skipped += file.rows
+            else:
+                files.append(file.model_copy(update={"skipped": skipped}))
+                skipped = 0
+        return self.model_copy(update={"files": tuple(files)})
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first thing that is wrong, and where."""
+    problem = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a text from outside, as a message shows it."""
+    return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")
+
+
+def _array(file: SeenFile) -> list[str | int]:
+    values: list[str | int] = [file.name, file.size, file.modified_ns, file.rows, file.contents]
+    return [*values, file.skipped] if file.skipped else values
 
 
 def advance(
@@ -105,23 +207,27 @@ def advance(
     `rows_max` is never split: it waits for the next slice if this one has rows already. Files without
     rows are passed over, and remembered only if rows follow. `unseen` is consumed no further than needed.
     """
-    if position.rest is not None and position.rest.rows > rows_max:
-        return _partly(position, position.rest, rows_max)
-    ranges = [position.rest] if position.rest is not None else []
-    position = position.model_copy(update={"consumed": position.files[-1].rows}) if position.files else position
+    rest = position.rest
+    if rest is not None and rest.rows > rows_max:
+        taken = rest.model_copy(update={"end": rest.first + rows_max})
+        return position.model_copy(update={"consumed": taken.end}), (taken,)
+    ranges = [rest] if rest is not None else []
+    files, before = list(position.files), position.before
+    consumed = files[-1].rows if files else 0
+    gap = before + consumed - sum(file.skipped + file.rows for file in files)
     left = rows_max - sum(part.rows for part in ranges)
-    for file in unseen:
-        if ranges and file.rows > left:
+    for found in unseen:
+        if ranges and found.rows > left:
             break
-        position = position.entered(file, min(file.rows, left))
+        before += consumed
+        file = found.model_copy(update={"skipped": gap}) if gap else found
+        gap = 0
+        files.append(file)
+        consumed = min(file.rows, left)
         if file.rows:
-            ranges.append(FileRange(file=file, first=0, end=position.consumed, before=position.before))
-        left -= position.consumed
+            ranges.append(FileRange(file=file, first=0, end=consumed, before=before))
+        left -= consumed
         if not left:
             break
-    return position, tuple(ranges)
-
-
-def _partly(position: FilePosition, rest: FileRange, rows: int) -> tuple[FilePosition, tuple[FileRange, ...]]:
-    taken = rest.model_copy(update={"end": rest.first + rows})
-    return position.model_copy(update={"consumed": taken.end}), (taken,)
+    then = {"files": tuple(files), "consumed": consumed, "before": before}
+    return position.model_copy(update=then), tuple(ranges)

@@ -3,15 +3,15 @@
 Position and order are in `file_position`. What may happen to a folder while nobody looks:
 
 - a new file is consumed next, whatever its name; a new folder is a new split of the next tick;
-- a consumed file may be deleted, but not changed: then the rows that went into the tables are no
-  longer those that are there, and polling stops with an error that names it;
+- a consumed file may be deleted, touched or renamed (`file_matching`), but not changed: then the rows that went
+  into the tables are no longer those of the file, and polling stops with an error that names it and the way out;
 - a name that begins with `.` or `_`, or ends in `.tmp`, is hidden or a file in the making;
 - everything else is passed over, counted and named (`folder_look`).
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,20 +20,13 @@ from pyspark.sql.types import StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import InvalidNameError, SplitId, split_id
 from checkpointing.messages import PollSource
-from jobs.sources.file_footer import checked_rows
+from jobs.engine_paths import typed
+from jobs.sources.file_footer import Footer, checked_footer, footer_of
+from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import read_ranges
 from jobs.sources.folder_look import SUFFIX, FolderLook, is_hidden, is_input, look
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A file in a split's folder as the file system describes it."""
-
-    name: str
-    size: int
-    modified_ns: int
 
 
 class FileSource:
@@ -74,16 +67,15 @@ class FileSource:
         """
         start = FilePosition.parse(request.position)
         found = self._listed(request.split)
-        self._check_unchanged(request.split, start, found)
-        known = {file.name for file in start.files}
-        unseen = (self._discovered(request.split, file) for file in found.values() if file.name not in known)
-        end, ranges = advance(start, unseen, request.max_rows)
+        known = self._matched(request, start, found)
+        unseen = (self._discovered(request.split, found[name]) for name in known.unseen)
+        end, ranges = advance(known.position.remembering(found), unseen, request.max_rows)
         if not ranges:
             return None
         return SourceSlice(
             source=request.source,
             split=request.split,
-            start=start.text(),
+            start=start.text() if request.position is None else request.position,
             end=end.text(),
             detail=SliceDetail(ranges=ranges).model_dump_json(),
             rows=sum(part.rows for part in ranges),
@@ -92,11 +84,7 @@ class FileSource:
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices by one scan of their files; see `port.Source.read`."""
-        ranges = [
-            (split_id(piece.split), part)
-            for piece in slices
-            for part in SliceDetail.model_validate_json(piece.detail).ranges
-        ]
+        ranges = [(split_id(piece.split), part) for piece in slices for part in SliceDetail.parse(piece.detail).ranges]
         for split, part in ranges:
             self._check_present(split, part)
         return read_ranges(spark, self._root, self._schema, ranges)
@@ -116,14 +104,14 @@ class FileSource:
         except InvalidNameError as error:
             raise SourceError(f"folder {self._root / name} cannot be a split: {error}; rename the folder") from error
 
-    def _listed(self, split: SplitId) -> dict[str, _Found]:
+    def _listed(self, split: SplitId) -> dict[str, FoundFile]:
         """Return the split's finished files by name, in order of their names."""
         found = {}
         for entry in sorted(self._entries(self._root / split), key=lambda entry: entry.name):
             if is_input(entry):
                 self._must_be_text(split, entry.name)
                 status = entry.stat()
-                found[entry.name] = _Found(entry.name, status.st_size, status.st_mtime_ns)
+                found[entry.name] = FoundFile(entry.name, status.st_size, status.st_mtime_ns)
         return found
 
     def _must_be_text(self, split: SplitId, name: str) -> None:
@@ -144,31 +132,72 @@ class FileSource:
             f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
         )
 
-    def _discovered(self, split: SplitId, file: _Found) -> SeenFile:
-        rows = checked_rows(self._root / split / file.name, self._schema)
-        return SeenFile(name=file.name, size=file.size, modified_ns=file.modified_ns, rows=rows)
+    def _discovered(self, split: SplitId, file: FoundFile) -> SeenFile:
+        footer = checked_footer(self._root / split / file.name, self._schema)
+        return SeenFile(
+            name=file.name, size=file.size, modified_ns=file.modified_ns, rows=footer.rows, contents=footer.contents
+        )
 
-    def _check_unchanged(self, split: SplitId, position: FilePosition, found: dict[str, _Found]) -> None:
-        """Raise SourceError if a file of the position changed, or the one consumed in part is gone."""
-        for file in position.files:
-            now = found.get(file.name)
-            if now is not None and (now.size, now.modified_ns) != (file.size, file.modified_ns):
-                raise self._changed(split, file, f"is now {now.size} bytes of {now.modified_ns} ns")
-        if position.rest is not None and position.rest.file.name not in found:
-            raise self._changed(split, position.rest.file, f"is gone, with {position.rest.rows} rows not yet consumed")
+    def _matched(self, request: PollSource, position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
+        """Return what the position knows of the files; raise SourceError if one changed, or is gone when half read."""
+        try:
+            known = matched(position, found, lambda name: _footer(self._root / request.split, found[name]))
+        except FileChangedError as error:
+            raise SourceError(_changed(self._root, request, error)) from error
+        rest = known.position.rest
+        if rest is not None and rest.file.name not in found:
+            raise SourceError(_gone(self._root, request, rest))
+        return known
 
     def _check_present(self, split: SplitId, part: FileRange) -> None:
-        """Raise SourceError unless the file is as it was polled."""
+        """Raise SourceError unless the file has the contents that were polled; its time may differ."""
+        path = self._root / split / part.file.name
         try:
-            status = (self._root / split / part.file.name).stat()
+            status = path.stat()
         except OSError as error:
-            raise self._changed(split, part.file, f"cannot be read ({error.strerror})") from error
-        if (status.st_size, status.st_mtime_ns) != (part.file.size, part.file.modified_ns):
-            raise self._changed(split, part.file, f"is now {status.st_size} bytes of {status.st_mtime_ns} ns")
+            raise SourceError(
+                f"{path} was found, and cannot be read now ({error.strerror}): put it back, under this name"
+            ) from error
+        now = FoundFile(part.file.name, status.st_size, status.st_mtime_ns)
+        if now.modified_ns == part.file.modified_ns and now.size == part.file.size:
+            return
+        if not is_same(part.file, now, lambda _: footer_of(path)):
+            raise SourceError(
+                f"{path} was found with other contents than it has now ({_sizes(part.file, now)}): put it back as it "
+                "was (its time does not matter), and bring new rows in a file of a new name"
+            )
 
-    def _changed(self, split: SplitId, file: SeenFile, now: str) -> SourceError:
-        return SourceError(
-            f"{self._root / split / file.name} was polled with {file.size} bytes of {file.modified_ns} ns and {now}: "
-            f"put it back as it was (modification time included) and bring new rows in a file of a new name, "
-            f"or begin anew with an empty warehouse"
-        )
+
+@lru_cache(maxsize=1 << 14)
+def _footer(folder: Path, file: FoundFile) -> Footer | None:
+    """Return the footer of a file as it was found: a file that was touched is not opened by every poll."""
+    return footer_of(folder / file.name)
+
+
+def _changed(root: Path, request: PollSource, error: FileChangedError) -> str:
+    path = root / request.split / error.read.name
+    return (
+        f"{path} has been read, and its contents are others now ({_sizes(error.read, error.now)}). Put it back as it "
+        "was (its time does not matter), or remove it: what has been read is no longer needed. Bring new rows in a "
+        "file of a new name. To read it, and all that was found after it, once more: "
+        f"{_reset(request, error.read.name, 0)}"
+    )
+
+
+def _gone(root: Path, request: PollSource, rest: FileRange) -> str:
+    path = root / request.split / rest.file.name
+    return (
+        f"{path} is gone, with {rest.rows} rows not yet consumed: put it back as it was. To go on without those rows: "
+        f"{_reset(request, rest.file.name, rest.file.rows)}"
+    )
+
+
+def _reset(request: PollSource, name: str, rows: int) -> str:
+    """Return the command that moves the split; the pipeline is named as it was for the tick."""
+    return f"tidemark reset PIPELINE {request.source} --split {request.split} --to {typed(f'{name}:{rows}')}"
+
+
+def _sizes(read: SeenFile, now: FoundFile) -> str:
+    if read.size == now.size:
+        return f"{now.size} bytes as before, but another Parquet footer"
+    return f"{now.size} bytes instead of {read.size}"

@@ -21,7 +21,7 @@ def written(position: str | None) -> str:
     match _parsed(position):
         case {"files": [], "consumed": 0}:
             return START
-        case {"files": [*_, {"name": str(name)}], "consumed": int(consumed)}:
+        case {"files": [*_, {"name": str(name)} | [str(name), *_]], "consumed": int(consumed)}:
             return f"{name}:{consumed}"
         case _:
             return position

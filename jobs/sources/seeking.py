@@ -5,7 +5,6 @@ polling it to its end, which reads no row. A source of another kind can go to it
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 from checkpointing.identifiers import SplitId, VertexId
@@ -38,6 +37,9 @@ def seek(source: Source, place: Place, words: str) -> str | None:
     """
     if words == START:
         return None
+    own = _in_own_files(place, words)
+    if own is not None:
+        return own
     end = _end(source, place, words)
     if words == END:
         return end
@@ -67,6 +69,19 @@ def _number(place: Place, words: str, end: int) -> str:
     return str(int(words))
 
 
+def _in_own_files(place: Place, words: str) -> str | None:
+    """Return the position in a file that was read already; None for other words.
+
+    Nothing is polled for it, so it can be gone back to though a file of the folder has changed or is lost.
+    """
+    try:
+        whole = FilePosition.parse(place.position)
+    except SourceError:
+        return None
+    name, _, _ = words.rpartition(":")
+    return _in_file(place, words, whole) if any(file.name == name for file in whole.files) else None
+
+
 def _in_file(place: Place, words: str, whole: FilePosition) -> str:
     name, _, rows = words.rpartition(":")
     names = [file.name for file in whole.files]
@@ -74,9 +89,9 @@ def _in_file(place: Place, words: str, whole: FilePosition) -> str:
         shown = f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]
         raise _unknown(place, words, f"write 'start', 'end' or FILE:ROWS, like {written(whole.text())}; files: {shown}")
     index = names.index(name)
-    if int(rows) > whole.files[index].rows:
-        raise _unknown(place, words, f"{name} has {whole.files[index].rows} rows")
-    before = [0, *accumulate(file.rows for file in whole.files)][index]
+    file, before = list(whole.places())[index]
+    if int(rows) > file.rows:
+        raise _unknown(place, words, f"{name} has {file.rows} rows")
     return FilePosition(files=whole.files[: index + 1], consumed=int(rows), before=before).text()
 
 

@@ -1,10 +1,12 @@
 """Positions in a folder of files: arithmetic, checked against a plain list of rows."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sources.file_position import FilePosition, SeenFile, advance
+from jobs.sources.file_position import FilePosition, SeenFile, SliceDetail, advance
 from jobs.sources.port import SourceError
 
 
@@ -85,7 +87,30 @@ def test_no_more_footers_are_read_than_needed():
     assert ["a", "b"] == taken
 
 
-@pytest.mark.parametrize("text", ["", "{}x", '{"format":2}', "17", '{"files":[{"name":"a"}]}'])
+@pytest.mark.parametrize("name", ["", ".", "..", "../other.parquet", "/etc/passwd", "a/b.parquet", "a\0b"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(name):
+    """Rows of another warehouse bring positions and slices along: they reach no file outside the split's folder."""
+    file = {"name": name, "size": 1, "modified_ns": 1, "rows": 1}
+    detail = {"ranges": [{"file": file, "first": 0, "end": 1, "before": 0}]}
+    for files in ([file], [list(file.values())]):
+        with pytest.raises(SourceError, match="must be the name of a file in the split's folder"):
+            FilePosition.parse(json.dumps({"files": files, "consumed": 1}))
+    with pytest.raises(SourceError, match="must be the name of a file in the split's folder"):
+        SliceDetail.parse(json.dumps(detail))
+
+
+@pytest.mark.parametrize(("first", "end"), [(1, 1), (2, 1), (0, 4)])
+def test_a_range_that_its_file_does_not_have_is_refused(first, end):
+    """No slice reads rows that are not there, and no position has consumed them."""
+    file = {"name": "a", "size": 1, "modified_ns": 1, "rows": 3}
+    detail = {"ranges": [{"file": file, "first": first, "end": end, "before": 0}]}
+    with pytest.raises(SourceError, match="must be rows of the file"):
+        SliceDetail.parse(json.dumps(detail))
+    with pytest.raises(SourceError, match="must not be more than the last file has"):
+        FilePosition.parse(json.dumps({"files": [file], "consumed": 4}))
+
+
+@pytest.mark.parametrize("text", ["", "{}x", '{"format":3}', "17", '{"files":[{"name":"a"}]}'])
 def test_a_foreign_position_is_refused_with_the_way_out(text):
     """A position that no file source wrote is an error, not a start from the beginning."""
     with pytest.raises(SourceError, match="Give the new source an id of its own"):

@@ -103,9 +103,26 @@ def test_a_missing_root_names_itself(tmp_path):
 def test_a_consumed_file_that_changed_is_an_error(source, root):
     """Its rows are in the tables already: going on would contradict them."""
     end = poll(source).end
-    os.utime(root / "EWR" / "002.parquet", ns=(1, 1))
-    with pytest.raises(SourceError, match=r"002\.parquet was polled with .* is now .* put it back as it was"):
+    write(root / "EWR" / "002.parquet", 3, n=pa.array([7, 8, 9]))
+    with pytest.raises(SourceError, match=r"002\.parquet has been read, and its contents are others now") as refused:
         poll(source, end)
+    assert "Put it back as it was (its time does not matter), or remove it" in str(refused.value)
+    assert str(refused.value).endswith("tidemark reset PIPELINE flights --split EWR --to 002.parquet:0")
+
+
+def test_a_consumed_file_that_was_only_touched_is_no_error(source, root):
+    """A backup or a copy gives files new times: their contents are compared before anybody is stopped."""
+    slice_ = poll(source)
+    os.utime(root / "EWR" / "002.parquet", ns=(1, 1))
+    assert poll(source, slice_.end) is None
+    source._check_present(EWR, SliceDetail.model_validate_json(slice_.detail).ranges[0])
+
+
+def test_a_consumed_file_that_was_renamed_is_not_read_again(source, root):
+    """Its old name is gone, and size, time and contents are those that were read."""
+    end = poll(source).end
+    (root / "EWR" / "002.parquet").rename(root / "EWR" / "2013.parquet")
+    assert poll(source, end) is None
 
 
 def test_a_consumed_file_may_be_deleted(source, root):
@@ -119,7 +136,7 @@ def test_a_file_consumed_in_part_may_not_be_deleted(source, root):
     """Its other rows would be lost."""
     end = poll(source, rows_max=1).end
     (root / "EWR" / "002.parquet").unlink()
-    with pytest.raises(SourceError, match=r"is gone, with 2 rows not yet consumed"):
+    with pytest.raises(SourceError, match=r"is gone, with 2 rows not yet consumed.* --to 002\.parquet:3"):
         poll(source, end)
 
 
@@ -170,7 +187,7 @@ def test_a_file_that_changes_between_poll_and_read_is_an_error(source, root):
     """A slice is lazy: the rows it describes are checked again before a plan is built on them."""
     slice_ = poll(source)
     write(root / "EWR" / "002.parquet", 9)
-    with pytest.raises(SourceError, match=r"002\.parquet was polled with"):
+    with pytest.raises(SourceError, match=r"002\.parquet was found with other contents than it has now"):
         source.read(None, [slice_])
 
 

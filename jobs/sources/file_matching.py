@@ -1,0 +1,131 @@
+"""Tells which files of a folder a position knows already, whatever has happened to them since they were read.
+
+The invariant: along one line of checkpoints each row of each file is read exactly once, whatever files arrive late, are
+touched, are removed after they were read, come back, or are renamed. So a file that was read is recognized
+
+- by its name, size and modification time: the usual case, and no file is opened;
+- touched, by its name and contents: only the time differs;
+- renamed, by its size, modification time and contents, if the name under which it was read is gone. A copy beside its
+  original is a file of its own.
+
+Contents are compared by size and Parquet footer (see `file_footer`). A file of a known name and other contents is
+refused: its rows are in the tables.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from jobs.sources.file_footer import Footer
+from jobs.sources.file_position import FilePosition, SeenFile
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file in a split's folder as the file system describes it."""
+
+    name: str
+    size: int
+    modified_ns: int
+
+
+Footers = Callable[[str], Footer | None]
+"""Returns the footer of the file of that name as it is now; None if it is no Parquet file that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The position with its files as they are called and dated now, and the names that it does not know, in order."""
+
+    position: FilePosition
+    unseen: tuple[str, ...]
+
+
+class FileChangedError(Exception):
+    """A file that was read has other contents now."""
+
+    def __init__(self, read: SeenFile, now: FoundFile) -> None:
+        super().__init__(read.name)
+        self.read = read
+        self.now = now
+
+
+def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Footers) -> Matched:
+    """Return what the position knows of these files; raise FileChangedError.
+
+    A file that stands last with none of its rows read may have changed: it counts as not seen.
+    """
+    known = {file.name for file in position.files}
+    differing = {file.name for file in position.files if file.name in found and not _as_it_was(file, found[file.name])}
+    candidates = (file for file in found.values() if file.name not in known or file.name in differing)
+    renamed = _renamed(position, found, differing, candidates, footers)
+    taken = frozenset(renamed.values())
+    files: list[SeenFile] = []
+    skipped = 0
+    for file in position.files:
+        now = found.get(renamed.get(file.name, file.name))
+        if file.name in taken and file.name not in renamed and file is not position.files[-1]:
+            skipped += file.skipped + file.rows  # overwritten by the renamed one: nothing is left to recognize
+            continue
+        if now is not None and file.name not in renamed and file.name in differing and not is_same(file, now, footers):
+            if file is position.files[-1] and not position.consumed:
+                return _matched_without_last(position, tuple(files), found)
+            raise FileChangedError(file, now)
+        files.append(_as_now(file, now, skipped))
+        skipped = 0
+    return _matched(position.model_copy(update={"files": tuple(files)}), found)
+
+
+def is_same(read: SeenFile, now: FoundFile, footers: Footers) -> bool:
+    """Return whether a file has the contents that were read; all that is compared of an old position is rows."""
+    if read.size != now.size:
+        return False
+    footer = footers(now.name)
+    return footer is not None and footer.rows == read.rows and read.contents in ("", footer.contents)
+
+
+def _renamed(
+    position: FilePosition,
+    found: Mapping[str, FoundFile],
+    differing: set[str],
+    candidates: Iterator[FoundFile],
+    footers: Footers,
+) -> dict[str, str]:
+    """Return the new names of files that are no longer there as they were, by their old names."""
+    missing: dict[tuple[int, int], list[SeenFile]] = {}
+    for file in position.files:
+        if file.name not in found or file.name in differing:
+            missing.setdefault((file.size, file.modified_ns), []).append(file)
+    renamed = {}
+    for now in candidates if missing else ():
+        alike = missing.get((now.size, now.modified_ns), [])
+        read = next((file for file in alike if is_same(file, now, footers)), None)
+        if read is not None:
+            alike.remove(read)
+            renamed[read.name] = now.name
+    return renamed
+
+
+def _as_it_was(read: SeenFile, now: FoundFile) -> bool:
+    return (read.size, read.modified_ns) == (now.size, now.modified_ns)
+
+
+def _as_now(read: SeenFile, now: FoundFile | None, skipped: int) -> SeenFile:
+    """Return a file under its present name and time; one that is gone as it was."""
+    update: dict[str, object] = {"skipped": read.skipped + skipped} if skipped else {}
+    if now is not None and (read.name, read.modified_ns) != (now.name, now.modified_ns):
+        update |= {"name": now.name, "modified_ns": now.modified_ns}
+    return read.model_copy(update=update) if update else read
+
+
+def _matched_without_last(
+    position: FilePosition, files: tuple[SeenFile, ...], found: Mapping[str, FoundFile]
+) -> Matched:
+    """Return what is known but for the last file, of which no row was read: it is found anew, as it is now."""
+    consumed = files[-1].rows if files else 0
+    then = {"files": files, "consumed": consumed, "before": position.before - consumed}
+    return _matched(position.model_copy(update=then), found)
+
+
+def _matched(position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
+    seen = {file.name for file in position.files}
+    return Matched(position, tuple(name for name in found if name not in seen))
