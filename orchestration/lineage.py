@@ -49,7 +49,8 @@ def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()
         for vertex in plan.graph.vertices
         for table in _ordered_tables(vertex)
     )
-    return (*tables, _cuts_spec(plan, naming, list(owners)))
+    read = (spec.with_io_manager_key(naming.tables_key) for spec in tables)
+    return (*read, _cuts_spec(plan, naming, list(owners)))
 
 
 def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec:

@@ -59,6 +59,16 @@ class Naming:
         """The name that jobs, ops, schedule and sensors begin with."""
         return "_".join((*self.prefix, self.job))
 
+    @property
+    def cut_key(self) -> str:
+        """The resource that reads the pipeline's tables at one cut, as in `shop_cut`."""
+        return f"{self.name}_cut"
+
+    @property
+    def tables_key(self) -> str:
+        """The IO manager that loads the pipeline's tables for downstream assets, as in `shop_tables`."""
+        return f"{self.name}_tables"
+
     def group(self, layer: str) -> str:
         """Return the group of a layer: `sources`, `state`, `cuts`, or the schema of an output table."""
         return self.groups.replace("{pipeline}", self.job).replace("{layer}", layer)

@@ -11,6 +11,7 @@ from jobs.launch import launch
 from jobs.pipelines.registry import PipelineReference
 from jobs.runtime.tick import run_tick
 from orchestration.checks import check_specs
+from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Deployment, TickRunner, arguments
 from orchestration.health_checks import health_checks
 from orchestration.launchpad import launchpad_schema
@@ -55,7 +56,8 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner refuses.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
-    plan = launch(pipeline, given).plan
+    launched = launch(pipeline, given)
+    plan = launched.plan
     naming = Naming(plan.job, prefix_parts(key_prefix), group_name)
     deployment = Deployment(reference=pipeline, given=given, naming=naming, plan=plan, limits=limits, runner=runner)
     owned = checked_owners(owners)
@@ -68,7 +70,14 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
         jobs=[job, _health_job(deployment, checks), *operation_jobs(deployment)],
         schedules=[tick_schedule(deployment, job, cron)],
         sensors=[new_data_sensor(deployment, job), recovery_sensor(deployment, job)],
+        resources=_readers(naming, launched.settings.warehouse),
     )
+
+
+def _readers(naming: Naming, warehouse: Path) -> dict[str, object]:
+    """Return what downstream assets read the pipeline's tables by."""
+    cuts = CutResource(pipeline=naming.job, warehouse=str(warehouse.absolute()))
+    return {naming.cut_key: cuts, naming.tables_key: CutIOManager(cuts=cuts, key_prefix=list(naming.prefix))}
 
 
 def _tick_job(deployment: Deployment, tables: dg.AssetsDefinition) -> UnresolvedAssetJobDefinition:

@@ -1,0 +1,38 @@
+"""A table of a cut as the kind of frame that a caller names: Polars, pandas, Arrow or Spark."""
+
+from typing import Final
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame as SparkFrame
+
+from jobs.reading.cut import Cut
+from jobs.runtime.jars import delta_jars
+from jobs.runtime.session import SparkConfig, open_session
+
+_KINDS: Final = "polars.LazyFrame, polars.DataFrame, pandas.DataFrame, pyarrow.Table or pyspark.sql.DataFrame"
+
+
+class UnknownFrameError(TypeError):
+    """A type that no table is read as: names it and those that there are."""
+
+
+def read_as(cut: Cut, table: str, kind: object) -> object:
+    """Return a table at a cut as a frame of that class.
+
+    Spark reads with the session of this process, or one that is opened for it. Raises UnknownFrameError, and what
+    `Cut` raises.
+    """
+    if kind is pl.LazyFrame:
+        return cut.polars(table)
+    if kind is pl.DataFrame:
+        return cut.polars(table).collect()
+    if kind is pa.Table:
+        return cut.arrow(table)
+    if kind is pd.DataFrame:
+        return cut.arrow(table).to_pandas()
+    if isinstance(kind, type) and issubclass(kind, SparkFrame):
+        return cut.spark(open_session(SparkConfig(jars=delta_jars())), table)
+    name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
+    raise UnknownFrameError(f"table {table} cannot be read as {name}: ask for {_KINDS}")

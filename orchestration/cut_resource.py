@@ -1,0 +1,134 @@
+"""Downstream assets read one cut: all steps of a run read a pipeline's tables as of the same checkpoint.
+
+The run reserves the cut, so that no clean-up takes it away while the run lasts. Which cut was read stands in the
+metadata of what the run materializes.
+"""
+
+from contextlib import ExitStack
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+import dagster as dg
+import polars as pl
+from dagster._core.errors import DagsterInvariantViolationError
+from dagster._core.execution.context.system import StepExecutionContext
+from pydantic import Field, PrivateAttr
+
+from jobs.reading import Cut, Cuts
+from jobs.reading.frames import read_as
+from jobs.settings import duration_ms
+
+Frame = TypeVar("Frame")
+
+
+class CutResource(dg.ConfigurableResource[Cut]):
+    """Reads the tables of one pipeline at one cut: the newest when a run first asks, the same until the run ends.
+
+    ```python
+    @dg.asset(deps=[dg.AssetKey(["gold", "by_customer"])])
+    def report(shop_cut: CutResource) -> None:
+        totals = shop_cut.read("gold/by_customer", pl.DataFrame)
+        orders = shop_cut.cut().arrow("silver/orders")
+    ```
+    """
+
+    pipeline: str = Field(description="The pipeline's name.")
+    warehouse: str = Field(description="The folder of its tables.")
+    keep_for: str = Field(
+        default="1h",
+        description="How long the cut stays readable after the last sign of life of the run, as 30m or 2h: longer "
+        "than the longest time between two of its steps.",
+    )
+
+    _run: str | None = PrivateAttr(default=None)
+    _cut: Cut | None = PrivateAttr(default=None)
+    _open: ExitStack = PrivateAttr(default_factory=ExitStack)
+    _lock: Any = PrivateAttr(default_factory=Lock)
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Note the run; nothing is reserved until a step asks."""
+        self._run = context.run.run_id if context.run is not None else None
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stop renewing; the reservation of the run lapses by itself, for its other steps may still come."""
+        del context
+        self._open.close()
+        self._cut = None
+
+    def cut(self) -> Cut:
+        """Return the run's cut, and note in the metadata of the asset that asks which one it is.
+
+        Raises ValueError for a `keep_for` that is no duration, and what `Cuts.reserved` raises.
+        """
+        cut = self.reserved()
+        step = _current_step()
+        if step is not None:
+            note(step, cut)
+        return cut
+
+    def read(self, table: str, kind: type[Frame]) -> Frame:
+        """Return a table at the run's cut as a frame of that class, such as `polars.DataFrame`; see `read_as`."""
+        return cast("Frame", read_as(self.cut(), table, kind))
+
+    def reserved(self) -> Cut:
+        """Return the run's cut, reserved by this process too."""
+        with self._lock:
+            if self._cut is None:
+                cuts = Cuts(self.warehouse, self.pipeline)
+                self._cut = self._open.enter_context(cuts.reserved(self._run, lease_ms=duration_ms(self.keep_for)))
+            return self._cut
+
+
+class CutIOManager(dg.ConfigurableIOManager):
+    """Loads a pipeline's tables as arguments of downstream assets, at the run's cut and as the annotated class.
+
+    ```python
+    @dg.asset(ins={"totals": dg.AssetIn(key=["gold", "by_customer"])})
+    def report(totals: pl.DataFrame) -> None: ...
+    ```
+    `build_definitions` gives each table's asset this manager. An argument without annotation is a `polars.LazyFrame`.
+    """
+
+    cuts: dg.ResourceDependency[CutResource]
+    key_prefix: list[str] = Field(default=[], description="What stands before the tables' asset keys.")
+
+    def load_input(self, context: dg.InputContext) -> object:
+        """Return the table that the upstream asset stands for; raises what `CutResource.read` raises."""
+        parts = list(context.asset_key.path)[len(self.key_prefix) :]
+        wanted = context.dagster_type.typing_type
+        cut = self.cuts.reserved()
+        loaded = read_as(cut, "/".join(parts), pl.LazyFrame if wanted is Any else wanted)
+        context.add_input_metadata(_told(cut) | {"delta_version": cut.version("/".join(parts))})
+        note(context.step_context, cut)
+        return loaded
+
+    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
+        """Refuse to write: only ticks write a pipeline's tables."""
+        del obj
+        raise dg.Failure(
+            f"{context.asset_key.to_user_string()} cannot be written by the manager of a pipeline's tables, which only "
+            "ticks write: give the asset another io_manager_key, such as 'io_manager'",
+            allow_retries=False,
+        )
+
+
+def note(step: StepExecutionContext, cut: Cut) -> None:
+    """Note in the metadata of all assets that a step materializes which cut it has read."""
+    for key in () if step.assets_def is None else step.assets_def.keys:
+        step.add_asset_metadata(_told(cut), asset_key=key)
+
+
+def _told(cut: Cut) -> dict[str, Any]:
+    return {
+        f"{cut.job}_checkpoint": dg.MetadataValue.int(cut.checkpoint),
+        f"{cut.job}_cut_of": dg.MetadataValue.timestamp(cut.published_at),
+    }
+
+
+def _current_step() -> StepExecutionContext | None:
+    """Return the step that runs in this thread; None outside a run, as in a unit test that calls an asset."""
+    try:
+        context = dg.OpExecutionContext.get()
+    except DagsterInvariantViolationError:
+        return None
+    return context.get_step_execution_context()
