@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
+from checkpointing.metadata.row_validity import NUMBER_MAX
 from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
 from jobs.operators.aggregate import Aggregate
 from jobs.operators.enrich import RIGHT, WAITING
@@ -40,13 +41,19 @@ def enrich_meanings(
 def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
     """Return what can be known of the state of a user's function: that it wrote it, in which version.
 
-    Raise InvalidStateVersionError if its `state_version` is no whole number from 1.
+    Raise InvalidStateVersionError if its `state_version` is no whole number from 1 that a row may hold.
     """
     version = getattr(function, "state_version", None)
-    if version is not None and (not isinstance(version, int) or isinstance(version, bool) or version < 1):
-        raise InvalidStateVersionError(f"state_version is {version!r}; declare a whole number from 1, or leave it out")
+    if version is not None and not _is_version(version):
+        raise InvalidStateVersionError(
+            f"state_version is {version!r}; declare a whole number from 1 to {NUMBER_MAX}, or leave it out"
+        )
     own = [name for name in state.names if name not in keys]
     return tuple(ColumnMeaning(column=name, function=PROCESS, version=version) for name in own)
+
+
+def _is_version(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and 1 <= version <= NUMBER_MAX
 
 
 def _arguments(rows: StructType, columns: Sequence[str]) -> tuple[Argument, ...]:

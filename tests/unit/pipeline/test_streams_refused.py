@@ -281,7 +281,7 @@ def test_the_latest_by_a_column_without_an_order_is_refused(kind) -> None:
         left.connect(right).enrich("enriched", "value", latest_by="at")
 
 
-@pytest.mark.parametrize("version", [0, -1, "2", 1.5, True])
+@pytest.mark.parametrize("version", [0, -1, "2", 1.5, True, 2**53])
 def test_a_state_version_that_is_no_whole_number_is_refused(version) -> None:
     """It is compared at each restore, so it must be a number that can be raised."""
     function, state = Nothing(), StructType().add("seen", LongType())
