@@ -3,7 +3,8 @@
 Both are listeners of the tick; what they say is past and certain, what they draw steers nothing.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -30,14 +31,19 @@ from jobs.runtime.listener import (
 from jobs.runtime.listener import Progress as Work
 from jobs.user_code import own_lines, sentence_of
 
+Clock = Callable[[], float]
+"""Seconds since some moment."""
+
 
 class PlainDisplay:
     """Says what happens, a line each, for a pipe, a log or a terminal that can't redraw."""
 
-    def __init__(self, console: Console, tally: Tally) -> None:
-        """Add up in `tally`, which the summary reads."""
+    def __init__(self, console: Console, tally: Tally, clock: Clock = time.monotonic) -> None:
+        """Add up in `tally`, which the summary reads; `clock` tells seconds."""
         self._console = console
-        self._begun = False
+        self._clock = clock
+        self._epoch_since: float | None = None
+        self._first_id: CheckpointId | None = None
         self.tally = tally
 
     def __enter__(self) -> Self:
@@ -51,11 +57,12 @@ class PlainDisplay:
 
     def claimed(self, claim: Claim, why: str) -> None:
         """Say which generation this tick is."""
+        self._first_id = claim.first_id
         self.say(f"generation {claim.generation}: {why}")
 
     def recovered(self, recovery: Recovery) -> None:
         """Say where the tick begins, and what an older one left undone."""
-        self._begun = True
+        self._epoch_since = self._clock()
         for each in recovery.mended:
             self.say(each)
         if recovery.rolled_forward is not None:
@@ -64,21 +71,28 @@ class PlainDisplay:
             self.say(f"{plural(recovery.leftovers, 'file')} of unfinished epochs removed: nothing refers to them")
         where = "at the start" if recovery.restored is None else f"after checkpoint {recovery.restored}"
         self.say(f"begins {where}{self._ahead()}")
+        if recovery.restored is not None and self._first_id is not None and self._first_id > recovery.restored + 1:
+            self.say(
+                f"the next checkpoint is {self._first_id}: the ids up to {self._first_id - 1} were given to an older "
+                "tick or a savepoint, and no id is used twice"
+            )
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
         """Say what the checkpoint covers; one from before this tick began was only rolled forward."""
-        line = checkpoint_line(record, notes, versions)
-        if self._begun:
+        if self._epoch_since is None:
+            self.tally.rolled_forward(checkpoint_line(record, notes, versions, None))
+        else:
+            now = self._clock()
+            line = checkpoint_line(record, notes, versions, round((now - self._epoch_since) * 1000))
+            self._epoch_since = now
             self.tally.completed(line)
             self.checkpoint(line)
-        else:
-            self.tally.rolled_forward(line)
         for note in notes:
             self.say(f"  {note}")
 
     def checkpoint(self, line: CheckpointLine) -> None:
         """Say that a checkpoint is complete."""
-        self.say(f"checkpoint {line.checkpoint}: {plural(line.rows, 'row')}, {seconds(line.took_ms)}{self._done()}")
+        self.say(f"checkpoint {line.checkpoint}: {plural(line.rows, 'row')} in {_took(line)}{self._done()}")
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
         """Say that a checkpoint failed, and why."""
@@ -91,6 +105,7 @@ class PlainDisplay:
             case SparkStarting():
                 self.say("Spark is starting")
             case SparkStarted():
+                self._spark_started()
                 self.say(f"Spark is there after {seconds(progress.duration_ms)}")
             case RowsRead():
                 self.tally.read(progress.rows)
@@ -142,6 +157,11 @@ class PlainDisplay:
         """Print a line, never wrapped, nothing in it taken for markup."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
+    def _spark_started(self) -> None:
+        """Begin the first epoch anew: its rows had to wait for Spark, and took no time of their own yet."""
+        if self._epoch_since is not None:
+            self._epoch_since = self._clock()
+
     def _ahead(self) -> str:
         ahead = self.tally.rows_ahead
         return "" if ahead is None else f", {plural(ahead - self.tally.rows_committed, 'row')} to read"
@@ -157,9 +177,9 @@ class PlainDisplay:
 class LiveDisplay(PlainDisplay):
     """The same with one line that is redrawn: checkpoint, epoch, rows, seconds, and a bar where a total is known."""
 
-    def __init__(self, console: Console, tally: Tally) -> None:
+    def __init__(self, console: Console, tally: Tally, clock: Clock = time.monotonic) -> None:
         """Draw on this console from entering to leaving."""
-        super().__init__(console, tally)
+        super().__init__(console, tally, clock)
         self._last = ""
         self._doing = "starting"
         self._bar = Progress(
@@ -188,7 +208,7 @@ class LiveDisplay(PlainDisplay):
     def checkpoint(self, line: CheckpointLine) -> None:
         """Show the newest checkpoint in the line; the summary lists them all."""
         self._last = f"checkpoint {line.checkpoint} · "
-        self._doing = f"{size(line.bytes_out)} in {seconds(line.took_ms)}"
+        self._doing = f"{size(line.bytes_out)} in {_took(line)}"
         self._draw()
 
     def progress(self, progress: Work) -> None:
@@ -197,6 +217,7 @@ class LiveDisplay(PlainDisplay):
             case SparkStarting():
                 self._doing = "Spark is starting"
             case SparkStarted():
+                self._spark_started()
                 self._doing = f"Spark is there after {seconds(progress.duration_ms)}"
             case RowsRead():
                 self.tally.read(progress.rows)
@@ -227,6 +248,11 @@ class LiveDisplay(PlainDisplay):
             rows=f"{count(tally.rows_committed)}{total} committed",
             doing=self._doing,
         )
+
+
+def _took(line: CheckpointLine) -> str:
+    """Return how long an epoch took; every line that is shown belongs to one of this tick."""
+    return seconds(line.took_ms or 0)
 
 
 def display_for(console: Console, tally: Tally) -> PlainDisplay:

@@ -55,6 +55,10 @@ class History:
             )
         return found[0]
 
+    def newest_published(self) -> CheckpointRecord | None:
+        """Return the checkpoint that all tables show; None before the first. A plain savepoint publishes nothing."""
+        return next((row for row in self.records if row.commits and row.checkpoint in self.cuts), None)
+
     def cut(self, checkpoint: CheckpointId) -> Published:
         """Return the recorded cut of a checkpoint; raise CommandError if it is not published yet."""
         row = self.record(checkpoint)

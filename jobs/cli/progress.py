@@ -9,11 +9,15 @@ from checkpointing.metadata.record import CheckpointRecord
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLine:
-    """One completed checkpoint as the summary shows it; `took_ms` runs from the trigger to the commit point."""
+    """One completed checkpoint as the summary shows it.
+
+    `took_ms` is how long its epoch took in this tick: from the end of the one before, or from when the tick began to
+    read, until its tables were published. None for a checkpoint that this tick only published.
+    """
 
     checkpoint: CheckpointId
     rows: int
-    took_ms: int
+    took_ms: int | None
     alignment_ms: int
     bytes_held: int
     bytes_out: int
@@ -22,14 +26,14 @@ class CheckpointLine:
 
 
 def checkpoint_line(
-    record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]
+    record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int], took_ms: int | None
 ) -> CheckpointLine:
     """Return a completed checkpoint's line."""
     life = record.statistics
     return CheckpointLine(
         checkpoint=record.checkpoint,
         rows=life.rows,
-        took_ms=life.committed_ms - life.triggered_ms,
+        took_ms=took_ms,
         alignment_ms=max((vertex.alignment_ms for vertex in life.vertices), default=0),
         bytes_held=sum(vertex.bytes_held for vertex in life.vertices),
         bytes_out=sum(vertex.bytes_out for vertex in life.vertices),

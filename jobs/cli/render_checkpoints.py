@@ -1,6 +1,6 @@
 """`tidemark checkpoints list`: one line per retained checkpoint, newest first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
@@ -17,7 +17,7 @@ def render_checkpoints(
 ) -> RenderableType:
     """Return the retained checkpoints of a job as a table, and who holds the job."""
     shown, cuts = list(records), frozenset(published)
-    grid = Grid("checkpoint", "kind", "triggered, UTC", "rows", "took", "aligned for", "held", "state", "cut")
+    grid = Grid("checkpoint", "kind", "triggered, UTC", "rows", "to commit", "aligned for", "held", "state", "cut")
     for column in (0, 3, 4, 5, 6, 7):
         grid.columns[column].justify = "right"
     grid.columns[2].no_wrap = True
@@ -26,7 +26,21 @@ def render_checkpoints(
     savepoints = sum(record.is_savepoint for record in shown)
     retained = f": {plural(len(shown) - savepoints, 'checkpoint')} retained"
     heading = Text.assemble((job, "bold"), retained, f", {plural(savepoints, 'savepoint')}" if savepoints else "")
-    return Group(heading, grid, Text(holder, style="dim"))
+    return Group(heading, grid, *_gaps(shown), Text(holder, style="dim"))
+
+
+def _gaps(shown: Iterable[CheckpointRecord]) -> Iterator[Text]:
+    """Say why a checkpoint's id does not follow its parent's: each id is given out once, used or not."""
+    records = list(shown)
+    for record in records:
+        beside = {each.checkpoint for each in records if each.parent == record.parent}
+        between = set(range(record.parent + 1, record.checkpoint)) - beside
+        if between and record.parent:
+            yield Text(
+                f"{record.checkpoint} follows {record.parent}: the ids between were given to a tick that died, to a "
+                "checkpoint that failed or to a savepoint, and no id is used twice",
+                style="dim",
+            )
 
 
 def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:

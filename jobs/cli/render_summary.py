@@ -14,25 +14,28 @@ from jobs.cli.quantities import count, plural, seconds, size
 
 def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
     """Return a table with a line per checkpoint that this tick completed."""
-    grid = Grid("checkpoint", "epoch rows", "rows so far", "took", "aligned for", "held", "written")
+    grid = Grid("checkpoint", "epoch rows", "rows so far", "epoch took", "aligned for", "held", "written")
     for column in grid.columns:
         column.justify = "right"
     so_far = 0
     for line in lines:
         so_far += line.rows
-        times = (seconds(line.took_ms), seconds(line.alignment_ms))
+        times = ("-" if line.took_ms is None else seconds(line.took_ms), seconds(line.alignment_ms))
         sizes = (size(line.bytes_held), size(line.bytes_out))
         grid.add_row(str(line.checkpoint), count(line.rows), count(so_far), *times, *sizes)
     return grid
 
 
-def render_caught_up(pipeline: str, checkpoint: int | None, never_found: Sequence[str] = ()) -> RenderableType:
-    """Return what a tick says that found nothing to do; `never_found` are the sources that have found no file yet."""
+def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] = ()) -> RenderableType:
+    """Return what a tick says that found nothing to do; `cut` is the newest that all tables show, None if none does.
+
+    `never_found` are the sources that have found no file yet.
+    """
     if never_found:
         sources = f"{'source' if len(never_found) == 1 else 'sources'} {', '.join(never_found)}"
         said = f": {sources} found no file, and nothing else is new"
         return Text.assemble((f"{pipeline} has read nothing", "bold yellow"), said)
-    shown = "empty" if checkpoint is None else f"at checkpoint {checkpoint}"
+    shown = "empty" if cut is None else f"at checkpoint {cut}"
     return Text.assemble((f"{pipeline} is caught up", "bold green"), f": nothing new to read, all tables {shown}")
 
 
@@ -57,7 +60,7 @@ def render_places(pipeline: str, warehouse: Path, graph: JobGraph) -> Renderable
     for command, what in (
         (f"tidemark cut {pipeline}", "how to read all tables as of one checkpoint"),
         (f"tidemark checkpoints show {pipeline}", "the life of the last epoch"),
-        ("make dev", "the Dagster UI"),
+        (f"tidemark doctor {pipeline}", "whether the job is healthy"),
     ):
         lines.append(Text.assemble(("  ", ""), (f"{command:<34}", "cyan"), what))
     return Group(*lines)

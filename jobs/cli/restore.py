@@ -15,6 +15,7 @@ from jobs.cli.observation import newest_restorable
 from jobs.cli.quantities import plural
 from jobs.cli.render_restore import render_changes, render_restore
 from jobs.cli.savepoints import copies
+from jobs.doctor.findings import command
 from jobs.engine_paths import typed
 from jobs.launch import Launch
 from jobs.planner import JobPlan
@@ -81,11 +82,13 @@ def _own(started: Launch, origin: OwnRow, asked: Restoring, out: Console) -> Non
         kind = "savepoint" if record.kind is RowKind.SAVEPOINT else "checkpoint"
         newest = newest_restorable(root, job)
         at = f"at checkpoint {newest.checkpoint}" if newest else "at the start"
+        back = command("rollback", Warehouse(root, ProtocolPaths(job)), str(record.checkpoint))
         itself = typed(f"{root}@{record.checkpoint}")
         raise CommandError(
-            f"{root} stands {at}, and its tables cannot go back to {kind} {record.checkpoint} in place: run from it in "
-            f"an empty warehouse, 'tidemark run {job} --warehouse OTHER --from {itself}', "
-            "or leave --from out to go on from where it stands"
+            f"{root} stands {at}, and a tick begins only from there: '{back}' "
+            f"takes the tables back to {kind} {record.checkpoint} in place (--dry-run shows how), 'tidemark run {job} "
+            f"--from {itself} --warehouse EMPTY_FOLDER' begins from it elsewhere, and without --from the tick goes on "
+            "from where the tables stand"
         )
     if asked.dry_run:
         _show_own(started, record, out)

@@ -2,18 +2,21 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, assert_never
 
 import structlog
 from rich.console import Console
 
+from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.display import display_for
 from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.cli.explain import prepared
 from jobs.cli.flights_report import accounting, worst_routes
-from jobs.cli.observation import History, newest_restorable, observe_history
+from jobs.cli.observation import newest_restorable, observe_history
 from jobs.cli.progress import Tally
 from jobs.cli.render_flights import render_accounting, render_routes
 from jobs.cli.render_summary import render_caught_up, render_done, render_lines, render_places
@@ -55,11 +58,11 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
         out.print(render_lines(tally.lines))
     if not failed:
         history = observe_history(started.settings.warehouse, job)
-        newest = history.records[0].checkpoint if history.records else None
+        newest = history.newest_published()
         if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
-            out.print(render_caught_up(job, newest, tally.never_found))
-        if job == DEMO and history.records and newest in history.cuts:
-            _flights(started.settings.warehouse, history, out)
+            out.print(render_caught_up(job, newest.checkpoint if newest else None, tally.never_found))
+        if job == DEMO and newest is not None:
+            _flights(started.settings.warehouse, newest, history.cut(newest.checkpoint).versions, out)
     if tally.lines:
         took_ms = round(report.seconds * 1000)
         out.print(render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed))
@@ -67,9 +70,7 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
         out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
 
 
-def _flights(root: Path, history: History, out: Console) -> None:
-    record = history.records[0]
-    cut = history.cut(record.checkpoint).versions
+def _flights(root: Path, record: CheckpointRecord, cut: Mapping[TableName, int], out: Console) -> None:
     out.print(render_routes(worst_routes(root, cut)))
     out.print(render_accounting(accounting(root, record, cut)))
 

@@ -40,7 +40,7 @@ class _Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cut:
     """A published cut; get one from `Cuts`. All that it reads belongs to one checkpoint, whatever ticks do meanwhile.
 
@@ -52,6 +52,14 @@ class Cut:
     _recorded: RecordedCut
     _row: CheckpointRecord | None
     _source: _Source
+
+    def __repr__(self) -> str:
+        """Return which cut it is: of which pipeline, in which warehouse, published when, of how many tables."""
+        at, tables = self.published_at.isoformat(timespec="seconds"), len(self.tables)
+        return (
+            f"<Cut {self.checkpoint} of {self.job} in {self._warehouse.root}, published {at}, "
+            f"{tables} {'table' if tables == 1 else 'tables'}>"
+        )
 
     @property
     def job(self) -> str:

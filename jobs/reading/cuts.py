@@ -45,6 +45,10 @@ class Cuts:
         self._stores: _Stores | None = None
         self._lock = Lock()
 
+    def __repr__(self) -> str:
+        """Return whose cuts these are, and where; reads nothing."""
+        return f"<Cuts of {self._job} in {self._warehouse.root}>"
+
     def latest(self) -> Cut:
         """Return the newest published cut: the highest checkpoint id, which after a rollback is the new one.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _OURS = (KEY_GROUP, DELETED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OperatorState:
     """The state of one operator at one checkpoint; get it from `Cut.state`.
 
@@ -49,6 +49,11 @@ class OperatorState:
     _version: int
     _slices: tuple[StateSlice, ...]
     _stored: pa.Schema
+
+    def __repr__(self) -> str:
+        """Return whose state it is, at which cut, and its columns."""
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"<State of {self.operator} at cut {self.checkpoint} of {self.job}: {columns}>"
 
     @property
     def files(self) -> int:

@@ -154,3 +154,14 @@ def test_reading_needs_no_spark_and_writes_nothing(job):
     )
     assert "3 False" == done.stdout.strip()
     assert before == sorted(path for path in job.root.rglob("*"))
+
+
+def test_a_cut_is_shown_in_a_line_and_without_its_rows(tmp_path):
+    """In a notebook and in an error; so are all cuts of a pipeline, and a state."""
+    job = KeyedJob(tmp_path)
+    job.epoch({("LAX", 1): (1, [7])})
+    cut = Cuts(tmp_path, JOB).latest()
+    assert f"<Cut 1 of counts in {tmp_path}, published 1970-01-01T00:00:01+00:00, 0 tables>" == repr(cut)
+    assert f"<Cuts of counts in {tmp_path}>" == repr(Cuts(tmp_path, JOB))
+    assert repr(cut.state("by_key")).startswith("<State of by_key at cut 1 of counts: place: ")
+    assert 200 > len(repr(cut.state("by_key")))

@@ -152,7 +152,10 @@ def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturb
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--from", "1"), "its tables cannot go back to checkpoint 1 in place: run from it in an empty warehouse"),
+        (
+            ("--from", "1"),
+            "takes the tables back to checkpoint 1 in place (--dry-run shows how), 'tidemark run numbers --from ",
+        ),
         (("--from", "2", "--claim"), "--claim: 2 is numbers's own in"),
         (("--from", "nowhere"), "nowhere is no such folder"),
         (("--from", "77"), "there is no checkpoint or savepoint 77"),

@@ -62,7 +62,10 @@ class Split:
 def told():
     """Return a plain display and a function that gives the lines it has printed."""
     out = io.StringIO()
-    display = PlainDisplay(Console(file=out, width=40, highlight=False), Tally(rows_ahead=24_000))
+    seconds = iter([100.0, 109.0, 110.2, 112.5])
+    display = PlainDisplay(
+        Console(file=out, width=40, highlight=False), Tally(rows_ahead=24_000), lambda: next(seconds)
+    )
     return display, lambda: out.getvalue().splitlines()
 
 
@@ -83,9 +86,33 @@ def test_plain_lines_tell_a_tick(told, record):
         "begins after checkpoint 6, 24,000 rows to read",
         "Spark is starting",
         "Spark is there after 9.00 s",
-        "checkpoint 7: 12,000 rows, 1.20 s, 12,000 of 24,000 (50 %)",
+        "checkpoint 7: 12,000 rows in 1.20 s, 12,000 of 24,000 (50 %)",
         "  silver/flights: went on after version 6",
     ] == lines()
+    display.completed(record(8, 7), (), {})
+    assert "checkpoint 8: 12,000 rows in 2.30 s, 24,000 of 24,000 (100 %)" == lines()[-1]
+
+
+def test_rows_that_were_through_before_their_barrier_still_took_their_time(told, record):
+    """A checkpoint that is triggered when all is read commits at once: the seconds shown are those of its rows."""
+    display, lines = told
+    at_once = record()
+    at_once = at_once.model_copy(
+        update={"statistics": at_once.statistics.model_copy(update={"committed_ms": at_once.statistics.triggered_ms})}
+    )
+    display.recovered(Recovery(CheckpointId(6), None, 0))
+    display.completed(at_once, (), {})
+    assert "checkpoint 7: 12,000 rows in 9.00 s, 12,000 of 24,000 (50 %)" == lines()[-1]
+
+
+@pytest.mark.parametrize(("restored", "said"), [(CheckpointId(3), True), (None, False), (CheckpointId(1000), False)])
+def test_ids_that_jump_are_explained(told, restored, said):
+    """After a tick that died, the next id lies behind the block that it had reserved."""
+    display, lines = told
+    display.claimed(CLAIM.model_copy(update={"first_id": CheckpointId(1001)}), "process 7 on h has died")
+    display.recovered(Recovery(restored, None, 0))
+    why = "the next checkpoint is 1001: the ids up to 1000 were given to an older tick or a savepoint, and no id is"
+    assert said == any(line.startswith(why) for line in lines())
 
 
 def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):

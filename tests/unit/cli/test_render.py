@@ -168,6 +168,21 @@ def test_a_summary_adds_up_epochs(shown):
     )
 
 
+def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
+    """By the parent: 8 follows 7, and 1001 follows 8 although it is far away."""
+    rows = [record(1001, 8), record(8, 7), record(7, 6)]
+    text = shown(render_checkpoints("flights", rows, set(), "held by somebody"))
+    assert "1001 follows 8: the ids between were given to a tick that died" in text
+    assert 1 == text.count(" follows ")
+
+
+def test_a_checkpoint_that_was_only_published_took_no_time_of_this_tick(shown):
+    """Another tick had read its rows."""
+    line = CheckpointLine(CheckpointId(7), 1000, None, 20, 0, 2048, {})
+    (row,) = [line.split("│")[1:5] for line in shown(render_lines([line])).splitlines() if "KiB" in line]
+    assert ["7", "1,000", "1,000", "-"] == [cell.strip() for cell in row]
+
+
 def test_caught_up_is_said_in_one_line(shown):
     """The second run changes nothing and says so."""
     assert "flights is caught up: nothing new to read, all tables at checkpoint 29\n" == shown(
