@@ -10,7 +10,11 @@ from typing import Any
 
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.gate import GatePolicy
-from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, JobName, SplitId, VertexId
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
 from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000
@@ -159,3 +163,12 @@ def _of_policy(policy: GatePolicy) -> dict[str, Any]:
             return {"max_alignment_bytes": 100}
         case GatePolicy.ALIGNED_BLOCKING | GatePolicy.AT_LEAST_ONCE:
             return {}
+
+
+def with_state_of_nobody(record: CheckpointRecord) -> CheckpointRecord:
+    """Return a cut that also holds state of an operator which the graph no longer has (G2)."""
+    gone = VertexId("gone")
+    file = FileHandle(f"{table_of_state(JobName(record.job), gone)}/_data/1/gone", 1, 1, 0)
+    held = KeyedFile(file, KeyedFileKind.BASE, 0, record.max_parallelism - 1, Version(Generation(1), 1))
+    vertex = VertexRecord(vertex=gone, micro_batch=1, subtasks=(SubtaskSnapshot(state=(held,)),))
+    return record.model_copy(update={"vertices": (*record.vertices, vertex)})

@@ -51,7 +51,8 @@ class JobDoor:
     def __init__(self, setup: JobSetup) -> None:
         """Stand at the restored cut; raise CutDoesNotFitError if it can't be restored into this graph."""
         if setup.restored is not None:
-            check_fits(setup.graph, setup.restored, setup.config.max_parallelism)
+            allowed = setup.allow_non_restored_state
+            check_fits(setup.graph, setup.restored, setup.config.max_parallelism, allow_non_restored_state=allowed)
         self._setup = setup
         self._job = Wiring(setup)
         self._wake_ms: int | None = None

@@ -40,6 +40,8 @@ class JobSetup:
     versions: Mapping[TableName, int] = field(default_factory=dict)
     rows_per_epoch: Mapping[VertexId, int] = field(default_factory=dict)
     limits: TickLimits = TickLimits()
+    allow_non_restored_state: bool = False
+    """Whether state of the cut that no vertex of the graph takes is left behind (G2)."""
     seed: int = 0
     idle_poll_ms: int = 500
     """How long an idle split is left alone before it is asked again."""

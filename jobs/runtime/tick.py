@@ -323,6 +323,7 @@ class _Tick:
             versions=(self._stores.read_cut(restored.checkpoint) or {}) if restored else {},
             rows_per_epoch=dict(self._plan.rows_per_epoch),
             limits=self._restarts.limits(self._narrator.count - self._inherited),
+            allow_non_restored_state=self._settings.allow_non_restored_state,
             seed=_seed(claimed.claim),
         )
 

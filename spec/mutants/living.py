@@ -305,3 +305,15 @@ def a_restore_keeps_channels_that_are_no_more(patch: Patch) -> None:
         return channel
 
     patch.function(restoring, "channel_now", channel_now)
+
+
+@mutant("doors-hold")
+def a_door_does_not_know_that_state_may_be_left_behind(patch: Patch) -> None:
+    real = restoring.check_fits
+
+    def check_fits(
+        graph: JobGraph, record: CheckpointRecord, max_parallelism: int, *, allow_non_restored_state: bool = False
+    ) -> None:
+        real(graph, record, max_parallelism)
+
+    patch.function(restoring, "check_fits", check_fits)

@@ -14,7 +14,9 @@ from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import Effect, Fact, NotifyAborted, RowAppended, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
 from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, decode, encode, read
+from tests.unit.stores.valid_rows import holders
 
+st.register_type_strategy(Holder, holders)
 MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 
 

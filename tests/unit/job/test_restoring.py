@@ -88,6 +88,16 @@ def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
         check_fits(one_source("a"), job.record(gone, 3, {"old": held}), 128)
 
 
+def test_a_door_leaves_behind_what_its_setup_allows(job):
+    """The door asks the check with the tick's own permission: with it the job starts, without it the door refuses."""
+    gone = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("old", VertexKind.KEYED, 1)), ())
+    held = (SubtaskSnapshot(state=(job.keyed("f", 0, 127, Version(1, 1)),)),)
+    restored = job.record(gone, 3, {"old": held})
+    job.story(one_source("a"), restored=restored, allow_non_restored_state=True)
+    with pytest.raises(CutDoesNotFitError, match=r"state of 'old'.*--allow-non-restored-state"):
+        job.story(one_source("a"), restored=restored)
+
+
 def test_another_number_of_key_groups_is_refused(job):
     """Keys would be in other groups: the message says what to set back."""
     with pytest.raises(CutDoesNotFitError, match="set it back to 128"):

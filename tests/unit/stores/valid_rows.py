@@ -180,10 +180,11 @@ def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
     )
 
 
+holders = st.builds(Holder, host=names, pid=st.integers(0, 2**31), started=names, dagster_run=st.none() | names)
 claims = st.builds(
     Claim,
     generation=numbers.map(Generation),
-    holder=st.builds(Holder, host=names, pid=st.integers(0, 2**31), started=names, dagster_run=st.none() | names),
+    holder=holders,
     first_id=st.integers(1, 10**6).map(CheckpointId),
     last_id=st.integers(10**6, 10**12).map(CheckpointId),
     at_ms=numbers,
