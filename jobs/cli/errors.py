@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from jobs import user_code
+from jobs.accidents import accident_of
 from jobs.suggestions import NotThereError
 
 
@@ -57,7 +58,11 @@ def sentence_of(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if _is_ours(error) and lines:
         return " ".join(lines)
-    return f"{user_code.sentence_of(user_code.message_of(error))}; add --debug for the whole story"
+    said = user_code.sentence_of(user_code.message_of(error))
+    accident = accident_of(error)
+    if accident is not None:
+        return f"{accident}. The system said: {said}"
+    return f"{said}; add --debug for the whole story"
 
 
 def story_of(error: BaseException) -> str:

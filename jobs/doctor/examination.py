@@ -10,8 +10,10 @@ from jobs.doctor.input_health import Sources, input_sections, no_sources
 from jobs.doctor.job_health import job_section
 from jobs.doctor.key_health import key_section
 from jobs.doctor.machine_health import machine_section
+from jobs.doctor.place_health import place_section
 from jobs.doctor.table_health import table_section
 from jobs.runtime.boundaries import cross_freely
+from jobs.runtime.failures import UnusableWarehouseError
 from jobs.runtime.job_state import has_run, state_of
 from jobs.runtime.job_stores import JobStores
 from jobs.stores.warehouse import Warehouse
@@ -40,12 +42,15 @@ def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sourc
     machine = machine_section(warehouse)
     try:
         looked, sections = _of_job(warehouse, grace_ms, sources, verify=verify)
+    except UnusableWarehouseError:  # the section of the places says so
+        looked, sections = False, ()
     except Exception as error:  # noqa: BLE001 - whatever keeps it from looking is what it has to say
         first = (str(error).splitlines() or [""])[0]
         folder = warehouse.path(warehouse.paths.folder)
         what = f"the job cannot be looked at ({type(error).__name__}: {first})"
         looked, sections = False, (Section("job", (), (Finding(what, f"restore {folder} from a backup"),)),)
-    return Examination(warehouse.paths.job, str(warehouse.root), looked, (*sections, machine))
+    places = place_section(warehouse)
+    return Examination(warehouse.paths.job, str(warehouse.root), looked, (*sections, places, machine))
 
 
 def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bool) -> tuple[bool, tuple[Section, ...]]:

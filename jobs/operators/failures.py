@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from jobs.accidents import DISK_FULL, READ_ONLY, accident_in
 from jobs.user_code import TRACEBACK_CHARS_MAX, message_of, noted
 
 _WORKER: Final = "Traceback (most recent call last)"
@@ -30,14 +31,6 @@ _KNOWN: Final = (
         "Spark cannot start {thing} for its Python workers: unset PYSPARK_PYTHON, or set it to a Python that is there",
     ),
     (
-        re.compile(r"No space left on device|Disk quota exceeded"),
-        "the disk is full: make room where the warehouse lies and in the folder for temporary files (TMPDIR)",
-    ),
-    (
-        re.compile(r"Read-only file system"),
-        "the file system is read-only: make the warehouse and the folder for temporary files (TMPDIR) writable",
-    ),
-    (
         re.compile(r"Python worker exited unexpectedly|Python worker process terminated"),
         _DIED,
     ),
@@ -60,6 +53,9 @@ def reason_of(error: Exception) -> str:
         found = pattern.search(text)
         if found is not None:
             return f"{sentence.format(**found.groupdict())}\n{text.strip()[:TRACEBACK_CHARS_MAX]}"
+    accident = accident_in(text)
+    if accident in {DISK_FULL, READ_ONLY}:
+        return f"{accident}\n{text.strip()[:TRACEBACK_CHARS_MAX]}"
     if _WORKER not in text and "\tat " in text:
         return _of_spark(text)
     message = message_of(error, _CORRECT)

@@ -164,8 +164,8 @@ class EffectHandlers:
             if checkpoint % MAINTAIN_EVERY == 0:
                 self._stores.maintain(tables, self._keeping)
             self._stores.look_again(tables)
-        except Exception:  # noqa: BLE001 - logged; the next look may succeed
-            _log.exception("maintenance failed", checkpoint=checkpoint)
+        except Exception as error:  # noqa: BLE001 - logged; the next look may succeed
+            _log.warning("maintenance failed", checkpoint=checkpoint, error=f"{type(error).__name__}: {error}")
 
 
 def _appended(nonce: str, result: AppendResult) -> Fact:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.metadata.record import Holder
+from jobs.accidents import explained
 from jobs.engine_paths import typed
 from jobs.suggestions import NotThereError
 
@@ -28,7 +29,11 @@ class ClaimUnsettledError(TickRefusedError):
     """Whether the claim is in cannot be told: the next start finds out."""
 
     def __init__(self, job: JobName, error: str) -> None:
-        super().__init__(f"job {job} could not be claimed ({error}): start again")
+        super().__init__(explained(f"job {job} could not be claimed ({' '.join(error.split())}): start again"))
+
+
+class UnusableWarehouseError(TickRefusedError):
+    """A warehouse that cannot be read or written as a tick must: names the place and the way out."""
 
 
 class RollForwardError(Exception):

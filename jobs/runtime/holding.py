@@ -38,8 +38,8 @@ class Hold:
         try:
             with around(self._boundary, RELEASE):
                 return self._append(self.at_version) or self._append_behind_own_rows()
-        except Exception:  # noqa: BLE001 - logged; the next tick finds its way without
-            _log.exception("job not released", job=self._stores.warehouse.paths.job)
+        except Exception as error:  # noqa: BLE001 - logged; the next tick finds its way without
+            _log.warning("job not released", job=self._stores.warehouse.paths.job, error=f"{error}")
             return False
 
     def _append(self, at_version: int) -> bool:

@@ -8,10 +8,11 @@ from deltalake import DeltaTable
 from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import Holder, Row
-from jobs.runtime.failures import NeverRunError
+from jobs.runtime.failures import NeverRunError, UnusableWarehouseError
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.holders import is_alive
 from jobs.stores.lease import LeaseStore
+from jobs.stores.obstacles import kind_of, obstacles
 from jobs.stores.warehouse import Warehouse
 
 
@@ -37,9 +38,24 @@ class JobState:
 
 
 def has_run(warehouse: Warehouse) -> bool:
-    """Return whether the job's own tables are there; a store would create what is missing."""
+    """Return whether the job's own tables are there; a store would create what is missing.
+
+    Raises UnusableWarehouseError if the warehouse is no folder.
+    """
+    kind = kind_of(warehouse.root)
+    if kind not in {None, "a folder"}:
+        raise UnusableWarehouseError(
+            f"{warehouse.root} is {kind}, and a warehouse is a folder: name it with --warehouse"
+        )
     paths = warehouse.paths
     return all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts))
+
+
+def must_be_usable(warehouse: Warehouse) -> None:
+    """Raise UnusableWarehouseError, naming the first obstacle, unless a tick can write into the warehouse."""
+    found = next(obstacles(warehouse), None)
+    if found is not None:
+        raise UnusableWarehouseError(str(found))
 
 
 def must_have_run(warehouse: Warehouse) -> None:

@@ -27,6 +27,7 @@ from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
@@ -41,6 +42,7 @@ from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForward
 from jobs.runtime.holding import Hold
 from jobs.runtime.input_look import look_at_input
 from jobs.runtime.interrupts import stopping_on_interrupt
+from jobs.runtime.job_state import must_be_usable
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.listener import InputLooked, Narrator, OrderedListener, Recovery, SilentListener, TickListener
@@ -128,7 +130,8 @@ def run_tick(
     instead of Spark, and is closed at the end; `inbox` takes a StopRequested from elsewhere. A job that fails
     restarts as the plan's configuration says; the limits hold for all attempts together.
 
-    Raises, having changed nothing: UnfitProgramError for a machine on which Spark cannot start; JobHeldError,
+    Raises, having changed nothing: UnfitProgramError for a machine on which Spark cannot start;
+    UnusableWarehouseError for a warehouse that cannot be written; JobHeldError,
     ClaimUnsettledError and TablesAheadError; DamagedCheckpointError if
     what it would begin from is not whole; CutDoesNotFitError for a pipeline that the newest checkpoint cannot be
     restored into; SourceError and InvalidPipelineError if splits cannot be listed; what the codec raises for rows of
@@ -195,7 +198,12 @@ class _Tick:
                 leases = LeaseStore(self._warehouse)
                 stack.enter_context(LeaseKeeper(leases, claimed.claim, self._settings.lease_ms))
             stack.callback(hold.release)
-            return claiming.end_with_cause(self._stores, claimed.claim, self._hold(claimed, hold, engine, inbox))
+            try:
+                end = self._hold(claimed, hold, engine, inbox)
+            except OSError as error:  # the trace, or a folder of the job: the effects' own errors are facts
+                reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+                end = EndTick(TickOutcome.FAILED, reason, f"{type(error).__name__}: {error}")
+            return claiming.end_with_cause(self._stores, claimed.claim, end)
 
     # -------------------------------------------------------------- the claim
 
@@ -204,6 +212,7 @@ class _Tick:
 
         Whoever loses the race to another claim meets its holder, and takes nothing over from it.
         """
+        must_be_usable(self._warehouse)
         holder = this_process(self._settings.dagster_run)
         take_over = self._settings.take_over or generation is not None
         self._stores = JobStores(self._warehouse, self._boundary)
@@ -338,7 +347,7 @@ class _Tick:
             outcome=end.outcome,
             generation=generation,
             completed=self._narrator.completed,
-            message=end.message,
+            message=end.message if end.reason is CheckpointFailureReason.TASK_FAILURE else explained(end.message),
             reason=end.reason,
             seconds=time.monotonic() - self._started,
             trace=self._warehouse.path(self._warehouse.paths.trace(generation)),

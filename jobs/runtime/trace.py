@@ -22,8 +22,9 @@ class TraceWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin the file, its folder included."""
+        """Begin the file, its folder included. What lies there goes: to open a named pipe could take for ever."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         self.path = path
         self._file = path.open("wb", buffering=BUFFER_BYTES)
         self._written = 0

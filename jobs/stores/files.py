@@ -1,7 +1,27 @@
 """Small files on a local file system: written whole or not at all, and kept through a power cut where asked."""
 
 import os
+import stat
 from pathlib import Path
+
+
+class NotARegularFileError(OSError):
+    """Something else than a file lies where a file should: a named pipe, a folder, a device. Names it."""
+
+
+def read_regular(path: Path, bytes_max: int) -> bytes:
+    """Return at most so many bytes of a file, and never wait for any.
+
+    Raises NotARegularFileError for a named pipe or a device, which nobody may write, and OSError as `open` does.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotARegularFileError(f"{path} is no file but a named pipe, a folder or a device")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(bytes_max)
+    finally:
+        os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:

@@ -4,7 +4,7 @@ So whatever is wrong with it (missing, damaged, of another format) means "no lea
 the job is safe by the compare-and-swap on `checkpoints` alone.
 """
 
-from typing import Literal
+from typing import Final, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,8 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.commit.fencing import Lease
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import replace
+from jobs.stores.files import read_regular, replace
 from jobs.stores.warehouse import Warehouse
+
+LEASE_BYTES_MAX: Final = 64 * 1024
 
 
 class LeaseFile(BaseModel):
@@ -43,7 +45,7 @@ class LeaseStore:
     def read(self) -> LeaseFile | None:
         """Return the lease, or None if there is none that can be read."""
         try:
-            return LeaseFile.model_validate_json(self._path.read_bytes())
+            return LeaseFile.model_validate_json(read_regular(self._path, LEASE_BYTES_MAX))
         except (OSError, ValidationError):
             return None
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import replace_durable
+from jobs.stores.files import NotARegularFileError, read_regular, replace_durable
 from jobs.stores.warehouse import Warehouse
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
@@ -136,7 +136,7 @@ class RequestFolder:
     def answer_to(self, request: str) -> SavepointAnswer | None:
         """Return the answer to a request; None while there is none that can be read."""
         try:
-            return SavepointAnswer.model_validate_json(self._answer(request).read_bytes())
+            return SavepointAnswer.model_validate_json(read_regular(self._answer(request), REQUEST_BYTES_MAX))
         except (OSError, ValidationError):
             return None
 
@@ -156,9 +156,7 @@ class RequestFolder:
 
     def _read(self, name: str) -> Request | Unreadable | None:
         try:
-            with self._request(name).open("rb") as file:
-                content = file.read(REQUEST_BYTES_MAX)
-            request = _decoded(content)
+            request = _decoded(read_regular(self._request(name), REQUEST_BYTES_MAX))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
@@ -205,4 +203,4 @@ def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".removeprefix(": ")
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, NotARegularFileError) else f"{type(error).__name__}: {error}"

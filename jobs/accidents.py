@@ -1,0 +1,51 @@
+"""Accidents of the file system that a user can mend: what the system says of them, and the sentence for it.
+
+Python raises them as OSError. delta-rs, Arrow and Spark wrap the same words in errors and texts of their own.
+"""
+
+import errno
+import re
+from typing import Final
+
+DISK_FULL: Final = (
+    "the disk is full, or a quota is used up: make room where the warehouse lies and in the folder for temporary files "
+    "(TMPDIR), then run again"
+)
+READ_ONLY: Final = (
+    "the file system is read-only: mount it so that it can be written, or name another folder with --warehouse"
+)
+FORBIDDEN: Final = (
+    "the system forbids this user to write there: give the user the right to, or name another folder with --warehouse"
+)
+
+_BY_NUMBER: Final = {
+    errno.ENOSPC: DISK_FULL,
+    errno.EDQUOT: DISK_FULL,
+    errno.EFBIG: DISK_FULL,
+    errno.EROFS: READ_ONLY,
+    errno.EACCES: FORBIDDEN,
+    errno.EPERM: FORBIDDEN,
+}
+_BY_WORDS: Final = (
+    (re.compile(r"No space left on device|Disk quota exceeded|File too large|os error (?:28|122|27)\b"), DISK_FULL),
+    (re.compile(r"Read-only file system|os error 30\b"), READ_ONLY),
+    (re.compile(r"Permission denied|Operation not permitted|os error (?:13|1)\b"), FORBIDDEN),
+)
+
+
+def accident_of(error: BaseException) -> str | None:
+    """Return the sentence for an error that is such an accident, or None."""
+    if isinstance(error, OSError) and error.errno in _BY_NUMBER:
+        return _BY_NUMBER[error.errno]
+    return accident_in(str(error))
+
+
+def accident_in(text: str) -> str | None:
+    """Return the sentence for the first such accident that a text speaks of, or None."""
+    return next((sentence for words, sentence in _BY_WORDS if words.search(text)), None)
+
+
+def explained(message: str) -> str:
+    """Return a message with the sentence for its accident in front; unchanged if it speaks of none."""
+    sentence = accident_in(message)
+    return message if sentence is None or sentence in message else f"{sentence}. The system said: {message}"

@@ -1,0 +1,69 @@
+"""A program that other processes start in a mount namespace of their own: two ticks on a disk of a few hundred KiB.
+
+`python small_disk.py FOLDER FREE_KIB` mounts a small file system there, fills it up to FREE_KIB, runs a tick, makes
+room, runs another, and prints as JSON what both said and the rows that the tables hold then. FREE_KIB `read-only`
+mounts the warehouse of a first tick read-only instead.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.runtime.failures import TickRefusedError
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
+
+SIZE_KIB = 2_048
+
+
+def tick(root: Path) -> str:
+    """Run a tick in a process of its own, which lets go of the job when it ends; return what it said."""
+    command = [sys.executable, __file__, str(root), "tick"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+
+def tick_here(root: Path) -> str:
+    """Run a tick; return its outcome and message, or the refusal."""
+    try:
+        report = run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine())
+    except TickRefusedError as refused:
+        return f"refused: {refused}"
+    return f"{report.outcome.value}: {report.message}"
+
+
+def fill(folder: Path, free_kib: int) -> Path:
+    """Write a file that leaves so much room."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1024))
+        except OSError:
+            file.truncate(file.tell() // 1024 * 1024 - free_kib * 1024)
+    return ballast
+
+
+def main() -> None:
+    """Mount, tick, mend, tick."""
+    folder, free = Path(sys.argv[1]), sys.argv[2]
+    if free == "tick":
+        sys.stdout.write(tick_here(folder) + "\n")
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)], check=True)
+    root = folder / "warehouse"
+    root.mkdir()
+    if free == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        first = tick(root)
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+    else:
+        ballast = fill(folder, int(free))
+        first = tick(root)
+        ballast.unlink()
+    said = [first, tick(root)]
+    sys.stdout.write(json.dumps({"said": said, "rows": read_cut(root)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
