@@ -14,6 +14,7 @@ class ChangeKind(Enum):
 
     STATE_SCHEMA = "columns of state"
     STATE_MEANING = "meaning of state"
+    TABLE_SCHEMA = "columns of table"
 
 
 class Compatibility(Enum):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from checkpointing.columns import TableColumn
 from checkpointing.identifiers import ChannelId, EdgeId, SplitId, SubtaskId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 
@@ -40,6 +41,8 @@ class Table:
     keys: tuple[str, ...] = ()
     judged: bool = False
     """Whether a suite judges this table's staged rows at each barrier (J3)."""
+    columns: tuple[TableColumn, ...] = ()
+    """The columns that the pipeline declares; none if nobody follows how they change."""
 
 
 @dataclass(frozen=True, slots=True)

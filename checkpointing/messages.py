@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.channel_items import Segment
+from checkpointing.columns import TableColumn
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
@@ -265,7 +266,8 @@ class Publication:
     """What publishing checkpoint n means for one table.
 
     APPEND: `adds` enter the log, and `removes`, of a rollback, leave it. UPSERT, STATE: the active files become
-    exactly `files`.
+    exactly `files`. In the same commit the table gets `columns` and loses those that are `leaving`; what others have
+    added stays. No columns: they stay as they are.
     """
 
     table: TableName
@@ -273,6 +275,8 @@ class Publication:
     adds: tuple[FileHandle, ...] = ()
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ is part of where a row lies: its columns, their order and their types stay. Type
 and Delta write them in JSON: `integer`, `decimal(10,2)`, `{"type": "struct", "fields": [...]}`.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -140,6 +141,12 @@ def _is_wider_decimal(was: str, now: str) -> bool:
     if narrow is None:
         return was in _DIGITS and precision - scale >= _DIGITS[was]
     return scale >= int(narrow[2]) and precision - scale >= int(narrow[1]) - int(narrow[2])
+
+
+def parsed(text: str) -> ColumnType:
+    """Return a type that was persisted as text: a name, or the JSON of a nested type."""
+    found: ColumnType = json.loads(text) if text.startswith("{") else text
+    return found
 
 
 def shown(kind: ColumnType) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 import dagster as dg
 
-from checkpointing.commit.net import live_files
+from checkpointing.commit.live_files import live_files
 from checkpointing.graph import Table, TableMode, Vertex
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.commit.net import live_files
+from checkpointing.commit.live_files import live_files
 from checkpointing.graph import Table, TableMode
 from checkpointing.handles import KeyedFile, KeyedFileKind
 from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId

@@ -86,6 +86,8 @@ class Scenario:
     """Behind each tick: how often somebody may take the job back to another row."""
     resets_max: int = 0
     """Behind each tick: how often somebody may let a source be read on from elsewhere."""
+    releases: bool = False
+    """Whether ticks run releases of the pipeline that declare other columns."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property

@@ -41,6 +41,8 @@ class TableChanged:
     publication: Publication
     version: int
     active: frozenset[str]
+    columns: frozenset[str] = frozenset()
+    """The names of its columns at the new version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class CutWritten:
     checkpoint: CheckpointId
     versions: tuple[tuple[TableName, int], ...]
     active: tuple[tuple[TableName, frozenset[str]], ...]
+    columns: tuple[tuple[TableName, frozenset[str]], ...] = ()
+    """The names of each table's columns at that version; a table that no commit has reached is left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, T
 from spec import model
 from spec.alignment import misaligned
 from spec.channel_order import disordered
+from spec.columns import wrongly_said, wrongly_shown
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.descriptions import undescribed
 from spec.history import (
@@ -168,6 +169,18 @@ def visible_after_commit(history: History) -> Iterator[str]:
                 yield f"{event.publication.table} shows checkpoint {event.checkpoint}, which is not committed"
             elif event.publication not in publications(record):
                 yield f"{event.publication.table} shows something else than row {event.checkpoint} says"
+
+
+@_named("columns-of-cut")
+def columns_of_cut(history: History) -> Iterator[str]:
+    """No table shows columns of an uncommitted checkpoint; after a rollback it shows those of the cut (D6)."""
+    yield from wrongly_shown(history)
+
+
+@_named("columns-follow")
+def columns_follow(history: History) -> Iterator[str]:
+    """A row's columns follow from its parent's and the pipeline's, and change under no file of the old ones (D6)."""
+    yield from wrongly_said(history)
 
 
 @_named("published-in-order")

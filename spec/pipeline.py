@@ -9,9 +9,11 @@ tables' contents can be compared row by row, and the order of a split's rows can
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
+from checkpointing.columns import TableColumn
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, SplitId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
@@ -45,9 +47,26 @@ _IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4
 
 
+RELEASES: Final = (("row",), ("row", "more"), ("row", "other"))
+"""The columns that each release of the pipeline declares for every table: what they hold is no matter here."""
+
+
 @cache
-def graph(parallelism: int) -> JobGraph:
-    """Return the graph with its keyed vertices at that parallelism."""
+def graph(parallelism: int, release: int = 0) -> JobGraph:
+    """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it."""
+    columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
+    return _with_columns(_graph(parallelism), columns)
+
+
+def _with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:
+    vertices = (
+        replace(vertex, tables=tuple(replace(table, columns=columns) for table in vertex.tables))
+        for vertex in bare.vertices
+    )
+    return replace(bare, vertices=tuple(vertices))
+
+
+def _graph(parallelism: int) -> JobGraph:
     return JobGraph(
         (
             Vertex(ORDERS, VertexKind.SOURCE, 2, splits=SPLITS[ORDERS]),

@@ -7,9 +7,11 @@ read from its log, as the real stores do it. Each yield is a place where whoever
 from collections.abc import Iterator
 from typing import Final
 
+from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
 from checkpointing.commit.line import Turn, turn_back
-from checkpointing.commit.net import live_files, nothing_staged
+from checkpointing.commit.live_files import live_files
+from checkpointing.commit.net import nothing_staged
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.handles import FileHandle
@@ -105,6 +107,7 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Ite
 
 
 def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim: Claim) -> CheckpointRecord:
+    newest = newest_checkpoint(world.rows())
     return target.model_copy(
         update={
             "kind": RowKind.ROLLBACK,
@@ -116,7 +119,11 @@ def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim:
             "nonce": f"{claim.nonce}/rollback",
             "vertices": nothing_staged(target),
             "tables": tuple(
-                _back(world, vertex, table, target) for vertex in graph.operators() for table in vertex.tables
+                _back(world, vertex, table, target).model_copy(
+                    update={"leaving": leaving(columns_of(newest).get(table.name), columns_of(target).get(table.name))}
+                )
+                for vertex in graph.operators()
+                for table in vertex.tables
             ),
             "statistics": Statistics(triggered_ms=0, committed_ms=0, rows=0),
         }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import TypedDict, Unpack
 
 from spec.invariants import Violation
 from spec.simulator import Outcome, simulate
@@ -25,20 +26,24 @@ Result = tuple[int, tuple[Violation, ...]]
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
-def run_seed(seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0, resets_max: int = 0) -> Result:
+class Asked(TypedDict, total=False):
+    """What a run has besides what its seed draws."""
+
+    savepoints_max: int | None
+    rollbacks_max: int
+    resets_max: int
+    releases: bool
+
+
+def run_seed(seed: int, **asked: Unpack[Asked]) -> Result:
     """Run one seed and return what it broke."""
-    asked = simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max)
-    return seed, asked.violations
+    return seed, simulate(seed, **asked).violations
 
 
-def transcript(
-    seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0, resets_max: int = 0
-) -> Iterator[str]:
+def transcript(seed: int, **asked: Unpack[Asked]) -> Iterator[str]:
     """Yield the story of a seed: its scenario, every fact and effect in virtual time, what it broke."""
     lines: list[str] = []
-    outcome = simulate(
-        seed, lines.append, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max
-    )
+    outcome = simulate(seed, lines.append, **asked)
     yield f"seed {seed}: {outcome.scenario}"
     yield from (line if len(line) <= WIDTH_MAX else f"{line[:WIDTH_MAX]}..." for line in lines)
     yield from _verdict(outcome)
@@ -49,20 +54,21 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     first, last = options.seeds
     failed: list[int] = []
+    asked = Asked(
+        savepoints_max=options.savepoints,
+        rollbacks_max=options.rollbacks,
+        resets_max=options.resets,
+        releases=options.releases,
+    )
     with _pool(options.processes or _processes(last - first)) as run_all:
-        run = partial(
-            run_seed,
-            savepoints_max=options.savepoints,
-            rollbacks_max=options.rollbacks,
-            resets_max=options.resets,
-        )
+        run = partial(run_seed, **asked)
         for done, (seed, broken) in enumerate(run_all(run, range(first, last)), start=1):
             if broken:
                 failed.append(seed)
                 _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
             _progress(done, last - first, len(failed))
     for seed in range(first, last) if options.transcript else failed[:TRANSCRIPTS_MAX]:
-        lines = list(transcript(seed, options.savepoints, options.rollbacks, options.resets))
+        lines = list(transcript(seed, **asked))
         shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
         _say("\n" + "\n".join(shown))
     _say(f"\n{last - first - len(failed)} passed, {len(failed)} failed")
@@ -76,6 +82,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--savepoints", type=int, help="how often a tick may be asked for a savepoint or a stop")
     parser.add_argument("--rollbacks", type=int, default=0, help="how often the job may be taken back behind a tick")
     parser.add_argument("--resets", type=int, default=0, help="how often a source may be read on from elsewhere then")
+    parser.add_argument("--releases", action="store_true", help="ticks declare other columns than the one before")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     return parser.parse_args(arguments)
 

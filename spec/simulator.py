@@ -17,7 +17,7 @@ from spec.carrying_out import Hands
 from spec.faults import NONE, Scenario, draw
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
-from spec.pipeline import MAX_PARALLELISM, graph
+from spec.pipeline import MAX_PARALLELISM, RELEASES, graph
 from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
 from spec.tick import Narrate, Tick, TickPlan
@@ -49,10 +49,17 @@ def simulate(
     savepoints_max: int | None = None,
     rollbacks_max: int = 0,
     resets_max: int = 0,
+    releases: bool = False,
 ) -> Outcome:
     """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last three parts of it."""
     run = Simulation(
-        seed, narrate, scenario, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max
+        seed,
+        narrate,
+        scenario,
+        savepoints_max=savepoints_max,
+        rollbacks_max=rollbacks_max,
+        resets_max=resets_max,
+        releases=releases,
     )
     run.run()
     return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
@@ -70,9 +77,11 @@ class Simulation:
         savepoints_max: int | None = None,
         rollbacks_max: int = 0,
         resets_max: int = 0,
+        releases: bool = False,
     ) -> None:
         """Draw the scenario; nothing has happened yet."""
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
+        self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         drawn = draw(self._random)
         chosen = scenario or drawn
         savepoints = chosen.savepoints_max if savepoints_max is None else savepoints_max
@@ -81,6 +90,7 @@ class Simulation:
             savepoints_max=savepoints,
             rollbacks_max=max(chosen.rollbacks_max, rollbacks_max),
             resets_max=max(chosen.resets_max, resets_max),
+            releases=chosen.releases or releases,
         )
         self.world = World(self._new_history)
         self._narrate = narrate
@@ -134,6 +144,7 @@ class Simulation:
             stop=stop,
             stop_after_ms=random.randint(0, 1_000),
             savepoints=self._drawn_savepoints(),
+            release=self._release(),
         )
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
@@ -157,7 +168,12 @@ class Simulation:
             limits=TickLimits(),
             patient=True,
             take_over=True,
+            release=self._release(),
         )
+
+    def _release(self) -> int:
+        """Return which release of the pipeline a tick runs: drawn apart, so that a seed's other chances stay."""
+        return self._releases.randrange(len(RELEASES)) if self.scenario.releases else 0
 
     def _number(self) -> int:
         self._started += 1
@@ -168,7 +184,7 @@ class Simulation:
             world=self.world,
             scenario=self.scenario,
             plan=plan,
-            graph=graph(plan.parallelism),
+            graph=graph(plan.parallelism, plan.release),
             hands=self._hands,
             random=self._random,
             is_alive=self._is_alive,
@@ -197,6 +213,7 @@ class Simulation:
             patient=plan.patient,
             take_over=True,
             savepoints=plan.savepoints,
+            release=plan.release,
         )
         if not self._healing and len(self._alive) < 3:  # noqa: PLR2004 - a crowd shows nothing that two do not
             self._start(rival)

@@ -77,6 +77,8 @@ class TickPlan:
     take_over: bool
     stop: StopRequested | None = None
     stop_after_ms: int = 0
+    release: int = 0
+    """Which release of the pipeline it runs."""
     savepoints: tuple[tuple[int, SavepointRequested], ...] = ()
     """What is asked for, and how long after the start (ms), in order."""
 

@@ -58,6 +58,8 @@ class TableLog:
     versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     shown: list[int] = field(default_factory=lambda: [0])
     """By version: the checkpoint that it shows (the newest `txn`)."""
+    columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
+    """By version: the names of its columns."""
 
     @property
     def version(self) -> int:
@@ -69,10 +71,11 @@ class TableLog:
         """The active files."""
         return self.versions[-1]
 
-    def commit(self, active: frozenset[str], shown: int) -> None:
-        """Add a version."""
+    def commit(self, active: frozenset[str], shown: int, columns: frozenset[str] | None = None) -> None:
+        """Add a version; no columns: they stay."""
         self.versions.append(active)
         self.shown.append(shown)
+        self.columns.append(self.columns[-1] if columns is None else columns)
 
 
 class World:
@@ -216,8 +219,9 @@ class World:
         paths = frozenset(file.path for file in wanted)
         leaving = frozenset(file.path for file in publication.removes)
         active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
-        log.commit(active, checkpoint)
-        self.history.add(TableChanged(checkpoint, publication, log.version, active))
+        said = frozenset(column.name for column in publication.columns)
+        log.commit(active, checkpoint, (log.columns[-1] - frozenset(publication.leaving)) | said)
+        self.history.add(TableChanged(checkpoint, publication, log.version, active, log.columns[-1]))
         return TablePublished(checkpoint, publication.table, log.version)
 
     def optimize(self, name: TableName) -> None:
@@ -248,7 +252,8 @@ class World:
         """Record the cut of a checkpoint; the first one stays."""
         active = tuple((name, self.table(name).versions[version]) for name, version in versions)
         self.cuts.setdefault(checkpoint, dict(versions))
-        self.history.add(CutWritten(checkpoint, versions, active))
+        columns = tuple((name, self.table(name).columns[version]) for name, version in versions if version)
+        self.history.add(CutWritten(checkpoint, versions, active, columns))
 
 
 def _marked(row: Row, marks: Mapping[CheckpointId, bool]) -> Row:

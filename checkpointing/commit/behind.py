@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.net import keyed_tables
+from checkpointing.commit.recovery import publication_of
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, TableName
 from checkpointing.messages import Publication
@@ -327,7 +329,7 @@ def _named(row: CheckpointRecord, table: TableName) -> TableRecord:
 
 
 def _again(row: CheckpointRecord, table: TableRecord) -> Again:
-    return Again(row.checkpoint, Publication(table.table, table.mode, table.adds, table.files, table.removes))
+    return Again(row.checkpoint, publication_of(table, columns_of(row)))
 
 
 def _line(seen: Standing, row: CheckpointRecord) -> Iterator[CheckpointRecord]:

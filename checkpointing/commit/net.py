@@ -5,15 +5,17 @@ against the last *committed* row, the parent. An upsert range rewritten in n and
 again in n+1 appears once, because only the newest file of a range is live.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex
+from checkpointing.columns import TableColumns
+from checkpointing.commit.columns import columns_of, differ, leaving
+from checkpointing.commit.live_files import live_files
+from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 
 
 def net_tables(
@@ -21,38 +23,37 @@ def net_tables(
     vertices: Mapping[VertexId, VertexRecord],
     parent: CheckpointRecord | None,
     versions: Mapping[TableName, int],
+    columns: Iterable[TableColumns] = (),
 ) -> tuple[TableRecord, ...]:
-    """Return a record for each table that publishing this cut changes.
+    """Return a record for each table that publishing this cut changes, in its files or in its columns.
 
-    `versions` are the tables' Delta versions at the parent cut.
+    `versions` are the tables' Delta versions at the parent cut, `columns` the tables' columns at this one.
     """
     before = {record.vertex: record for record in parent.vertices} if parent else {}
-    since = parent.checkpoint if parent else CheckpointId(0)
+    was, now = columns_of(parent), {each.table: each.columns for each in columns}
     records = []
     for vertex in graph.operators():
         for table in vertex.tables:
-            record = _net(table, vertex, vertices, before, since, versions.get(table.name, 0))
-            if record is not None:
-                records.append(record)
+            old, new = was.get(table.name), now.get(table.name)
+            files = _net_files(table, vertices[vertex.id], parent)
+            unchanged = live_files(table, before[vertex.id]) if vertex.id in before else ()
+            if set(files) != set(unchanged) or differ(old, new):
+                records.append(_net(table, files, leaving(old, new), versions.get(table.name, 0)))
     return tuple(records)
 
 
-def _net(
-    table: Table,
-    vertex: Vertex,
-    now: Mapping[VertexId, VertexRecord],
-    before: Mapping[VertexId, VertexRecord],
-    since: CheckpointId,
-    version: int,
-) -> TableRecord | None:
-    if table.mode is TableMode.APPEND:
-        adds = tuple(_appended(now[vertex.id], table.name, since))
-        return TableRecord(table=table.name, mode=table.mode, adds=adds, parent_version=version) if adds else None
-    files = live_files(table, now[vertex.id])
-    old = live_files(table, before[vertex.id]) if vertex.id in before else ()
-    if set(files) == set(old):
-        return None
-    return TableRecord(table=table.name, mode=table.mode, files=files, parent_version=version)
+def _net(table: Table, files: tuple[FileHandle, ...], leaving: tuple[str, ...], version: int) -> TableRecord:
+    adds, whole = (files, ()) if table.mode is TableMode.APPEND else ((), files)
+    return TableRecord(
+        table=table.name, mode=table.mode, adds=adds, files=whole, leaving=leaving, parent_version=version
+    )
+
+
+def _net_files(table: Table, now: VertexRecord, parent: CheckpointRecord | None) -> tuple[FileHandle, ...]:
+    """Return what came to an append table since the parent, or all that another table consists of now."""
+    if table.mode is not TableMode.APPEND:
+        return live_files(table, now)
+    return tuple(_appended(now, table.name, parent.checkpoint if parent else CheckpointId(0)))
 
 
 def _appended(record: VertexRecord, table: TableName, since: CheckpointId) -> Iterator[FileHandle]:
@@ -68,21 +69,6 @@ def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
         vertex.model_copy(update={"subtasks": tuple(replace(each, staged=()) for each in vertex.subtasks)})
         for vertex in record.vertices
     )
-
-
-def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
-    """Return the files that an upsert or state table consists of at that cut, in order of path."""
-    found = {file.path: file for snapshot in record.subtasks for file in _files_of(table, snapshot)}
-    return tuple(found[path] for path in sorted(found))
-
-
-def _files_of(table: Table, snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
-    if table.mode is TableMode.STATE:
-        yield from (keyed.file for keyed in snapshot.state)
-        return
-    for ranges in snapshot.ranges:
-        if ranges.table == table.name:
-            yield from (keyed.file for keyed in ranges.files)
 
 
 def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:

@@ -5,12 +5,15 @@ claim a generation, roll the committed but unpublished row forward, discard what
 left, restore. A crash anywhere in between is met by the next tick's same steps.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from checkpointing.columns import TableColumn
+from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
-from checkpointing.identifiers import CheckpointId, split_id
+from checkpointing.identifiers import CheckpointId, TableName, split_id
 from checkpointing.messages import NotifyComplete, Publication
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Row, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,18 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
 
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
     """Return what publishing a committed row means, table by table."""
-    return tuple(
-        Publication(table=each.table, mode=each.mode, adds=each.adds, files=each.files, removes=each.removes)
-        for each in record.tables
+    columns = columns_of(record)
+    return tuple(publication_of(table, columns) for table in record.tables)
+
+
+def publication_of(table: TableRecord, columns: Mapping[TableName, tuple[TableColumn, ...]]) -> Publication:
+    """Return what publishing means for one table of a row with these columns."""
+    return Publication(
+        table=table.table,
+        mode=table.mode,
+        adds=table.adds,
+        files=table.files,
+        removes=table.removes,
+        columns=columns.get(table.table, ()),
+        leaving=table.leaving,
     )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from checkpointing.commit.columns import columns_at
 from checkpointing.commit.net import net_tables
 from checkpointing.commit.recovery import publications
 from checkpointing.failures import CheckpointFailureReason
@@ -306,6 +307,7 @@ class TwoPhaseCommit:
 
     def _compose(self, draft: Draft) -> CheckpointRecord:
         by_vertex = {record.vertex: record for record in draft.vertices}
+        columns = columns_at(self._graph, by_vertex, self._parent)
         return CheckpointRecord(
             job=self._identity.job,
             kind=draft.kind,
@@ -316,7 +318,8 @@ class TwoPhaseCommit:
             nonce=f"{self._identity.nonce}/{draft.checkpoint}",
             max_parallelism=self._identity.max_parallelism,
             vertices=draft.vertices,
-            tables=net_tables(self._graph, by_vertex, self._parent, self._versions),
+            tables=net_tables(self._graph, by_vertex, self._parent, self._versions, columns),
+            columns=columns,
             statistics=draft.statistics.model_copy(
                 update={"committed_ms": self._now_ms, "rows": draft.statistics.rows - self._parent_rows}
             ),

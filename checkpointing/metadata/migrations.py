@@ -33,15 +33,15 @@ def _on_its_line(kind: str, document: Document) -> Document:
     return document | {"format": 3}
 
 
-def _without_meanings(kind: str, document: Document) -> Document:
-    """Format 4 records what the columns of state mean, and the keys of upsert tables; format 3 says nothing of it."""
+def _with_meanings_and_columns(kind: str, document: Document) -> Document:
+    """Format 4 records what state columns mean, the keys of upsert tables and the columns of every table."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         vertices = [{"meanings": None, "table_keys": [], **vertex} for vertex in document.get("vertices", [])]
-        document = {**document, "vertices": vertices}
+        document = {"columns": [], **document, "vertices": vertices}
     return document | {"format": 4}
 
 
-STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned, 2: _on_its_line, 3: _without_meanings})
+STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned, 2: _on_its_line, 3: _with_meanings_and_columns})
 """Format n -> the step to n + 1."""
 
 

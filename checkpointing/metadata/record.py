@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from checkpointing.channel_items import Alignment
+from checkpointing.columns import TableColumns
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, has_control_characters
@@ -116,6 +117,8 @@ class TableRecord(_Persisted):
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
     """Files of ours that leave an append table: only a rollback has any. Nobody needs them to restore this row."""
+    leaving: tuple[str, ...] = ()
+    """Columns of ours that leave the table: those of its present cut that it does not have at this one (D6)."""
     parent_version: int
 
 
@@ -176,6 +179,8 @@ class CheckpointRecord(_Persisted):
     max_parallelism: int
     vertices: tuple[VertexRecord, ...]
     tables: tuple[TableRecord, ...]
+    columns: tuple[TableColumns, ...] = ()
+    """The columns of every table at this cut; of a table that was written before format 4 it says nothing (D6)."""
     statistics: Statistics
 
     @property

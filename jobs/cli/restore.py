@@ -24,6 +24,7 @@ from jobs.runtime.importing import Import, import_row, restorable
 from jobs.runtime.restore_origin import ForeignRow, OwnRow, find_origin
 from jobs.runtime.restore_plan import restore_plan
 from jobs.runtime.state_migration import all_changes, find_migrations, migrated
+from jobs.stores.cut_columns import with_columns
 from jobs.stores.savepoint_copy import named_files, recorded_cuts
 from jobs.stores.warehouse import Warehouse
 
@@ -142,13 +143,21 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
 def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console) -> _Fitting:
     """Return the plan that the row restores into; its files lie below `root`. Shows all changes if it refuses one."""
     plan = started.plan.with_discovered_splits(record)
+    record = _told(record, plan, root)
     allowed = started.settings.allow_non_restored_state
     try:
         check_fits(plan.graph, record, plan.config.max_parallelism, allow_non_restored_state=allowed)
         migrations = find_migrations(plan, record, root)
-        changes = all_changes(migrations)
+        changes = all_changes(plan, record, migrations)
         if first_refused(changes) is not None:
             out.print(render_changes(changes), soft_wrap=True)
-        return _Fitting(migrated(plan, record, migrations), changes)
+        return _Fitting(migrated(plan, record, migrations, root), changes)
     except CutDoesNotFitError as error:
         raise CommandError(f"{error}; nothing was changed") from error
+
+
+def _told(record: CheckpointRecord, plan: JobPlan, root: Path) -> CheckpointRecord:
+    """Return the row with the columns of its tables, also if it was written before rows said them."""
+    warehouse = Warehouse(root, ProtocolPaths(plan.job))
+    cuts = {} if record.columns else recorded_cuts(warehouse)
+    return with_columns(warehouse, record, [table.name for table in plan.graph.tables()], cuts)

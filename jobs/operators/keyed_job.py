@@ -76,13 +76,25 @@ def misfit_paths(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[str, ...]:
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
     """Return whether subtasks must run for their state's sake, whatever rows there are: it ends, or is outdated."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
-    return ends or bool(_outdated(spec, effect))
+    return ends or bool(_outdated(spec, effect)) or bool(_outdated_ranges(spec, effect))
 
 
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
     """Return the subtasks whose live state has other columns than the declared ones."""
-    held = enumerate(effect.state if spec.outdated else ())
-    return frozenset(subtask for subtask, files in held if any(keyed.file.path in spec.outdated for keyed in files))
+    return _holding(spec.outdated, effect.state if spec.outdated else ())
+
+
+def _outdated_ranges(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
+    """Return the subtasks whose range of the upsert table has other columns than the declared ones."""
+    if not spec.outdated or spec.table is None or spec.table.mode is not TableMode.UPSERT:
+        return frozenset()
+    return _holding(spec.outdated, _range_files(spec, spec.table, effect))
+
+
+def _holding(outdated: frozenset[str], held: Sequence[tuple[KeyedFile, ...]]) -> frozenset[int]:
+    return frozenset(
+        subtask for subtask, files in enumerate(held) if any(keyed.file.path in outdated for keyed in files)
+    )
 
 
 def _input_branch(keyed: KeyedInput, tag: int, rows: DataFrame) -> _Branch:
@@ -143,6 +155,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int
         only=only,
         end_of_input=effect.end_of_input,
         outdated=_outdated(spec, effect),
+        outdated_ranges=_outdated_ranges(spec, effect),
     )
 
 

@@ -64,7 +64,8 @@ class KeyedTask:
     `channel` takes output that is handed on but kept in no append table; None if none is. `only` is the
     one input that rows arrive of, laid out flat; None if they may be several inputs'. With
     `end_of_input` the function, if it can, ends every key of the range after the rows. Subtasks that
-    are `outdated` rewrite their range in the declared columns, rows or none.
+    are `outdated` rewrite their range of the state in the declared columns, rows or none, and those of
+    `outdated_ranges` their range of the upsert table.
     """
 
     operator: str
@@ -86,6 +87,7 @@ class KeyedTask:
     only: int | None = None
     end_of_input: bool = False
     outdated: frozenset[int] = frozenset()
+    outdated_ranges: frozenset[int] = frozenset()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out one subtask's share and yield its report; an untouched subtask yields nothing.
@@ -224,7 +226,10 @@ class KeyedTask:
         return ends or subtask in self.outdated or self._is_replaced(subtask)
 
     def _is_replaced(self, subtask: int) -> bool:
-        return isinstance(self.target, UpsertTarget) and self.target.files[subtask] is None
+        """Say whether a subtask writes its range of the upsert table whatever rows there are."""
+        if not isinstance(self.target, UpsertTarget):
+            return False
+        return self.target.files[subtask] is None or subtask in self.outdated_ranges
 
     def _range_schemas(self) -> list[pa.Schema]:
         return [self.output_schema] if isinstance(self.target, UpsertTarget) else []

@@ -3,11 +3,15 @@
 Each is made once on the driver, so that tasks write exactly the declared types.
 """
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from checkpointing.columns import TableColumn
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -18,6 +22,19 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def nullable_schema(schema: StructType) -> StructType:
     """Return the same columns with every null allowed, at every depth: what was stored may hold them."""
     return StructType([StructField(field.name, _nullable(field.dataType)) for field in schema.fields])
+
+
+def delta_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
+    """Return the columns as a row of `checkpoints` says them; a Delta log has the same types (`stores.table_columns`).
+
+    Made by Spark's names of types, so that a pipeline can be planned without a Delta library.
+    """
+    fields = from_arrow_schema(schema, prefer_timestamp_ntz=True).jsonValue()["fields"]
+    return tuple(TableColumn(field["name"], _persisted(field["type"])) for field in fields)
+
+
+def _persisted(kind: str | dict[str, Any]) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -109,8 +109,8 @@ class KeyedSpec:
     function's own. `output` is the schema of what the function puts out: it goes to `table` if there
     is one and to the downstream channels if `emits`. An upsert table's keys must contain the
     vertex's keys, under their names: then all rows of a table key meet in one subtask. `outdated` are
-    the paths of restored state files with other columns: whichever subtask holds one rewrites its range.
-    `meanings` say how the function's own state columns are computed.
+    the paths of restored files, of the state and of the upsert table, that have other columns: a subtask that holds
+    one rewrites its range. `meanings` say how the function's own state columns are computed.
     """
 
     vertex: VertexId

@@ -9,7 +9,7 @@ from checkpointing.config import CheckpointConfig, StateBackendKind
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
 from jobs.pipeline.declarations import Declared, SourceVertex, inputs_of
 from jobs.pipeline.failures import InvalidPipelineError
@@ -95,9 +95,19 @@ def _graph_vertex(
         return Vertex(vertex.id, VertexKind.SOURCE, 0)
     spec = plans[vertex.id].spec
     written = _output_tables(plans[vertex.id])
-    outputs = tuple(Table(table.name, table.mode, table.keys, judged=table.name in suites) for table in written)
+    outputs = tuple(
+        Table(
+            table.name,
+            table.mode,
+            table.keys,
+            judged=table.name in suites,
+            columns=delta_columns(arrow_schema(table.schema)),
+        )
+        for table in written
+    )
     if isinstance(spec, KeyedSpec):
-        state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys)
+        held = delta_columns(state_file_schema(arrow_schema(spec.state), spec.keys))
+        state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys, columns=held)
         return Vertex(vertex.id, VertexKind.KEYED, spec.parallelism, (*outputs, state), meanings=spec.meanings)
     return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs)
 

@@ -64,7 +64,9 @@ def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[Ch
     with held(stores, boundary) as (claimed, hold):
         pending = claimed.plan.roll_forward
         if pending is not None:
-            stores.ensure(plan.graph.tables(), plan.table_schemas)
+            tables = [table.name for table in plan.graph.tables()]
+            pending = stores.told(pending, tables)
+            stores.ensure(plan.graph.tables(), plan.table_schemas, pending, unsettled=tables)
             roll_forward(stores, plan.graph, pending, boundary)
         gone = _unpinned(claimed.seen.rows)
         hold.drop(gone)

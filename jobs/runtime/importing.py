@@ -6,16 +6,16 @@ the row forward like any committed one: what the savepoint held pending is publi
 """
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from checkpointing.commit.columns import table_changes
 from checkpointing.commit.fencing import MayClaim, newest_checkpoint
 from checkpointing.commit.recovery import RecoveryPlan
-from checkpointing.graph import TableMode
-from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
+from checkpointing.evolution import first_refused
+from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.planner import JobPlan
@@ -30,15 +30,14 @@ from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.restore_origin import ForeignRow
 from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cut_columns import with_columns
 from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
-from jobs.stores.output_tables import fitting_problems
-from jobs.stores.savepoint_copy import checked_record, named_files
+from jobs.stores.savepoint_copy import checked_record, named_files, recorded_cuts
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import load
 
 COPY_FILES: Final = "CopyFiles"
 APPEND_IMPORTED: Final = "AppendImported"
@@ -76,14 +75,22 @@ def restorable(wanted: Import) -> CheckpointRecord:
             f"the savepoint holds table {left[0]}, which the pipeline no longer writes: put it back, or leave it "
             "behind with --allow-non-restored-state"
         )
-    _must_fit_tables(wanted)
-    record = wanted.origin.record
+    record = _told(wanted)
+    _must_fit_tables(wanted, record)
     return record.model_copy(
         update={
             "vertices": tuple(vertex for vertex in record.vertices if vertex.vertex in known),
             "tables": tuple(table for table in record.tables if table.table in tables),
+            "columns": tuple(each for each in record.columns if each.table in tables),
         }
     )
+
+
+def _told(wanted: Import) -> CheckpointRecord:
+    """Return the row with its columns, told by the origin's tables if the row was written before rows said them."""
+    origin = wanted.origin
+    cuts = {} if origin.record.columns else recorded_cuts(origin.warehouse)
+    return with_columns(origin.warehouse, origin.record, wanted.plan.modes, cuts)
 
 
 def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cross_freely) -> CheckpointRecord:
@@ -163,7 +170,7 @@ def _must_hold_no_checkpoint(rows: tuple[Row, ...], warehouse: Warehouse) -> Non
     )
 
 
-def _must_fit_tables(wanted: Import) -> None:
+def _must_fit_tables(wanted: Import, record: CheckpointRecord) -> None:
     """Refuse tables whose columns the pipeline cannot take, and folders of tables that are there already."""
     target = Warehouse(wanted.root, ProtocolPaths(wanted.plan.job))
     logs = TableLogs(target)
@@ -175,20 +182,9 @@ def _must_fit_tables(wanted: Import) -> None:
                 f"table {table} is already in {wanted.root} and holds rows: restore into an empty warehouse, or move "
                 "the table away"
             )
-    problems = [problem for table in _restored(wanted, modes) for problem in _problems(wanted, table)]
-    if problems:
-        raise SavepointRefusedError(f"the savepoint does not fit the pipeline: {'; '.join(problems)}")
-
-
-def _restored(wanted: Import, modes: Iterable[TableName]) -> list[TableName]:
-    """Return the tables that the row knows; a state's columns are judged by its files (D6)."""
-    there = {table.table for table in wanted.origin.record.tables}
-    return [table for table in modes if table in there and wanted.plan.modes[table] is not TableMode.STATE]
-
-
-def _problems(wanted: Import, table: TableName) -> tuple[str, ...]:
-    loaded = load(wanted.origin.warehouse, table)
-    return fitting_problems(loaded, table, wanted.plan.table_schemas[table], wanted.plan.modes[table])
+    misfit = first_refused(table_changes(wanted.plan.graph, record))
+    if misfit is not None:
+        raise SavepointRefusedError(f"the savepoint does not fit the pipeline: {misfit}")
 
 
 def _use_up(folder: Path) -> None:

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.behind import Correction, Standing
 from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
@@ -20,9 +21,10 @@ from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.runtime.boundaries import Boundary, log_hook
 from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, DamagedRow
+from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import Cut, CutStore
 from jobs.stores.observe import observe
-from jobs.stores.output_tables import OutputTables
+from jobs.stores.output_tables import OutputTables, Shows
 from jobs.stores.publisher import Publisher
 from jobs.stores.reservations import ReservationStore
 from jobs.stores.standing import observe_standing
@@ -77,6 +79,10 @@ class JobStores:
             newest = newest_claim(self._checkpoints.latest())
         return newest if newest is not None and newest.generation > generation else None
 
+    def told(self, record: CheckpointRecord, tables: Iterable[TableName]) -> CheckpointRecord:
+        """Return a row that says the columns of its tables, whatever its format; see `with_columns`."""
+        return with_columns(self.warehouse, record, tables, {} if record.columns else self.recorded_cuts())
+
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
         """The rows that the last look passed over."""
@@ -96,11 +102,24 @@ class JobStores:
                 row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
             )
 
-    def ensure(self, tables: Iterable[Table], schemas: Mapping[TableName, pa.Schema]) -> None:
-        """Create or complete the output tables; raises TableMismatchError."""
+    def ensure(
+        self,
+        tables: Iterable[Table],
+        schemas: Mapping[TableName, pa.Schema],
+        newest: CheckpointRecord | None = None,
+        *,
+        unsettled: Collection[TableName] = (),
+    ) -> None:
+        """Create the output tables that are missing, and compare the others with the newest row; TableMismatchError.
+
+        Tables that are `unsettled` are yet to be published as this row says: their columns are not compared.
+        """
+        columns = columns_of(newest)
         for table in tables:
-            with self._locks.of(table.name):
-                self._outputs.ensure(table.name, schemas[table.name], table.mode)
+            name = table.name
+            shows = Shows(columns.get(name, ()), settled=name not in unsettled)
+            with self._locks.of(name):
+                self._outputs.ensure(name, schemas[name], table.mode, shows)
 
     def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
         """Return what forbids publishing into these tables now."""
@@ -115,7 +134,10 @@ class JobStores:
     ) -> TablePublished | PublishFailed:
         """Publish a table; see `Publisher.publish`."""
         with self._locks.of(publication.table):
-            return self._publisher.publish(publication, checkpoint, again=again)
+            answer = self._publisher.publish(publication, checkpoint, again=again)
+            if isinstance(answer, TablePublished):
+                self._outputs.published(publication.table, publication.columns)
+            return answer
 
     def standing(self, rows: Iterable[Row], tables: Collection[TableName] | None, *, whole: bool = False) -> Standing:
         """Return what the tables' logs say of these rows and the recorded cuts, looking at these `tables` alone.

@@ -123,7 +123,7 @@ def publish_pending(stores: JobStores, claimed: Claimed, checkpoint: int, bounda
 def publish(stores: JobStores, record: CheckpointRecord, boundary: Boundary) -> RolledForward:
     """Publish a committed row of a job of which no pipeline is at hand: all tables of its parent's cut, and its own."""
     tables = dict.fromkeys([*(stores.read_cut(record.parent) or {}), *(table.table for table in record.tables)])
-    return roll_forward_tables(stores, tables, record, boundary)
+    return roll_forward_tables(stores, tables, stores.told(record, tables), boundary)
 
 
 def discard_behind(stores: JobStores, claimed: Claimed, tables: Iterable[TableName], boundary: Boundary) -> None:

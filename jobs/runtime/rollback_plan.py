@@ -17,7 +17,13 @@ from jobs.runtime.job_stores import JobStores
 from jobs.runtime.restore_damage import way_out
 from jobs.sources.position_form import rows_before
 from jobs.stores.checkpoints import DamagedRow
-from jobs.stores.rollback_tables import History, TableBack, TableNotRolledBackError, tables_back
+from jobs.stores.rollback_tables import (
+    History,
+    TableBack,
+    TableNotRolledBackError,
+    tables_back,
+    with_columns_back,
+)
 from jobs.stores.soundness import damages
 from jobs.stores.standing import TableLogDamagedError
 from jobs.stores.warehouse import Warehouse
@@ -81,6 +87,9 @@ def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksu
     history = _history(stores, rows, pending)
     _must_be_as_published(stores, target, history)
     tables = tables_back(stores.warehouse, target, history)
+    names = [table.record.table for table in tables]
+    target = stores.told(target, names)
+    tables = with_columns_back(tables, target, None if newest is None else stores.told(newest, names))
     _must_be_sound(stores, target, tables, checksums=checksums)
     return RollbackPlan(
         job=stores.warehouse.paths.job,

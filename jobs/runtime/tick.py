@@ -9,7 +9,7 @@ restarts a failed job (G4) goes through all of them again, as the next generatio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -221,13 +221,20 @@ class _Tick:
             newest = claiming.newest_generation(seen)
             take_over = take_over and generation in (None, newest)
             generation = newest
-            decision = claiming.decide(seen, self._plan.job, take_over=take_over)
+            decision = self._told(claiming.decide(seen, self._plan.job, take_over=take_over))
             if not self._may_begin(seen, decision):
                 continue
             claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
             if claimed is not None:
                 return claimed
         raise ClaimUnsettledError(self._plan.job, f"others wrote first {claiming.TRIES} times")
+
+    def _told(self, decision: RecoveryPlan) -> RecoveryPlan:
+        """Return the plan with a row that says its columns, also if it was written before rows did."""
+        if decision.restore is None:
+            return decision
+        restore = self._stores.told(decision.restore, self._table_names())
+        return replace(decision, restore=restore, roll_forward=restore if decision.roll_forward else None)
 
     def _may_begin(self, seen: Observed, decision: RecoveryPlan) -> bool:
         """Raise unless the tick may begin where the decision says; False: look again.
@@ -285,12 +292,12 @@ class _Tick:
         return None if grace_ms is None else LogKeeping(grace_ms, self._settings.table_log_keep_ms)
 
     def _recover(self, claimed: Claimed) -> None:
-        graph, newest = self._plan.graph, claimed.plan.restore
-        with around(self._boundary, ENSURE_TABLES):
-            self._stores.ensure(graph.tables(), self._plan.table_schemas)
+        graph, newest, pending = self._plan.graph, claimed.plan.restore, claimed.plan.roll_forward
         doubt = must_be_mendable(self._stores, claimed.seen.rows, self._table_names())
+        unsettled = {*doubt.mending.tables, *(table.table for table in (pending.tables if pending is not None else ()))}
+        with around(self._boundary, ENSURE_TABLES):
+            self._stores.ensure(graph.tables(), self._plan.table_schemas, newest, unsettled=unsettled)
         mended = mend(self._stores, doubt, self._boundary)
-        pending = claimed.plan.roll_forward
         if pending is not None:
             done = roll_forward(self._stores, graph, pending, self._boundary)
             self._narrator.rolled_forward(done.record, done.notes, done.versions)

@@ -12,6 +12,7 @@ power cut is another matter: delta-rs does not fsync, so a reply may be lost wit
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +26,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.stores.files import sync_file, sync_folder
+from jobs.stores.log_entry import write_entry
 
 METADATA_KEY = "tidemark"
 """Under this key each of our commits says in its commitInfo what it is."""
@@ -81,7 +83,7 @@ class DeltaLog:
         """Return whether a table is there."""
         return DeltaTable.is_deltatable(str(self._folder))
 
-    def create(self, schema: pa.Schema, configuration: dict[str, str]) -> None:
+    def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
         """Create the table unless it is there; of several processes that try at once one succeeds, all go on."""
         if self.exists():
             return
@@ -98,6 +100,11 @@ class DeltaLog:
         except Exception:
             if not self.exists():
                 raise
+
+    def drop(self) -> None:
+        """Take the log away: the folder is no table any more. Only for a table that nobody has ever committed to."""
+        shutil.rmtree(self._folder / "_delta_log")
+        self._table = None
 
     def current(self) -> DeltaTable:
         """Return the table at its newest version. Raises what delta-rs raises if it cannot be read."""
@@ -136,16 +143,29 @@ class DeltaLog:
     ) -> None:
         """Commit `actions` as the version after the one `table` is loaded at, or raise.
 
-        With `schema` the same commit takes out all active files and gives the table these columns; then
-        `actions` may hold no removes, and no add of an active file.
+        With `schema` the same commit gives the table these columns. Whether the table's features allow a commit is
+        then for the caller to check: delta-rs, which refuses what it does not know, is not asked (`log_entry`).
 
         An exception does not say that the commit is absent: read back `says` by `entries_after`.
         """
         self._hook(CommitMoment.BEFORE)
+        if schema is None:
+            self._append(table, actions, says, transaction)
+        else:
+            write_entry(self._folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
+        self._hook(CommitMoment.AFTER)
+
+    def _append(
+        self,
+        table: DeltaTable,
+        actions: Sequence[Action],
+        says: dict[str, Any],
+        transaction: Transaction | None,
+    ) -> None:
         table.create_write_transaction(
             list(actions),
-            "append" if schema is None else "overwrite",
-            table.schema() if schema is None else schema,
+            "append",
+            table.schema(),
             commit_properties=CommitProperties(
                 custom_metadata={METADATA_KEY: says},
                 max_commit_retries=0,
@@ -153,7 +173,6 @@ class DeltaLog:
             ),
             post_commithook_properties=NO_HOOKS,
         )
-        self._hook(CommitMoment.AFTER)
 
     def sync(self, version: int) -> None:
         """Make one log entry durable: after this a power cut does not take it back."""

@@ -1,28 +1,30 @@
 """Our tables in a world of other writers: made once, and compared with what the pipeline writes before each commit.
 
-The comparison is against what the pipeline declares and the rules of `table_rules`, not against a saved
-fingerprint: the table's own log keeps its history, so a change between two ticks is found as well as
-one between two checkpoints, and the log tells the version that brought it.
+The comparison is against the columns that the newest row says and the rules of `table_rules`: so a change of
+others between two ticks is found as well as one between two checkpoints, and never mistaken for one of
+ours; the log tells the version that brought it.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema
 
+from checkpointing.columns import TableColumn
+from checkpointing.commit.columns import differ
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.delta_log import METADATA_KEY, NO_HOOKS, active_paths
+from jobs.stores.delta_log import DeltaLog, active_paths
+from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of, type_of
 from jobs.stores.table_rules import Column, Problem, TableShape, problems_of, purge
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
 JOB_PROPERTY: Final = "tidemark.job"
-TRIES: Final = 5
 
 CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": "interval 3650 days",
@@ -44,49 +46,75 @@ class TableMismatchError(ValueError):
     """A table that the pipeline cannot write: names table, column or feature, and the way out."""
 
 
+Columns = tuple[TableColumn, ...]
+
+
 @dataclass(frozen=True, slots=True)
-class _Declared:
-    fields: tuple[Field, ...]
-    columns: tuple[Column, ...]
+class Shows:
+    """What a table shows when a tick begins: the `columns` of the newest row, none if no row speaks of the table.
+
+    It is not `settled` while that row waits to be published, or to be published again: then its columns may be there
+    or not.
+    """
+
+    columns: Columns = ()
+    settled: bool = True
+
+
+NOTHING_YET: Final = Shows()
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    declared: Columns
     mode: TableMode
+    shows: Shows
 
 
 class OutputTables:
-    """The tables of one job: `ensure` each at the start of a tick, `check` them before each commit point."""
+    """The tables of one job: `ensure` each at the start of a tick, `check` them before each commit point.
+
+    A table is made here, empty, the first time that a tick has it: no row speaks of it, so no cut shows it. Whatever
+    changes in its columns afterwards is part of a commit, and no business of this class (D6).
+    """
 
     def __init__(self, warehouse: Warehouse, tables: TableLogs) -> None:
         """Watch over the job's tables."""
         self._warehouse = warehouse
         self._tables = tables
-        self._declared: dict[TableName, _Declared] = {}
+        self._expected: dict[TableName, _Expected] = {}
         self._sound_at: dict[TableName, int] = {}
-        self._before: dict[TableName, tuple[Column, ...]] = {}
-        """Columns of state tables at the tick's first check: theirs until all their files have the declared ones."""
 
-    def ensure(self, table: TableName, schema: pa.Schema, mode: TableMode) -> None:
-        """Create the table if it is missing and add nullable columns that it lacks (D6).
+    def ensure(self, table: TableName, schema: pa.Schema, mode: TableMode, shows: Shows = NOTHING_YET) -> None:
+        """Create the table if it is missing, in the columns of the newest row, or in the declared ones (`schema`).
 
-        A state table keeps its columns here: it gets others when all its files are published in them.
-        Raises TableMismatchError, before anything runs, if a table is there that the pipeline cannot write.
+        Raises TableMismatchError, before anything runs, if a table is there that the pipeline cannot write, or that
+        others have changed.
         """
-        declared = _declared(schema, mode)
-        self._declared[table] = declared
+        self._expect(table, _Expected(declared_columns(schema), mode, shows))
         log = self._tables.log(table)
-        log.create(schema, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
-        loaded = log.current()
-        self._must_be_ours(loaded, table, mode)
-        if mode is not TableMode.STATE:
-            self._add_missing(table, declared)
+        if not shows.columns:
+            self._drop_shell(log, schema)
+        made_in = Schema([field_of(column) for column in shows.columns]) if shows.columns else schema
+        log.create(made_in, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
+        self._must_be_ours(log.current(), table, mode)
         problems = self._problems(table)
-        if mode is TableMode.STATE:
-            self._before.pop(table, None)
-            self._sound_at.pop(table, None)
         if problems:
             raise TableMismatchError("; ".join(problems))
+
+    def published(self, table: TableName, columns: Columns) -> None:
+        """Take note that the table shows these columns now: a commit of ours has given them to it."""
+        known = self._expected.get(table)
+        if known is not None and columns and (known.shows != Shows(columns)):
+            self._expect(table, replace(known, shows=Shows(columns)))
 
     def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
         """Return what forbids publishing into these tables now: each text names the table and the way out."""
         return tuple(problem for table in tables for problem in self._checked(table))
+
+    def _expect(self, table: TableName, expected: _Expected) -> None:
+        self._expected[table] = expected
+        self._sound_at.pop(table, None)
 
     def _checked(self, table: TableName) -> tuple[str, ...]:
         try:
@@ -99,17 +127,22 @@ class OutputTables:
         loaded = self._tables.log(table).current()
         if self._sound_at.get(table) == loaded.version():
             return ()
-        declared = self._declared[table]
-        folder = self._tables.log(table).folder
+        expected, folder = self._expected[table], str(self._tables.log(table).folder)
         shape = shape_of(loaded)
-        found = [*problems_of(shape, declared.columns, declared.mode, str(folder))]
-        if found and declared.mode is TableMode.STATE:
-            before = self._before.setdefault(table, shape.columns)
-            found = [*problems_of(shape, before, declared.mode, str(folder))]
-        found += _vectors(loaded, declared.mode, str(folder))
+        found = [*problems_of(shape, _due(expected, shape), expected.mode, folder)]
+        found += _vectors(loaded, expected.mode, folder)
         if not found:
             self._sound_at[table] = loaded.version()
         return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
+
+    def _drop_shell(self, log: DeltaLog, schema: pa.Schema) -> None:
+        """Take away a table that an earlier tick has made in other columns, and that no commit has ever reached."""
+        if not log.exists():
+            return
+        loaded = log.current()
+        ours = loaded.metadata().configuration.get(JOB_PROPERTY) == str(self._warehouse.paths.job)
+        if ours and loaded.version() == 0 and differ(columns_of_schema(loaded.schema()), declared_columns(schema)):
+            log.drop()
 
     def _must_be_ours(self, loaded: DeltaTable, table: TableName, mode: TableMode) -> None:
         owner = loaded.metadata().configuration.get(JOB_PROPERTY)
@@ -123,54 +156,19 @@ class OutputTables:
                 "name another table, or move this one away"
             )
 
-    def _add_missing(self, table: TableName, declared: _Declared) -> None:
-        log = self._tables.log(table)
-        for turn in range(TRIES):
-            loaded = log.current()
-            there = {field.name for field in loaded.schema().fields}
-            missing = [field for field in declared.fields if field.name not in there]
-            if not missing:
-                return
-            self._must_be_nullable(table, missing)
-            says = {METADATA_KEY: {"job": str(self._warehouse.paths.job), "columns": [f.name for f in missing]}}
-            try:
-                loaded.alter.add_columns(
-                    missing,
-                    commit_properties=CommitProperties(custom_metadata=says, max_commit_retries=0),
-                    post_commithook_properties=NO_HOOKS,
-                )
-            except Exception:
-                if turn == TRIES - 1:
-                    raise
-            log.reopen()
 
-    def _must_be_nullable(self, table: TableName, missing: list[Field]) -> None:
-        for field in missing:
-            if not field.nullable:
-                raise TableMismatchError(
-                    f"table {table} has no column {field.name} yet, and old rows can only be null there: "
-                    "declare the column nullable"
-                )
+def _due(expected: _Expected, shape: TableShape) -> tuple[Column, ...]:
+    """Return the columns of ours that the table must have now.
 
-
-def fitting_problems(loaded: DeltaTable, table: TableName, schema: pa.Schema, mode: TableMode) -> tuple[str, ...]:
-    """Return why a table's files, restored elsewhere, could not be read as the declared columns; changes nothing.
-
-    A column that the table lacks is null in its rows, so it must be nullable; what else a writer minds is no matter.
+    Those that it shows must be there. One that the pipeline declares comes with a later commit; if others have given
+    the table such a column already, its type must be ours. While a row waits to be published no column is judged.
     """
-    declared = _declared(schema, mode)
-    there = {column.name: column for column in shape_of(loaded).columns}
-    found = []
-    for column in declared.columns:
-        stored = there.get(column.name)
-        if stored is None and not column.nullable:
-            found.append(
-                f"table {table} has no column {column.name}, and old rows can only be null there: make it nullable"
-            )
-        elif stored is not None and stored.type != column.type:
-            what = f"table {table} has column {column.name} as {stored.type}, and the pipeline declares {column.type}"
-            found.append(f"{what}: change it back, or give the column another name")
-    return tuple(found)
+    if not expected.shows.settled:
+        return shape.columns
+    shows, there = expected.shows, {column.name: column for column in shape.columns}
+    ours = {column.name: column for column in (*expected.declared, *shows.columns)}
+    shown = {column.name for column in shows.columns}
+    return tuple(Column(name, ours[name].type, nullable=True) for name in ours if name in shown or name in there)
 
 
 def shape_of(table: DeltaTable) -> TableShape:
@@ -184,21 +182,9 @@ def shape_of(table: DeltaTable) -> TableShape:
     )
 
 
-def columns_of(schema: Schema) -> frozenset[tuple[str, str]]:
-    """Return names and types: what two schemas of one table must agree on, in whatever order."""
-    return frozenset((column.name, column.type) for column in map(_column, schema.fields))
-
-
-def _declared(schema: pa.Schema, mode: TableMode) -> _Declared:
-    fields = tuple(Schema.from_arrow(schema).fields)
-    return _Declared(fields, tuple(_column(field) for field in fields), mode)
-
-
 def _column(field: Field) -> Column:
-    kind: Any = json.loads(field.to_json())["type"]
     rules = [name for key, name in _RULES.items() if key in (field.metadata or {})]
-    text = kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
-    return Column(field.name, text, field.nullable, ", ".join(rules))
+    return Column(field.name, type_of(field), field.nullable, ", ".join(rules))
 
 
 def _vectors(loaded: DeltaTable, mode: TableMode, folder: str) -> list[Problem]:

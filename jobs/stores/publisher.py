@@ -14,21 +14,21 @@ from typing import Final, assert_never
 
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
+from deltalake.transaction import RemoveAction
 
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import relative_to_table
-from jobs.state.files import schema_of
 from jobs.stores import maintenance
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.delta_log import Action, DeltaLog, LogEntry, active_paths, add, file_size, newest_entries, remove
 from jobs.stores.files import replace
 from jobs.stores.lost_files import lost_files, marked, merged
-from jobs.stores.output_tables import columns_of
-from jobs.stores.table_rules import advice, purge, refused_for_good
+from jobs.stores.output_tables import shape_of
+from jobs.stores.table_columns import next_schema, told, type_of
+from jobs.stores.table_rules import advice, problems_of, purge, refused_for_good
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse, link_to
 
@@ -91,8 +91,11 @@ class Publisher:
             if met is not None and not _may_pass(met):
                 break
             actions, note = self._plan(table, request)
+            schema = self._next_schema(table, request, actions)
+            if schema is not None:
+                note = "; ".join(said for said in (told(table.schema(), schema), note) if said)
             try:
-                self._commit(log, table, request, actions)
+                self._commit(log, table, request, actions, schema)
             except Exception as error:  # noqa: BLE001 - the outcome is read back at the next turn
                 met = error
                 log.reopen()
@@ -100,29 +103,32 @@ class Publisher:
             return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
-    def _commit(self, log: DeltaLog, table: DeltaTable, request: _Request, actions: list[Action]) -> None:
-        schema = self._next_schema(table, request)
+    def _next_schema(self, table: DeltaTable, request: _Request, actions: list[Action]) -> Schema | None:
+        """Return the columns that the table gets in this commit, None if it keeps those that it has."""
+        publication = request.publication
+        leaving = publication.leaving
+        if request.again and publication.mode is not TableMode.APPEND:
+            leaving = tuple(field.name for field in table.schema().fields)  # the table is brought back whole
+        schema = next_schema(table, publication.columns, leaving)
         if schema is not None:
-            actions = [action for action in actions if isinstance(action, AddAction)]
+            self._must_be_writable(table, request, actions)
+            _must_keep_types(table, request)
+        return schema
+
+    def _commit(
+        self, log: DeltaLog, table: DeltaTable, request: _Request, actions: list[Action], schema: Schema | None
+    ) -> None:
         says, transaction = self._says(request), self._transaction(request)
         log.commit(table, actions, says=says, transaction=transaction, schema=schema)
 
-    def _next_schema(self, table: DeltaTable, request: _Request) -> Schema | None:
-        """Return the columns that a state table gets with this commit: those of its files, if all are new and agree.
-
-        A foreign reader must find every file in the table's columns (D6), and a file that stays active was
-        written in the present ones.
-        """
-        files = request.publication.files
-        if request.publication.mode is not TableMode.STATE or not files:
-            return None
-        if {_inside(request.table, file) for file in files}.intersection(active_paths(table)):
-            return None
-        footers = [schema_of(str(self._warehouse.root), file) for file in files]
-        found = [Schema.from_arrow(footer) for footer in footers if footer is not None]
-        columns = {columns_of(schema) for schema in found}
-        agree = len(found) == len(files) and len(columns) == 1
-        return found[0] if agree and columns_of(table.schema()) not in columns else None
+    def _must_be_writable(self, table: DeltaTable, request: _Request, actions: list[Action]) -> None:
+        """Refuse what delta-rs would refuse, which is not asked about an entry that changes columns."""
+        folder, mode = str(self._tables.log(request.table).folder), request.publication.mode
+        takes_out = any(isinstance(action, RemoveAction) for action in actions)
+        shape = shape_of(table)
+        problems = problems_of(shape, shape.columns, TableMode.UPSERT if takes_out else mode, folder)
+        if problems:
+            raise _CannotPublishError(f"table {request.table} {problems[0].what}: {problems[0].way_out}")
 
     def _plan(self, table: DeltaTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
@@ -224,6 +230,20 @@ class Publisher:
             return None
         shown = entry.ours.get("checkpoint")
         return shown if isinstance(shown, int) else None
+
+
+def _must_keep_types(table: DeltaTable, request: _Request) -> None:
+    """Refuse a column of others in an append table that has come under the name of a new one of ours."""
+    if request.publication.mode is not TableMode.APPEND:
+        return
+    there = {field.name: type_of(field) for field in table.schema().fields}
+    for column in request.publication.columns:
+        if there.get(column.name, column.type) != column.type:
+            raise _CannotPublishError(
+                f"table {request.table} has column {column.name} as {there[column.name]}, and checkpoint "
+                f"{request.checkpoint} has it as {column.type}: somebody else added it meanwhile; take it back with "
+                f"RESTORE TABLE delta.`{table.table_uri}`, then start again"
+            )
 
 
 def _inside(table: TableName, file: FileHandle) -> str:

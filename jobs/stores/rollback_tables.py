@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
@@ -76,6 +77,18 @@ def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -
             files = keyed[name].files if name in keyed else ()
             found.append(_keyed_back(warehouse, TableName(name), modes[name], files, base))
     return tuple(found)
+
+
+def with_columns_back(
+    tables: tuple[TableBack, ...], target: CheckpointRecord, newest: CheckpointRecord | None
+) -> tuple[TableBack, ...]:
+    """Return the ways back with the columns that leave each table: those of the newest row that the target lacks."""
+    now, then = columns_of(newest), columns_of(target)
+    return tuple(
+        replace(each, record=each.record.model_copy(update={"leaving": leaving(now.get(name), then.get(name))}))
+        for each in tables
+        for name in (each.record.table,)
+    )
 
 
 def _modes(

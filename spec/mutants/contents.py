@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from checkpointing.channel_items import Segment
+from checkpointing.commit import live_files as live
 from checkpointing.commit import net
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
@@ -138,12 +139,12 @@ def a_rescale_loses_files_that_reach_beyond_a_range(patch: Patch) -> None:
 
 @mutant("cut-is-one")
 def an_upsert_table_is_published_by_one_subtask_only(patch: Patch) -> None:
-    real = net.live_files
+    real = live.live_files
 
     def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
         return real(table, record.model_copy(update={"subtasks": record.subtasks[:1]}))
 
-    patch.function(net, "live_files", live_files)
+    patch.function(live, "live_files", live_files)
 
 
 @mutant("cut-is-one")

@@ -39,9 +39,16 @@ class Judge:
 
 
 def _simulated(
-    seed: int, savepoints_max: int | None = None, rollbacks_max: int = 0, resets_max: int = 0
+    seed: int,
+    savepoints_max: int | None = None,
+    rollbacks_max: int = 0,
+    resets_max: int = 0,
+    *,
+    releases: bool = False,
 ) -> frozenset[str]:
-    outcome = simulate(seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max)
+    outcome = simulate(
+        seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max, releases=releases
+    )
     return frozenset(violation.invariant for violation in outcome.violations)
 
 
@@ -69,6 +76,7 @@ RESETS = Judge(
     partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=1, resets_max=RESETS_MAX),
     400,
 )
+RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), 400)
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)
     for policy, machine in GATE_MACHINES.items()

@@ -158,4 +158,11 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a tick begins from the row before a reset": 3,
     "the row after a reset builds on the row before it": 3,
     "a door does not know that state may be left behind": 3,
+    "a table without new files keeps its columns": 9,
+    "a publication forgets the columns of append tables": 0,
+    "a rollback leaves the columns of the abandoned line": 61,
+    "a dropped column stays in the table": 3,
+    "columns change under a file of the old ones": 4,
+    "an older release takes columns out of an append table": 2,
+    "a new column counts since the table began": 2,
 }

@@ -10,7 +10,17 @@ from spec.mutants.judges import SIMULATOR, Judge
 
 _JUDGING = frozenset(
     f"spec.{name}"
-    for name in ("invariants", "alignment", "cut_contents", "life", "model", "reset", "rollback", "savepoints")
+    for name in (
+        "invariants",
+        "alignment",
+        "columns",
+        "cut_contents",
+        "life",
+        "model",
+        "reset",
+        "rollback",
+        "savepoints",
+    )
 )
 """Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from spec.mutants import (
     barriers,
+    columns,
     committing,
     contents,
     descriptions,
@@ -16,7 +17,7 @@ from spec.mutants import (
 )
 from spec.mutants.planting import Mutant
 
-_ROOMS = (contents, descriptions, barriers, committing, keeping, living, savepoints, stops, rollbacks, resets)
+_ROOMS = (contents, descriptions, barriers, committing, keeping, living, savepoints, stops, rollbacks, resets, columns)
 
 MUTANTS: Final[dict[str, Mutant]] = {
     bug.name: bug for room in _ROOMS for bug in vars(room).values() if isinstance(bug, Mutant)

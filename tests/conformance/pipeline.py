@@ -19,7 +19,7 @@ from checkpointing.identifiers import JobName, SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.functions import Processed
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import InputPlan, KeyedInput, KeyedSpec, StagedTable, StatelessSpec, VertexPlan
 from jobs.planner import JobPlan
 from jobs.sources.port import SourceError
@@ -200,7 +200,8 @@ def plan_of(parallelism: int, config: CheckpointConfig, sources: Mapping[VertexI
 
 def _renamed(vertex: Vertex) -> Vertex:
     state = PATHS.state_table(vertex.id)
-    tables = (replace(each, name=state) if each.mode is TableMode.STATE else each for each in vertex.tables)
+    named = (replace(each, name=state) if each.mode is TableMode.STATE else each for each in vertex.tables)
+    tables = (replace(each, columns=delta_columns(SCHEMAS[each.name])) for each in named)
     return replace(vertex, tables=tuple(tables))
 
 

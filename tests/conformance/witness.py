@@ -47,6 +47,8 @@ class _Seen:
     """A table's log as far as it was read: its active files by version, paths relative to the warehouse."""
 
     versions: list[frozenset[str]] = field(default_factory=list)
+    columns: list[frozenset[str]] = field(default_factory=list)
+    """The names of its columns by version."""
 
     @property
     def active(self) -> frozenset[str]:
@@ -154,7 +156,9 @@ class Witness:
 
     def note_cut(self, checkpoint: CheckpointId, versions: dict[TableName, int]) -> None:
         """Note that somebody recorded this cut; whether it is the one that stays is for the judges."""
-        self.history.add(CutWritten(checkpoint, tuple(sorted(versions.items())), self.active_at(versions)))
+        columns = tuple((name, self._tables[name].columns[version]) for name, version in versions.items() if version)
+        cut = CutWritten(checkpoint, tuple(sorted(versions.items())), self.active_at(versions), columns)
+        self.history.add(cut)
 
     def active(self, name: TableName, version: int) -> frozenset[str]:
         """Return a table's active files at a version, relative to the warehouse."""
@@ -168,6 +172,7 @@ class Witness:
             table = DeltaTable(place, version=version)
             paths = pa.table(table.get_add_actions()).column("path").to_pylist()
             seen.versions.append(frozenset(f"{folder}/{unquote(path)}" for path in paths))
+            seen.columns.append(frozenset(field.name for field in table.schema().fields))
             yield version
 
     def _see_rows(self, version: int) -> None:
@@ -195,7 +200,8 @@ class Witness:
         checkpoint = self._checkpoint_of(name, version)
         if checkpoint is not None:
             publication = self._publication(name, checkpoint, self.active(name, version - 1), active)
-            self.history.add(TableChanged(checkpoint, publication, version, active))
+            columns = self._tables[name].columns[version]
+            self.history.add(TableChanged(checkpoint, publication, version, active, columns))
 
     def _checkpoint_of(self, name: TableName, version: int) -> CheckpointId | None:
         entry = self._root / PATHS.table(name) / "_delta_log" / f"{version:020d}.json"

@@ -37,6 +37,7 @@ from spec.history import (
 )
 from spec.invariants import INVARIANTS, violations
 from spec.simulator import simulate as run
+from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
 
 SEEDS = 180
 SHARES = 6
@@ -248,7 +249,9 @@ def end_with_rows_unread(events):
 def publish_a_savepoint(events):
     place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT and row.record.tables)
     record = events[place].record
-    return put(events, place + 1, TableChanged(record.checkpoint, publications(record)[0], 1, frozenset()))
+    publication = publications(record)[0]
+    columns = frozenset(column.name for column in publication.columns)
+    return put(events, place + 1, TableChanged(record.checkpoint, publication, 1, frozenset(), columns))
 
 
 def delete_a_file_of_a_savepoint(events):
@@ -335,6 +338,8 @@ def skip_a_micro_batch(events):
 
 
 FALSIFIED = {
+    "columns-of-cut": show_a_column_less,
+    "columns-follow": declare_a_column_more,
     "alignment": skip_a_micro_batch,
     "cut-is-exact": lose_rows_of_a_table,
     "state-is-exact": lose_state,

@@ -12,10 +12,13 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from jobs.sinks.staged_files import StagedFiles
+from jobs.stores.output_tables import Shows
+from jobs.stores.table_columns import declared_columns
 
 STATE = TableName("_tidemark/flights/state/join")
 OLD = pa.schema([("k", pa.string()), ("v", pa.int32()), ("gone", pa.int64())])
 NEW = pa.schema([("k", pa.string()), ("v", pa.int64()), ("more", pa.string())])
+IN_OLD, IN_NEW = declared_columns(OLD), declared_columns(NEW)
 
 
 @pytest.fixture
@@ -29,9 +32,14 @@ def rows(schema, *keys):
     return pa.Table.from_pylist([{"k": key, "v": 1} for key in keys], schema=schema)
 
 
-def publish(tables, number, *files):
-    """Publish a state table's files."""
-    return tables.publisher.publish(Publication(STATE, TableMode.STATE, files=files), CheckpointId(number))
+def publish(tables, number, *files, columns=()):
+    """Publish a state table's files; with columns the row says that the table has these from now on."""
+    gone = ("gone",) if columns == IN_NEW else ()
+    publication = Publication(STATE, TableMode.STATE, files=files, columns=columns, leaving=gone)
+    answer = tables.publisher.publish(publication, CheckpointId(number))
+    if isinstance(answer, TablePublished):
+        tables.output.published(STATE, columns)
+    return answer
 
 
 def opened(tables, version=None):
@@ -55,15 +63,15 @@ def evolving(tables, another, writer):
     old = writer.write(STATE, rows(OLD, "a"))
     publish(tables, 1, old)
     later = another()
-    later.output.ensure(STATE, NEW, TableMode.STATE)
+    later.output.ensure(STATE, NEW, TableMode.STATE, Shows(IN_OLD))
     return later, old
 
 
-def test_the_table_keeps_its_columns_while_a_file_has_them(evolving, writer):
+def test_the_table_keeps_its_columns_while_the_rows_say_so(evolving, writer):
     """Ensured, checked and published again with the old file, it is as it was: nobody reads a file in wrong columns."""
     later, old = evolving
     assert () == later.output.check([STATE])
-    publish(later, 2, old, writer.write(STATE, rows(OLD, "b")))
+    publish(later, 2, old, writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
     assert WAS == names(opened(later))
     assert () == later.output.check([STATE])
 
@@ -72,8 +80,9 @@ def test_the_table_gets_its_columns_in_the_commit_that_brings_all_files(evolving
     """One log entry: old files out, new ones in, columns changed; the old version reads as before."""
     later, _ = evolving
     before = opened(later).version()
-    assert TablePublished(CheckpointId(2), STATE, before + 1) == publish(
-        later, 2, writer.write(STATE, rows(NEW, "a")), writer.write(STATE, rows(NEW, "b"))
+    said = "column more is new, column gone is gone, column v was int and is now bigint"
+    assert TablePublished(CheckpointId(2), STATE, before + 1, said) == publish(
+        later, 2, writer.write(STATE, rows(NEW, "a")), writer.write(STATE, rows(NEW, "b")), columns=IN_NEW
     )
     assert IS == names(opened(later))
     got = opened(later).to_pyarrow_table().sort_by("k").to_pylist()
@@ -87,28 +96,21 @@ def test_the_table_gets_its_columns_in_the_commit_that_brings_all_files(evolving
 def test_a_row_that_was_committed_before_the_columns_changed_is_published_in_the_old_ones(evolving, writer):
     """Rolling forward meets a file that no log has and that has the old columns."""
     later, _ = evolving
-    publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")))
+    publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")), columns=IN_OLD)
     assert WAS == names(opened(later))
-    publish(later, 3, writer.write(STATE, rows(NEW, "a", "b")))
+    publish(later, 3, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
     assert IS == names(opened(later))
 
 
 def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, writer):
-    """Its tables are made in the declared columns, and what is published first are the restored files."""
-    tables.output.ensure(STATE, NEW, TableMode.STATE)
-    publish(tables, 1, writer.write(STATE, rows(OLD, "a")), writer.write(STATE, rows(OLD, "b")))
+    """Its tables are made in the columns of the imported row, and what is published first are the restored files."""
+    tables.output.ensure(STATE, NEW, TableMode.STATE, Shows(IN_OLD, settled=False))
+    publish(tables, 1, writer.write(STATE, rows(OLD, "a")), writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
     assert WAS == names(opened(tables))
     assert () == tables.output.check([STATE])
-    publish(tables, 2, writer.write(STATE, rows(NEW, "a", "b")))
+    publish(tables, 2, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
     assert IS == names(opened(tables))
     assert () == tables.output.check([STATE])
-
-
-def test_files_that_disagree_change_nothing(evolving, writer):
-    """Two ranges, one rewritten: the table waits for the other."""
-    later, _ = evolving
-    publish(later, 2, writer.write(STATE, rows(OLD, "a")), writer.write(STATE, rows(NEW, "b")))
-    assert WAS == names(opened(later))
 
 
 def test_what_others_do_to_a_state_table_meanwhile_is_a_problem_by_name(evolving):
@@ -138,5 +140,5 @@ def test_a_file_that_is_missing_stops_the_change_of_columns_too(evolving, writer
     later, _ = evolving
     file = writer.write(STATE, rows(NEW, "a"))
     gone = replace(file, path=file.path.replace("join-1-", "join-9-"))
-    assert isinstance(publish(later, 2, gone), PublishFailed)
+    assert isinstance(publish(later, 2, gone, columns=IN_NEW), PublishFailed)
     assert WAS == names(opened(later))

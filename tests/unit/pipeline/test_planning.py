@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from checkpointing.columns import TableColumn
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import InvalidGraphError, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, TableName, VertexId
@@ -182,13 +183,15 @@ def test_a_keyed_vertex_writes_its_table_itself_and_shows_its_state() -> None:
     sums.upsert("gold/sums")
     planned = plan(pipeline)
     state = TableName("_tidemark/example/state/sums")
+    of_table = tuple(TableColumn(name, "long") for name in ("key", "rows", "top"))
+    of_state = (TableColumn("_key_group", "integer"), *of_table, TableColumn("_deleted", "boolean"))
     assert planned.graph.vertex(VertexId("sums")) == Vertex(
         VertexId("sums"),
         VertexKind.KEYED,
         3,
         (
-            Table(TableName("gold/sums"), TableMode.UPSERT, ("key",)),
-            Table(state, TableMode.STATE, ("key",)),
+            Table(TableName("gold/sums"), TableMode.UPSERT, ("key",), columns=of_table),
+            Table(state, TableMode.STATE, ("key",), columns=of_state),
         ),
         meanings=(
             ColumnMeaning(column="rows", function="count"),

@@ -1,0 +1,112 @@
+"""Which columns each table has at a cut: decided when the row is composed, shown when it is published (D6).
+
+A row says the columns of every table, and its publication gives a table these columns in the same Delta commit as
+the files. So nobody sees a column of an epoch that never was, and going back brings the old columns back.
+
+An append table keeps every column that it ever had: the rows that are there hold it. An upsert or a state table
+has the columns that the pipeline declares, but only once none of its files is left from before the change: a
+reader must find every file in the table's columns, and a dropped column must not come back with old values. The
+subtasks rewrite their ranges the first time that their vertex runs, so that is the first checkpoint with news.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.commit.live_files import live_files
+from checkpointing.evolution import Change, ChangeKind
+from checkpointing.graph import JobGraph, Table, TableMode
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.state_evolution import is_wider, parsed, shown
+
+Columns = tuple[TableColumn, ...]
+
+
+def columns_of(record: CheckpointRecord | None) -> Mapping[TableName, Columns]:
+    """Return the columns of each table at a row's cut; a table that the row says nothing of is left out."""
+    return {each.table: each.columns for each in record.columns} if record is not None else {}
+
+
+def columns_at(
+    graph: JobGraph, vertices: Mapping[VertexId, VertexRecord], parent: CheckpointRecord | None
+) -> tuple[TableColumns, ...]:
+    """Return the columns of every table of the graph at the cut of these vertices, which builds on `parent`."""
+    return tuple(
+        TableColumns(table.name, _now(table, vertices[vertex.id], parent))
+        for vertex in graph.operators()
+        for table in vertex.tables
+        if table.columns
+    )
+
+
+def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None) -> Columns:
+    was = columns_of(parent).get(table.name)
+    if parent is None or was is None:
+        return table.columns
+    declared = _dated(table.columns, was, parent.checkpoint)
+    if table.mode is TableMode.APPEND:
+        return (*was, *(column for column in declared if column.name not in {each.name for each in was}))
+    return was if _is_from_before(table, vertex, parent) else declared
+
+
+def _dated(declared: Columns, was: Columns, parent: CheckpointId) -> Columns:
+    """Return the declared columns: a known one counts since it always did, a new one since the parent."""
+    known = {column.name: column.after for column in was}
+    return tuple(replace(column, after=known.get(column.name, parent)) for column in declared)
+
+
+def _is_from_before(table: Table, vertex: VertexRecord, parent: CheckpointRecord) -> bool:
+    """Return whether a file of the parent's cut is live still: it was written in the columns of that cut."""
+    before = next((each for each in parent.vertices if each.vertex == vertex.vertex), None)
+    return before is not None and not set(live_files(table, vertex)).isdisjoint(live_files(table, before))
+
+
+def leaving(was: Columns | None, now: Columns | None) -> tuple[str, ...]:
+    """Return the names of our columns that a table loses from one cut to another; None: the cut does not say."""
+    if was is None or now is None:
+        return ()
+    names = {column.name for column in now}
+    return tuple(column.name for column in was if column.name not in names)
+
+
+def differ(was: Columns | None, now: Columns | None) -> bool:
+    """Return whether names or types differ between two cuts; a cut that does not say its columns changes none."""
+    if was is None or now is None:
+        return False
+    return {(column.name, column.type) for column in was} != {(column.name, column.type) for column in now}
+
+
+def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, ...]:
+    """Return how the columns of output tables change from a restored cut to what the graph declares.
+
+    An append table keeps its rows as they are, so its columns keep their types; the files of an upsert table are
+    written anew, so its columns may become wider. A state's columns are judged with its vertex (`state_evolution`).
+    """
+    before = columns_of(restored)
+    outputs = (table for table in graph.tables() if table.mode is not TableMode.STATE and table.name in before)
+    return tuple(change for table in outputs for change in _changes(table, before[table.name], restored.checkpoint))
+
+
+def _changes(table: Table, was: Columns, since: CheckpointId) -> Iterator[Change]:
+    old = {column.name: column for column in was}
+    make = partial(Change, kind=ChangeKind.TABLE_SCHEMA, thing=f"table {table.name}")
+    for column in table.columns:
+        known, now = old.pop(column.name, None), _shown(column)
+        if known is None:
+            yield make(column=column.name, was=None, now=now, becomes=f"holds only what comes after checkpoint {since}")
+        elif known.type != column.type:
+            wider = table.mode is TableMode.UPSERT and is_wider(parsed(known.type), parsed(column.type))
+            refused = "" if wider else f"change it back to {_shown(known)}, or give the column another name"
+            yield make(column=column.name, was=_shown(known), now=now, becomes="widened", refused=refused)
+    for gone in old.values():
+        if table.mode is TableMode.APPEND:
+            stays = "stays, null in new rows"
+            yield make(column=gone.name, was=_shown(gone), now="no longer written", becomes=stays)
+        else:
+            yield make(column=gone.name, was=_shown(gone), now=None, becomes="dropped")
+
+
+def _shown(column: TableColumn) -> str:
+    return shown(parsed(column.type))

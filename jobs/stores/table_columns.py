@@ -1,0 +1,77 @@
+"""Columns as Arrow declares them, as a Delta log has them, and as a row of `checkpoints` says them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema
+
+from checkpointing.columns import TableColumn
+from checkpointing.state_evolution import parsed, shown
+
+COMMENT: Final = "comment"
+"""Where Delta and Spark keep what a column's comment says."""
+
+
+def declared_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
+    """Return the columns of a declared schema as a row says them."""
+    return columns_of_schema(Schema.from_arrow(schema))
+
+
+def columns_of_schema(schema: Schema) -> tuple[TableColumn, ...]:
+    """Return the columns of a table's schema as a row says them."""
+    return tuple(TableColumn(field.name, type_of(field)) for field in schema.fields)
+
+
+def type_of(field: Field) -> str:
+    """Return a field's Delta type: its name, or for a nested type its JSON with sorted keys."""
+    kind: Any = json.loads(field.to_json())["type"]
+    return kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
+
+
+def field_of(column: TableColumn) -> Field:
+    """Return the nullable field that a column is in a log; its comment says since when it counts."""
+    kind: Any = json.loads(column.type) if column.type.startswith("{") else column.type
+    metadata = {COMMENT: f"holds only what came after checkpoint {column.after}"} if column.after else {}
+    return Field.from_json(json.dumps({"name": column.name, "type": kind, "nullable": True, "metadata": metadata}))
+
+
+def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iterable[str]) -> Schema | None:
+    """Return the schema that a table gets: `columns` as they are said, and those of others; None if it has it.
+
+    A column that is there in its type stays as it is, with whatever others have noted of it; those that are `leaving`
+    go. Columns of ours come in their order where the table has only ours, else behind what is there.
+    """
+    there: Mapping[str, Field] = {field.name: field for field in table.schema().fields}
+    said = {column.name: column for column in columns}
+    if not said:
+        return None
+    gone = set(leaving) - said.keys()
+    new = {name: column for name, column in said.items() if name not in there or type_of(there[name]) != column.type}
+    if not new and gone.isdisjoint(there):
+        return None
+    foreign = [name for name in there if name not in said and name not in gone]
+    order = [name for name in there if name not in gone] + [name for name in said if name not in there]
+    names = order if foreign else list(said)
+    return Schema([field_of(new[name]) if name in new else there[name] for name in names])
+
+
+def told(before: Schema, after: Schema) -> str:
+    """Return what a commit changes in a table's columns, as a note of its checkpoint says it."""
+    old, new = ({field.name: field for field in schema.fields} for schema in (before, after))
+    said = [_came(new[name]) for name in new if name not in old]
+    said += [f"column {name} is gone" for name in old if name not in new]
+    for name in old:
+        if name in new and type_of(old[name]) != type_of(new[name]):
+            said.append(f"column {name} was {_shown(old[name])} and is now {_shown(new[name])}")
+    return ", ".join(said)
+
+
+def _came(field: Field) -> str:
+    since = field.metadata.get(COMMENT)
+    return f"column {field.name} is new and {since}" if since else f"column {field.name} is new"
+
+
+def _shown(field: Field) -> str:
+    return shown(parsed(type_of(field)))

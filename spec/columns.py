@@ -1,0 +1,113 @@
+"""What must be true of tables' columns in every run: they are those of a committed cut, and of no other (D6)."""
+
+from collections.abc import Iterator, Mapping
+
+from checkpointing.commit.live_files import live_files
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.history import CutWritten, DoorStarted, History, RowCommitted, TableChanged
+
+Names = frozenset[str]
+
+
+def wrongly_shown(history: History) -> Iterator[str]:
+    """Yield every table that shows other columns than the row of its checkpoint says, or those of no row.
+
+    Columns that no row ever said are somebody else's, and may be there or not.
+    """
+    rows: dict[CheckpointId, Mapping[TableName, Names]] = {}
+    ours: dict[TableName, set[str]] = {}
+    for event in history.events:
+        match event:
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = _said(record)
+                for table, names in rows[record.checkpoint].items():
+                    ours.setdefault(table, set()).update(names)
+            case TableChanged(checkpoint, publication) if publication.columns:
+                table = publication.table
+                early = {*_named(publication)} - ours.get(table, {*_named(publication)})
+                if early:
+                    yield f"{table} shows the columns {sorted(early)} of checkpoint {checkpoint}, and no row says them"
+                yield from _others(rows.get(checkpoint), ours, checkpoint, table, event.columns)
+            case CutWritten(checkpoint):
+                for table, columns in event.columns:
+                    yield from _others(rows.get(checkpoint), ours, checkpoint, table, columns)
+            case _:
+                pass
+
+
+def _named(publication: Publication) -> Iterator[str]:
+    return (column.name for column in publication.columns)
+
+
+def _others(
+    row: Mapping[TableName, Names] | None,
+    ours: Mapping[TableName, set[str]],
+    checkpoint: CheckpointId,
+    table: TableName,
+    shown: Names,
+) -> Iterator[str]:
+    due = row.get(table) if row is not None else None
+    if due is not None and shown & ours[table] != due:
+        have = sorted(shown & ours[table])
+        yield f"{table} shows the columns {have} at checkpoint {checkpoint}, whose row says {sorted(due)}"
+
+
+def wrongly_said(history: History) -> Iterator[str]:
+    """Yield every row whose columns do not follow from its parent's and from what its pipeline declares.
+
+    An append table has all columns of both. Another table has those that are declared, but those of the parent while
+    a file of the parent's cut is live. A new column counts since the parent. A rollback has its parent's columns.
+    """
+    rows: dict[CheckpointId, CheckpointRecord] = {}
+    graphs: dict[Generation, JobGraph] = {}
+    for event in history.events:
+        match event:
+            case DoorStarted(generation, graph, restored):
+                graphs[generation] = graph
+                if restored is not None:
+                    rows.setdefault(restored.checkpoint, restored)
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = record
+                parent = rows.get(record.parent)
+                if record.kind in (RowKind.ROLLBACK, RowKind.RESET):
+                    if parent is not None and _said(parent) != _said(record):
+                        yield f"{record.kind.value} {record.checkpoint} says other columns than {record.parent}"
+                elif record.generation in graphs and (parent is not None or not record.parent):
+                    yield from _undue(graphs[record.generation], record, parent)
+            case _:
+                pass
+
+
+def _undue(graph: JobGraph, record: CheckpointRecord, parent: CheckpointRecord | None) -> Iterator[str]:
+    before, now = _said(parent), _said(record)
+    since = {(each.table, column.name): column.after for each in record.columns for column in each.columns}
+    for vertex in graph.operators():
+        for table in vertex.tables:
+            due = _due(vertex, table, record, parent)
+            if due and now.get(table.name) != due:
+                have = sorted(now.get(table.name, ()))
+                yield f"row {record.checkpoint} says {have} of {table.name}, due are {sorted(due)}"
+            for name in due - before.get(table.name, due):
+                if since.get((table.name, name)) != record.parent:
+                    yield f"row {record.checkpoint}: column {name} of {table.name} counts since the wrong checkpoint"
+
+
+def _due(vertex: Vertex, table: Table, record: CheckpointRecord, parent: CheckpointRecord | None) -> Names:
+    declared = frozenset(column.name for column in table.columns)
+    was = _said(parent).get(table.name)
+    if not declared or parent is None or was is None:
+        return declared
+    if table.mode is TableMode.APPEND:
+        return was | declared
+    live = [
+        set(live_files(table, each)) for row in (record, parent) for each in row.vertices if each.vertex == vertex.id
+    ]
+    return was if len(live) == 2 and live[0] & live[1] else declared  # noqa: PLR2004 - of both rows
+
+
+def _said(record: CheckpointRecord | None) -> Mapping[TableName, Names]:
+    columns = record.columns if record is not None else ()
+    return {each.table: frozenset(column.name for column in each.columns) for each in columns}

@@ -1,0 +1,145 @@
+"""A job whose tables change their columns between ticks, without Spark; also a program that is killed at it.
+
+`python evolving_job.py WAREHOUSE ROWS VERSION BOUNDARY` runs one tick of that version and dies there.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import CheckpointId, TableName, VertexId, job_name
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths, table_of_state
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.pipeline import AggregateColumn, Pipeline, count, max_of, sum_of
+from jobs.planner import JobPlan, plan
+from jobs.runtime.boundaries import Boundary, KillAt, cross_freely
+from jobs.runtime.listener import SilentListener, TickListener
+from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.sources.sequence import SequenceSource
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.faults.orders_job import KEYS, LocalEngine
+
+JOB = job_name("evolving")
+BRONZE, GOLD = TableName("bronze/numbers"), TableName("gold/sums")
+STATE = table_of_state(JOB, VertexId("sums"))
+TABLES = (BRONZE, GOLD, STATE)
+CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of the pipeline: what gold holds of each key, and whether bronze holds the values too."""
+
+    sums: dict[str, AggregateColumn] = field(default_factory=lambda: {"n": count()})
+    values: bool = False
+
+
+FIRST = Version()
+SECOND = Version({"n": count(), "top": max_of("value")}, values=True)
+THIRD = Version({"n": count(), "total": sum_of("value")}, values=True)
+VERSIONS = {"first": FIRST, "second": SECOND, "third": THIRD}
+
+
+def build(rows: int, version: Version = FIRST) -> JobPlan:
+    """Return the planned job over so many numbers; the key of a number is its rest."""
+    pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
+    kept = (numbers if version.values else numbers.drop("value")).table(BRONZE, id="bronze")
+    kept.key_by("key").aggregate("sums", **version.sums).upsert(GOLD)
+    return plan(pipeline)
+
+
+def tick(
+    root: Path,
+    rows: int,
+    version: Version = FIRST,
+    *,
+    listener: TickListener | None = None,
+    boundary: Boundary = cross_freely,
+) -> TickReport:
+    """Run one tick without Spark until it is caught up, by the tasks that Spark would run."""
+    settings = RuntimeSettings(warehouse=root)
+    report = run_tick(build(rows, version), settings, listener, engine=LocalEngine(), boundary=boundary)
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message), report.message
+    return report
+
+
+class Notes(SilentListener):
+    """Remembers what was noted of each checkpoint."""
+
+    def __init__(self) -> None:
+        """Begin with nothing noted."""
+        self.notes: list[str] = []
+
+    def completed(self, record, notes, versions):
+        """Remember."""
+        self.notes.extend(notes)
+
+
+def at(root: Path) -> Warehouse:
+    """Return the job's warehouse in that folder."""
+    return Warehouse(root, ProtocolPaths(JOB))
+
+
+def newest(root: Path) -> CheckpointRecord:
+    """Return the row that the next tick begins from."""
+    found = newest_checkpoint(CheckpointStore(at(root)).observe()[1])
+    assert found is not None
+    return found
+
+
+def versions(root: Path) -> dict[str, int]:
+    """Return each table's newest Delta version."""
+    return {table: DeltaTable(str(root / table)).version() for table in TABLES}
+
+
+def columns(root: Path, table: TableName, version: int | None = None) -> list[str]:
+    """Return the names of a table's columns."""
+    return [field.name for field in DeltaTable(str(root / table), version=version).schema().fields]
+
+
+def shown(root: Path, table: TableName, version: int | None = None) -> list[tuple[object, ...]]:
+    """Return a table's rows, sorted."""
+    frame = pl.read_delta(str(root / table), version=version)
+    return sorted(frame.select(sorted(frame.columns)).rows(), key=repr)
+
+
+def at_cut(root: Path, checkpoint: int) -> dict[str, tuple[list[str], list[tuple[object, ...]]]]:
+    """Return each table's columns and rows as any reader finds them by that checkpoint's cut."""
+    cut = CutStore(at(root)).read(CheckpointId(checkpoint)) or {}
+    return {table: (sorted(columns(root, table, cut[table])), shown(root, table, cut[table])) for table in TABLES}
+
+
+def now(root: Path) -> dict[str, tuple[list[str], list[tuple[object, ...]]]]:
+    """Return each table's columns and rows as they are."""
+    return {table: (sorted(columns(root, table)), shown(root, table)) for table in TABLES}
+
+
+def killed(root: Path, rows: int, version: str, boundary: str) -> None:
+    """Run this file as a program, and see it die."""
+    words = [sys.executable, __file__, str(root), str(rows), version, boundary]
+    top = Path(__file__).resolve().parents[3]
+    env = os.environ | {"PYTHONPATH": str(top)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert -signal.SIGKILL == done.returncode, done.stderr
+
+
+def main(root: str, rows: str, version: str, boundary: str) -> None:
+    """Run a tick, and die on the way."""
+    tick(Path(root), int(rows), VERSIONS[version], boundary=KillAt(boundary))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

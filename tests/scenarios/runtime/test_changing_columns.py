@@ -1,0 +1,197 @@
+"""Columns are part of the commit: seen with their checkpoint, taken back with it, left to whoever goes back (D6)."""
+
+from shutil import rmtree
+
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.job.restoring import CutDoesNotFitError
+from jobs.pipeline import count, max_of
+from jobs.runtime.rollback import roll_back
+from jobs.runtime.state_migration import all_changes, find_migrations
+from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.evolving_job import (
+    BRONZE,
+    FIRST,
+    GOLD,
+    SECOND,
+    STATE,
+    THIRD,
+    Notes,
+    Version,
+    at,
+    at_cut,
+    build,
+    columns,
+    killed,
+    newest,
+    now,
+    shown,
+    tick,
+    versions,
+)
+
+HALF = 35
+"""Rows of the first tick: five of each key."""
+NEW = {BRONZE: ["key", "n", "split", "value"], GOLD: ["key", "n", "top"]}
+OLD = {BRONZE: ["key", "n", "split"], GOLD: ["key", "n"]}
+
+
+def names(root):
+    """Return the columns of bronze and gold, sorted."""
+    return {table: sorted(columns(root, table)) for table in OLD}
+
+
+def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on(tmp_path):
+    """As the issue has it: ADD COLUMN by a tick that read nothing, and then the previous version was refused."""
+    tick(tmp_path, HALF)
+    before = versions(tmp_path)
+    tick(tmp_path, HALF, SECOND)
+    assert before == versions(tmp_path)
+    tick(tmp_path, HALF + 7)
+    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
+
+
+def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
+    """Rows and columns together; a key that no row reached is null there, and the column says since when it counts."""
+    tick(tmp_path, HALF)
+    first, before = newest(tmp_path).checkpoint, versions(tmp_path)
+    heard = Notes()
+    tick(tmp_path, HALF + 1, SECOND, listener=heard)
+    assert {table: version + 1 for table, version in before.items()} == versions(tmp_path)
+    assert NEW == names(tmp_path)
+    assert [(0, 6, HALF), *[(key, 5, None) for key in range(1, 7)]] == shown(tmp_path, GOLD)
+    said = f"holds only what came after checkpoint {first}"
+    assert [f"bronze/numbers: column value is new and {said}"] == [note for note in heard.notes if "bronze" in note]
+    assert f"gold/sums: column top is new and {said}" in heard.notes
+    (top,) = [field for field in DeltaTable(str(tmp_path / GOLD)).schema().fields if field.name == "top"]
+    assert said == top.metadata["comment"]
+    recorded = {each.table: each.columns for each in newest(tmp_path).columns}
+    assert [("key", 0), ("n", 0), ("top", first)] == [(column.name, column.after) for column in recorded[GOLD]]
+
+
+def test_a_cut_shows_the_columns_that_it_had(tmp_path):
+    """A reader of the old cut sees no new column, and the state table neither."""
+    tick(tmp_path, HALF)
+    first, then = newest(tmp_path).checkpoint, now(tmp_path)
+    tick(tmp_path, HALF + 1, SECOND)
+    assert then == at_cut(tmp_path, first)
+    assert "top" in columns(tmp_path, STATE)
+
+
+def test_going_back_to_the_previous_version_works_and_no_old_value_comes_back(tmp_path):
+    """An upsert table loses the column, an append table keeps it; when it comes back it counts from then."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 7, SECOND)
+    tick(tmp_path, HALF + 8)
+    assert {BRONZE: NEW[BRONZE], GOLD: OLD[GOLD]} == names(tmp_path)
+    assert [(0, 7), *[(key, 6) for key in range(1, 7)]] == shown(tmp_path, GOLD)
+    assert 1 == sum(row[2:] == ("a", None) for row in shown(tmp_path, BRONZE) if row[1] == HALF + 7)
+    third = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 9, SECOND)
+    assert [(0, 7, None), (1, 7, HALF + 8), *[(key, 6, None) for key in range(2, 7)]] == shown(tmp_path, GOLD)
+    recorded = {each.table: each.columns for each in newest(tmp_path).columns}
+    assert third == next(column.after for column in recorded[GOLD] if column.name == "top")
+
+
+def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
+    """Every table shows the cut that it went back to, columns too; nothing of the abandoned epoch is left."""
+    tick(tmp_path, HALF)
+    first, then = newest(tmp_path).checkpoint, now(tmp_path)
+    tick(tmp_path, HALF + 7, SECOND)
+    roll_back(at(tmp_path), first)
+    assert then == now(tmp_path) == at_cut(tmp_path, newest(tmp_path).checkpoint)
+    tick(tmp_path, HALF + 1, SECOND)
+    assert [(0, 6, HALF), *[(key, 5, None) for key in range(1, 7)]] == shown(tmp_path, GOLD)
+    roll_back(at(tmp_path), first)
+    tick(tmp_path, HALF + 1)
+    assert [(0, 6), *[(key, 5) for key in range(1, 7)]] == shown(tmp_path, GOLD)
+
+
+@pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
+def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
+    """Whoever dies there has changed no table, and the previous version goes on as if nothing had been."""
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    tick(tmp_path, HALF)
+    before = versions(tmp_path)
+    with pytest.raises(Dead):
+        tick(tmp_path, HALF + 7, SECOND, boundary=Mortal(boundary))
+    assert before == versions(tmp_path)
+    tick(tmp_path, HALF + 7)
+    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    "boundary",
+    ["after:AppendRow", f"after:PublishTable:{BRONZE}", f"before:PublishTable:{GOLD}", "before:RecordCut"],
+)
+@pytest.mark.parametrize("version", [FIRST, SECOND])
+def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, version):
+    """SIGKILL behind the commit point: recovery publishes the columns, whichever version finds the row."""
+    tick(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    killed(tmp_path, HALF + 7, "second", boundary)
+    pending = newest(tmp_path).checkpoint
+    assert pending > first
+    tick(tmp_path, HALF + 7, version)
+    assert at_cut(tmp_path, pending)[GOLD] == (NEW[GOLD], [(key, 6, HALF + key) for key in range(7)])
+    assert NEW[BRONZE] == at_cut(tmp_path, pending)[BRONZE][0]
+
+
+def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_path):
+    """The message names checkpoint, table, column, both types and the way out."""
+    tick(tmp_path, HALF, SECOND)
+    before = newest(tmp_path)
+    other = Version({"n": count(), "top": max_of("split")}, values=True)
+    with pytest.raises(CutDoesNotFitError, match=f"checkpoint {before.checkpoint}: .*column top was") as refused:
+        tick(tmp_path, HALF + 1, other)
+    assert "another name" in str(refused.value)
+    assert before == newest(tmp_path)
+
+
+def test_all_changes_are_told_before_they_happen(tmp_path):
+    """What `--dry-run` shows: a row for each column of each table, and since when a new one counts."""
+    tick(tmp_path, HALF, SECOND)
+    restored, planned = newest(tmp_path), build(HALF, THIRD)
+    changes = all_changes(planned, restored, find_migrations(planned, restored, tmp_path))
+    told = {(each.thing, each.column): each.verdict for each in changes}
+    assert f"holds only what comes after checkpoint {restored.checkpoint}" == told["table gold/sums", "total"]
+    assert "dropped" == told["table gold/sums", "top"]
+
+
+def test_a_foreign_column_is_found_still(tmp_path):
+    """What a row of ours never said is somebody else's, whichever version runs."""
+    tick(tmp_path, HALF, SECOND)
+    DeltaTable(str(tmp_path / GOLD)).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
+    for version in (SECOND, FIRST):
+        with pytest.raises(AssertionError, match="has a column note that the pipeline does not write"):
+            tick(tmp_path, HALF + 7, version)
+
+
+def test_the_cuts_name_the_versions_at_which_columns_came(tmp_path):
+    """By cut nobody ever sees columns of one checkpoint beside rows of another."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 7, SECOND)
+    cut = CutStore(at(tmp_path)).read(CheckpointId(newest(tmp_path).checkpoint))
+    assert cut == {table: versions(tmp_path)[table] for table in cut}
+
+
+def test_rows_that_say_no_columns_are_told_by_logs_and_files(tmp_path, monkeypatch):
+    """A warehouse that an older Tidemark wrote evolves and goes back like any other."""
+    with monkeypatch.context() as older:
+        older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
+        tick(tmp_path, HALF)
+        rmtree(at(tmp_path).path(at(tmp_path).paths.traces))  # a trace replays on the core that wrote it
+    first, then = newest(tmp_path).checkpoint, now(tmp_path)
+    assert () == newest(tmp_path).columns
+    tick(tmp_path, HALF + 7, SECOND)
+    assert NEW == names(tmp_path)
+    assert [(key, 6, HALF + key) for key in range(7)] == shown(tmp_path, GOLD)
+    roll_back(at(tmp_path), first)
+    assert then == now(tmp_path)
+    tick(tmp_path, HALF + 7)
+    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
