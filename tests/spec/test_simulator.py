@@ -204,16 +204,22 @@ def record_without_publishing(events):
     return without(events, first(events, TableChanged))
 
 
+def amend(events, place, **changes):
+    return swap(events, place, replace(events[place], record=events[place].record.model_copy(update=changes)))
+
+
 def commit_by_an_old_generation(events):
-    place = first(events, RowCommitted, skip=-1)
-    old = events[place].record.model_copy(update={"generation": Generation(1)})
-    return swap(events, place, replace(events[place], record=old))
+    return amend(events, first(events, RowCommitted, skip=-1), generation=Generation(1))
 
 
 def leave_the_line(events):
-    place = first(events, RowCommitted, skip=1)
-    stray = events[place].record.model_copy(update={"parent": CheckpointId(777)})
-    return swap(events, place, replace(events[place], record=stray))
+    return amend(events, first(events, RowCommitted, skip=1), parent=CheckpointId(777))
+
+
+def describe_no_state(events):
+    place = first(events, RowCommitted)
+    bare = tuple(vertex.model_copy(update={"meanings": ()}) for vertex in events[place].record.vertices)
+    return amend(events, place, vertices=bare)
 
 
 def give_an_id_again(events):
@@ -272,8 +278,7 @@ def answer_twice(events):
 
 
 def never_answer(events):
-    refused = first(events, SavepointAnswered, lambda answer: answer.checkpoint is None)
-    return without(events, refused)
+    return without(events, first(events, SavepointAnswered, lambda answer: answer.checkpoint is None))
 
 
 def take_a_plain_savepoint_for_a_stop(events):
@@ -343,6 +348,7 @@ FALSIFIED = {
     "alignment": skip_a_micro_batch,
     "cut-is-exact": lose_rows_of_a_table,
     "state-is-exact": lose_state,
+    "state-is-described": describe_no_state,
     "cut-is-one": record_another_cut,
     "fifo": append(OrderBroken("joined", "row 8 came after row 12")),
     "visible-after-commit": publish_before_the_commit,
