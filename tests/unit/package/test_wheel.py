@@ -34,7 +34,9 @@ def test_it_is_tidemark_spark_and_brings_its_licence(wheel):
         said["Author"],
     )
     assert "Apache License" in inside(wheel, ".dist-info/licenses/LICENSE")
-    assert "[console_scripts]\ntidemark = jobs.cli.main:main\n" == inside(wheel, ".dist-info/entry_points.txt")
+    commands = "[console_scripts]\ntidemark = jobs.cli.main:main\n"
+    components = "[dagster_dg_cli.registry_modules]\ntidemark = tidemark.dagster\n"
+    assert f"{commands}\n{components}" == inside(wheel, ".dist-info/entry_points.txt")
 
 
 def test_it_holds_the_packages_with_their_types_and_no_tests(wheel):

@@ -1,0 +1,93 @@
+"""A pipeline as a component: a `defs.yaml` in the place of a call of `build_definitions`."""
+
+from typing import Any, Final
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict, Field
+
+from jobs.settings import InvalidSettingsError, Problem, duration_ms
+from orchestration.limits import Limits
+from orchestration.naming import GROUPS
+from orchestration.pipelines import HOURLY, build_definitions
+
+_DEFAULTS: Final = Limits()
+_HERE: Final = "set in defs.yaml"
+
+
+class PipelineParameters(BaseModel):
+    """What `dg scaffold defs` asks for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: str = Field(description="A registered pipeline, or module:attribute, as in shop.pipeline:build.")
+    schedule: str = Field(default=HOURLY, description="When a tick starts, as a cron expression.")
+
+
+class PipelineScaffolder(dg.Scaffolder[PipelineParameters]):
+    """Writes a `defs.yaml` that loads as it is."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[PipelineParameters]:
+        """Return what the command line asks for."""
+        return PipelineParameters
+
+    def scaffold(self, request: dg.ScaffoldRequest[PipelineParameters]) -> None:
+        """Write the file."""
+        dg.scaffold_component(request, request.params.model_dump())
+
+
+@dg.scaffold_with(PipelineScaffolder)
+class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
+    """A checkpointed pipeline: its sources, tables and states as assets, its checks, jobs, schedule and sensors."""
+
+    pipeline: str = Field(
+        description="A registered pipeline, or module:attribute: a Pipeline, or a function of the data folder.",
+        examples=["shop.pipeline:build"],
+    )
+    schedule: str = Field(default=HOURLY, description="When a tick starts, as a cron expression.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Settings of every tick, by the names that `tidemark run --help` shows, with _ for -.",
+        examples=[{"retained": 5, "interval_ms": "30s"}],
+    )
+    warehouse: str | None = Field(default=None, description="The folder of the tables.")
+    data: str | None = Field(default=None, description="The folder of the input.")
+    key_prefix: list[str] = Field(
+        default_factory=list, description="What stands before every asset key and every name of a job or sensor."
+    )
+    group_name: str = Field(default=GROUPS, description="The groups' names; may hold {pipeline} and {layer}.")
+    owners: list[str] = Field(default_factory=list, description="E-mail addresses, or teams as team:NAME.")
+    fresh_within: str | None = Field(
+        default=None, description="How old the newest checkpoint may be while the sources have more: 30m, 24h."
+    )
+    waiting_within: str | None = Field(
+        default=None, description="How long a row may wait in an operator's state for its counterpart: 30m, 24h."
+    )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the pipeline's definitions; raises what `build_definitions` raises."""
+        del context
+        return build_definitions(
+            self.pipeline,
+            cron=self.schedule,
+            owners=self.owners,
+            limits=Limits(
+                fresh_within_ms=_duration("fresh_within", self.fresh_within, _DEFAULTS.fresh_within_ms),
+                waiting_within_ms=_duration("waiting_within", self.waiting_within, _DEFAULTS.waiting_within_ms),
+            ),
+            key_prefix=self.key_prefix,
+            group_name=self.group_name,
+            warehouse=self.warehouse,
+            data=self.data,
+            settings=self.settings,
+        )
+
+
+def _duration(field: str, text: str | None, default_ms: int) -> int:
+    """Return a duration in ms; raise InvalidSettingsError naming the field."""
+    if text is None:
+        return default_ms
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise InvalidSettingsError((Problem(field, str(error), _HERE),)) from error

@@ -1,0 +1,26 @@
+"""Tidemark in a Dagster project: a pipeline as definitions or as a component, and readers of its cuts.
+
+```python
+from tidemark.dagster import build_definitions
+
+defs = build_definitions("shop.pipeline:build", cron="*/15 * * * *")
+```
+docs/DAGSTER.md shows each name at work.
+"""
+
+from orchestration.component import CheckpointedPipelineComponent
+from orchestration.cut_resource import CutIOManager, CutResource
+from orchestration.limits import Limits
+from orchestration.lineage import InvalidOwnerError
+from orchestration.naming import InvalidNamingError
+from orchestration.pipelines import build_definitions
+
+__all__ = [
+    "CheckpointedPipelineComponent",
+    "CutIOManager",
+    "CutResource",
+    "InvalidNamingError",
+    "InvalidOwnerError",
+    "Limits",
+    "build_definitions",
+]
