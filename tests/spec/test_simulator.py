@@ -38,6 +38,7 @@ from spec.history import (
 from spec.invariants import INVARIANTS, violations
 from spec.simulator import simulate as run
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
+from tests.spec.descriptions_falsified import describe_no_state
 
 SEEDS = 180
 SHARES = 6
@@ -214,12 +215,6 @@ def commit_by_an_old_generation(events):
 
 def leave_the_line(events):
     return amend(events, first(events, RowCommitted, skip=1), parent=CheckpointId(777))
-
-
-def describe_no_state(events):
-    place = first(events, RowCommitted)
-    bare = tuple(vertex.model_copy(update={"meanings": ()}) for vertex in events[place].record.vertices)
-    return amend(events, place, vertices=bare)
 
 
 def give_an_id_again(events):
