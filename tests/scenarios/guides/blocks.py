@@ -1,0 +1,67 @@
+"""Takes a guide apart into what a reader would do: write files, type commands, run Python; and does it in a folder.
+
+`python -m tests.scenarios.guides.blocks GUIDE FOLDER` does all of it, in order, in one process.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (?P<path>[\w/]+\.\w+)\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block: its language, its text, the file that it is written to if it names one, and its line in the guide."""
+
+    kind: str
+    text: str
+    path: str | None
+    line: int
+
+
+def blocks(guide: Path) -> Iterator[Block]:
+    """Yield the guide's blocks in order."""
+    text = guide.read_text(encoding="utf-8")
+    for found in _BLOCK.finditer(text):
+        named = _FILE.match(found["text"])
+        line = text.count("\n", 0, found.start()) + 2
+        yield Block(found["kind"], found["text"], named["path"] if named else None, line)
+
+
+def write(block: Block, folder: Path) -> None:
+    """Write a block to its file; a package of the guide gets an `__init__.py`, and forgets what was loaded of it."""
+    path = folder / block.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".py":
+        (path.parent / "__init__.py").touch()
+    path.write_text(block.text, encoding="utf-8")
+    for name in [name for name in sys.modules if name.partition(".")[0] == path.parent.name]:
+        del sys.modules[name]
+
+
+def main(guide: Path, folder: Path) -> None:
+    """Do all that the guide says; end at the first thing that fails, naming its line."""
+    from jobs.cli.main import execute
+
+    os.chdir(folder)
+    names: dict[str, object] = {}
+    for block in blocks(guide):
+        print(f"line {block.line}: {block.path or block.kind}", flush=True)
+        if block.path is not None:
+            write(block, folder)
+        elif block.kind == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(guide), "exec"), names)  # noqa: S102 - the guide's own code
+        else:
+            for command in block.text.splitlines():
+                program, *words = command.split()
+                if program != "tidemark" or execute(words):
+                    sys.exit(f"line {block.line}: '{command}' failed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())

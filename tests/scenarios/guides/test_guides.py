@@ -1,0 +1,58 @@
+"""The guides: every block of theirs works, in the order in which they stand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
+from tests.scenarios.guides.blocks import blocks, write
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_each_block_is_python_a_file_or_a_command_that_exists(guide):
+    """A block of another kind would be passed over by the test that runs the guide."""
+    for block in blocks(guide):
+        where = f"{guide.name}:{block.line}"
+        if block.kind == "python":
+            compile(block.text, where, "exec")
+        elif block.kind == "sh":
+            assert [] == [line for line in block.text.splitlines() if not line.startswith("tidemark ")], where
+        else:
+            assert block.path is not None, where
+
+
+def test_each_pipeline_of_the_guide_can_be_planned(tmp_path, monkeypatch, capsys):
+    """Whenever its files are complete, `tidemark explain` shows it; no Spark is started."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.chdir(tmp_path)
+    shown = []
+    for block in blocks(ROOT / "docs" / "guides" / "pipelines.md"):
+        if block.path is None:
+            continue
+        write(block, tmp_path)
+        if block.path == "shop/pipeline.py":
+            assert ExitCode.DONE == execute(["explain"]), capsys.readouterr().err
+            shown.append(capsys.readouterr().out)
+    assert 2 == len(shown)
+    assert "by_customer" in shown[0]
+    assert "clicks_of_customers" in shown[1]
+
+
+@pytest.mark.dear
+@pytest.mark.spark
+@pytest.mark.timeout(590)
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_the_guide_does_what_it_says(guide, tmp_path):
+    """In a process of its own, on real Spark: files are written, commands typed, and the guide's own asserts hold."""
+    command = [sys.executable, "-m", "tests.scenarios.guides.blocks", guide, tmp_path]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580)
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
