@@ -58,6 +58,12 @@ def _from_commas(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
 
+def _named_folder(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("'' names no folder; '.' is the current one")
+    return value
+
+
 def _spark_memory(value: object) -> object:
     if isinstance(value, str) and not _MEMORY.fullmatch(value):
         raise ValueError(f"write it as Spark does, like 512m or 2g, not {value!r}")
@@ -77,9 +83,9 @@ class TickSettings(CheckpointConfig, BaseSettings):
     rows_of: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
     """The sources whose rows `every_rows` counts, separated by commas; empty: all."""
 
-    warehouse: Path = Path("warehouse")
+    warehouse: Annotated[Path, BeforeValidator(_named_folder)] = Path("warehouse")
     """The folder of the tables; all processes of the job must reach it. A relative path begins at the project."""
-    data: Path = Path("data")
+    data: Annotated[Path, BeforeValidator(_named_folder)] = Path("data")
     """The folder of the pipeline's input. A relative path begins at the project."""
     parallelism: Count | None = Field(default=None, ge=1)
     """Subtasks of each keyed vertex; None: what the pipeline says."""

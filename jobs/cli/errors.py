@@ -44,6 +44,10 @@ def code_of(error: BaseException) -> ExitCode:
     """Return the exit code that a command ends with after an error."""
     if isinstance(error, CommandError):
         return error.code
+    from jobs.runtime.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
+
+    if isinstance(error, JobHeldError):
+        return ExitCode.HELD
     return ExitCode.NOT_THERE if isinstance(error, NotThereError) else ExitCode.FAILED
 
 

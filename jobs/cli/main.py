@@ -13,6 +13,7 @@ import typer
 from jobs.cli import going_back, looking, running
 from jobs.cli.errors import CommandError, ExitCode, code_of, own_code_of, sentence_of, story_of
 from jobs.cli.new_project import init
+from jobs.cli.streams import standard_streams
 from jobs.suggestions import nearest
 
 DEBUG: Final = "--debug"
@@ -67,8 +68,14 @@ def tidemark(
 
 
 def main() -> None:
-    """Run the command line of this process and exit."""
-    sys.exit(execute(sys.argv[1:]))
+    """Run the command line of this process and exit; a stdout that nobody reads any more changes nothing."""
+    out, _ = standard_streams()
+    code = execute(sys.argv[1:])
+    out.flush()
+    if code is ExitCode.DONE and out.error is not None and not isinstance(out.error, BrokenPipeError):
+        _say(f"stdout could not be written ({out.error.strerror}), so not all is shown; what was done stays done")
+        code = ExitCode.FAILED
+    sys.exit(code)
 
 
 def execute(arguments: Sequence[str]) -> ExitCode:

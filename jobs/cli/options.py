@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, TextIO, cast
 
 import typer
 
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import completed
+from jobs.cli.streams import LastingStream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,13 +23,28 @@ if TYPE_CHECKING:
 
 _LOG_WIDTH: Final = 120
 """Columns where no terminal says how many there are."""
+_OF_PROJECT: Final = "[default: the project's]"
 _PIPELINE: Final = "A registered name, or module:attribute.  [default: the project's]"
+
+
+def named_folder(text: str) -> Path:
+    """Return the folder that a user names; an empty name would silently be the current folder."""
+    if not text.strip():
+        raise typer.BadParameter("'' names no folder; '.' is the current one")
+    return Path(text)
+
 
 Pipeline = Annotated[str | None, typer.Argument(metavar="PIPELINE", help=_PIPELINE, autocompletion=completed)]
 Moment = Annotated[str | None, typer.Argument(metavar="N|latest|TIMESTAMP", help="Which cut; default: the newest.")]
 Number = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint id; without it the newest.")]
-Warehouse = Annotated[Path | None, typer.Option(help="The folder of the tables.  [default: the project's]")]
-Data = Annotated[Path | None, typer.Option(help="The folder of the input.  [default: the project's]")]
+Warehouse = Annotated[
+    Path | None,
+    typer.Option(parser=named_folder, metavar="PATH", help="The folder of the tables.  [default: the project's]"),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(parser=named_folder, metavar="PATH", help="The folder of the input.  [default: the project's]"),
+]
 OtherSettings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable.")
 ]
@@ -64,6 +80,6 @@ def console(*, stderr: bool = False) -> "Console":
 def _lasting_stderr() -> TextIO:
     """Return stderr by a descriptor of its own: while the JVM starts, descriptor 2 leads to Spark's log."""
     try:
-        return os.fdopen(os.dup(sys.stderr.fileno()), "w")
+        return cast("TextIO", LastingStream(os.fdopen(os.dup(sys.stderr.fileno()), "w")))
     except io.UnsupportedOperation:
         return sys.stderr

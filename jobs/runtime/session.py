@@ -26,6 +26,9 @@ JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """An archive that does not fit is left alone, without a word."""
 
+_LOCALES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
+"""The variables that decide how names of files are read, the strongest first."""
+
 _NO_BOUND: Final = 2**31 - 1
 """What Spark's writer of Arrow batches takes for none (BatchedPythonArrowInput)."""
 
@@ -81,7 +84,7 @@ def open_session(config: SparkConfig) -> SparkSession:
     builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
     for name, value in classic_settings(config).items():
         builder = builder.config(name, value)
-    with _stderr_of_children(config.log_file):
+    with _stderr_of_children(config.log_file), _locale_of_children():
         opened = builder.getOrCreate()
     _quiet_accumulators(opened)
     return opened
@@ -164,6 +167,24 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
         # Delta's own fifty are for logs of millions of files: a small table opens in a fraction of the time.
         settings |= _DELTA | {"spark.databricks.delta.snapshotPartitions": str(config.cores)}
     return settings | dict(config.settings)
+
+
+@contextmanager
+def _locale_of_children() -> Iterator[None]:
+    """Let processes started within take names of files for UTF-8, as Python does in the C locale too."""
+    given = next((value for name in _LOCALES if (value := os.environ.get(name))), "C")
+    if given not in {"C", "POSIX"}:
+        yield
+        return
+    before = os.environ.get("LC_ALL")
+    os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LC_ALL"]
+        else:
+            os.environ["LC_ALL"] = before
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine
+from jobs.reading import Cuts
 from jobs.runtime.failures import UnusableWarehouseError
 from jobs.stores.files import NotARegularFileError, read_regular
 from jobs.stores.lease import LeaseStore
 from jobs.stores.requests import RequestFolder, Unreadable
 from jobs.stores.warehouse import Warehouse
-from tests.scenarios.runtime.sequence_job import JOB, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -157,3 +158,19 @@ def test_a_warehouse_that_is_a_file_is_refused_by_name(typed, tmp_path, capsys):
     assert f"{file} is a file, and a" in shown.out + shown.err
     assert "Traceback" not in shown.err
     assert "x" == file.read_text()
+
+
+@pytest.mark.dear
+@pytest.mark.spark
+def test_a_path_that_is_not_ascii_works_in_the_c_locale(tmp_path, undisturbed):
+    """The JVM and its workers read names of files as Python does, whatever the locale says."""
+    root = tmp_path / "Lager für Flüge"
+    command = [str(Path(sys.executable).with_name("tidemark")), "run"]
+    command += ["tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", str(root)]
+    command += ["--spark-cores", "1", "--spark-memory", "512m"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
+    environment |= {"LC_ALL": "C", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    assert 0 == ended.returncode, ended.stderr
+    cut = Cuts(root, JOB).latest()
+    assert undisturbed == {str(table): sorted(cut.polars(table).collect().rows()) for table in (BRONZE, GOLD)}

@@ -120,6 +120,8 @@ REFUSED = [
     ({"spark_master": ""}, "spark_master", "should have at least 1 character"),
     ({"spark_cores": 0}, "spark_cores", "must be greater than or equal to 1"),
     ({"spark_memory": "lots"}, "spark_memory", "512m or 2g"),
+    ({"warehouse": ""}, "warehouse", "names no folder"),
+    ({"data": " "}, "data", "names no folder"),
     ({"spark_connect_url": "http://h"}, "spark_connect_url", "should match pattern"),
     ({"checkpoints": 0}, "checkpoints", "must be greater than or equal to 1"),
     ({"duration_ms": 0}, "duration_ms", "must be greater than or equal to 1"),
