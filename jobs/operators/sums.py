@@ -16,6 +16,9 @@ _ROUGHLY: Final = "\0~"
 _WRAPS_BEYOND: Final = 1.5e38
 """A decimal of 38 digits (1e38) lies in 128 bits, which wrap at 1.7e38. A double is exact enough to tell the two."""
 
+_DIGITS_MAX: Final = 38
+"""Of a decimal, in Spark and in Polars."""
+
 _EXACT: Final = Context(prec=100)
 
 
@@ -25,9 +28,8 @@ class SumOverflowError(ArithmeticError):
     def __init__(self, name: str, column: str, key: Sequence[object], kind: pl.DataType) -> None:
         keys = ", ".join(map(str, key))
         super().__init__(
-            f"column {name}: the sum of {column} for the key ({keys}) does not fit {_shown(kind)}; cast {column} to "
-            f"{_wider(kind)} before the aggregate. A table keeps the types that it was made with: begin in an empty "
-            "warehouse (--warehouse EMPTY_FOLDER)"
+            f"column {name}: the sum of {column} for the key ({keys}) does not fit {_shown(kind)}; "
+            + _way_out(column, kind)
         )
 
 
@@ -105,11 +107,11 @@ def _unscaled(value: object, kind: pl.DataType) -> int:
 
 def _wide(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
     """Return the column in the widest type of its scale: the limits are moved by up to as much again."""
-    return column.cast(pl.Decimal(38, kind.scale)) if isinstance(kind, pl.Decimal) else column
+    return column.cast(pl.Decimal(_DIGITS_MAX, kind.scale)) if isinstance(kind, pl.Decimal) else column
 
 
 def _literal(value: int | Decimal, kind: pl.DataType) -> pl.Expr:
-    return pl.lit(value, dtype=pl.Decimal(38, kind.scale)) if isinstance(kind, pl.Decimal) else pl.lit(value)
+    return pl.lit(value, dtype=pl.Decimal(_DIGITS_MAX, kind.scale)) if isinstance(kind, pl.Decimal) else pl.lit(value)
 
 
 def _zero(kind: pl.DataType) -> pl.Expr:
@@ -120,7 +122,11 @@ def _shown(kind: pl.DataType) -> str:
     return f"decimal({kind.precision},{kind.scale})" if isinstance(kind, pl.Decimal) else "bigint"
 
 
-def _wider(kind: pl.DataType) -> str:
-    if not isinstance(kind, pl.Decimal):
-        return "decimal(38,0) or double"
-    return "double" if kind.precision == 38 else f"decimal(38,{kind.scale}) or double"  # noqa: PLR2004 - Spark's most
+def _way_out(column: str, kind: pl.DataType) -> str:
+    """Return how to go on. State and upsert tables take a wider decimal; a double needs a column of its own."""
+    if isinstance(kind, pl.Decimal) and kind.precision == _DIGITS_MAX:
+        return f"cast {column} to double before the aggregate, and give the sum another name, which begins anew"
+    scale = kind.scale if isinstance(kind, pl.Decimal) else 0
+    return (
+        f"cast {column} to decimal({_DIGITS_MAX},{scale}) before the aggregate: its state and its upsert table follow"
+    )

@@ -1,0 +1,44 @@
+"""The way out that an overflowing sum names: the job goes on in place with a wider type, and no row is lost."""
+
+import polars as pl
+import pytest
+from pyspark.sql.types import DecimalType
+
+from checkpointing.identifiers import JobName
+from checkpointing.messages import TickOutcome
+from jobs.pipeline import Pipeline, sum_of
+from jobs.planner import plan
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.sources.sequence import SequenceSource
+
+pytestmark = pytest.mark.spark
+
+STEP = 2**60
+"""The numbers 0 to 4 times this add up to more than a bigint holds, 0 to 3 do not."""
+
+
+def tick(spark, root, rows, kind=None):
+    """Run the sum of so many numbers until it is caught up, or fails; `kind` is what they are cast to before it."""
+    pipeline = Pipeline(JobName("sums"))
+    numbers = pipeline.source("numbers", SequenceSource({"a": rows}, step=STEP))
+    summed = numbers if kind is None else numbers.with_column("value", "value", kind)
+    summed.key_by("key").aggregate("sums", total=sum_of("value")).upsert("gold/sums")
+    return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), spark=spark)
+
+
+def total(root):
+    """Return what the table shows."""
+    return pl.read_delta(str(root / "gold/sums"))["total"].to_list()
+
+
+def test_a_sum_that_outgrew_bigint_goes_on_as_a_decimal(spark, tmp_path):
+    """The tick fails and shows nothing of the epoch. With the cast that it names the next one has every row once."""
+    assert TickOutcome.CAUGHT_UP is tick(spark, tmp_path, 4).outcome
+    failed = tick(spark, tmp_path, 5)
+    assert TickOutcome.FAILED is failed.outcome
+    assert "vertex sums failed: SumOverflowError: column total" in failed.message
+    assert "cast value to decimal(38,0) before the aggregate" in failed.message
+    assert [6 * STEP] == total(tmp_path)
+    wider = tick(spark, tmp_path, 5, DecimalType(38, 0))
+    assert (TickOutcome.CAUGHT_UP, "") == (wider.outcome, wider.message)
+    assert [10 * STEP] == [int(value) for value in total(tmp_path)]
