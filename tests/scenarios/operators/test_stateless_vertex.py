@@ -108,5 +108,7 @@ def test_what_a_task_cannot_write_is_named(bench):
 
 def test_a_transform_that_loses_a_column_is_named(bench):
     """A column that is gone is an error, not a column of nulls."""
-    with pytest.raises(MicroBatchError, match=r"vertex bronze failed: rows should have .* but lack \['delay'\]"):
+    with pytest.raises(
+        MicroBatchError, match=r"vertex bronze failed: InvalidSpecError: rows should have .* but lack \['delay'\]"
+    ):
         bench(bronze(transform=lambda rows: rows.drop("delay"))).run(ROWS)
