@@ -106,6 +106,7 @@ class CheckpointConfig(BaseModel):
     rows_of: tuple[str, ...] = ()
     """The sources whose rows `every_rows` counts; empty: all."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    """Whether a gate waits for all barriers: exactly_once or at_least_once."""
     timeout_ms: Milliseconds = Field(default=600_000, ge=SHORTEST_INTERVAL_MS)
     """Time from the trigger until a checkpoint that has not completed expires."""
     min_pause_ms: Milliseconds = Field(default=0, ge=0, le=LONGEST_PAUSE_MS)

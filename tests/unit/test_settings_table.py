@@ -1,0 +1,34 @@
+"""docs/SETTINGS.md: made of the settings model, and true of the command line."""
+
+from pathlib import Path
+
+from typer.main import get_command
+
+from jobs.cli.main import app
+from jobs.settings import TickSettings
+from jobs.settings_table import flag_of, settings_table
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_SETTINGS = {"--from", "--claim", "--no-claim", "--dry-run", "--set"}
+
+
+def test_the_document_is_the_models():
+    """After a change of a setting: `.venv/bin/python -m jobs.settings_table > docs/SETTINGS.md`."""
+    assert settings_table() == (ROOT / "docs" / "SETTINGS.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_says_what_it_means():
+    """A row without a meaning helps nobody."""
+    assert [] == [name for name, info in TickSettings.model_fields.items() if not info.description]
+
+
+def test_the_flags_are_those_of_the_command():
+    """Every flag of `tidemark run` that gives a setting is in the table, and no other."""
+    options = {
+        word
+        for option in get_command(app).commands["run"].params
+        if option.param_type_name == "option"
+        for word in (*option.opts, *option.secondary_opts)
+    }
+    shown = {word for name in TickSettings.model_fields for word in (flag_of(name) or "").split("/") if word}
+    assert options - NOT_SETTINGS == shown
