@@ -57,6 +57,22 @@ class CutWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CutsSeen:
+    """What readers by cut would find when a generation's door was built: the files of each table, by cut."""
+
+    generation: Generation
+    cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLost:
+    """The power failed, and took versions that a recorded cut names, and files that a row names."""
+
+    versions: tuple[tuple[CheckpointId, TableName, int], ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FilesDiscarded:
     """Files were deleted; `needed` are those that a row or a table still named then."""
 
@@ -190,6 +206,8 @@ Event = (
     | RowCommitted
     | TableChanged
     | CutWritten
+    | CutsSeen
+    | PowerLost
     | FilesDiscarded
     | FileMissed
     | CheckpointTriggered

@@ -17,6 +17,7 @@ from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.descriptions import undescribed
+from spec.durability import as_a_whole, changed_cuts, taken_by_power_cuts
 from spec.history import (
     CheckpointTriggered,
     CutWritten,
@@ -66,7 +67,7 @@ def _named(name: str) -> Callable[[Invariant], Invariant]:
     return register
 
 
-NEED_CONTENTS = frozenset({"cut-is-exact", "state-is-exact", "cut-is-one"})
+NEED_CONTENTS = frozenset({"cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold"})
 """Invariants that open files and know the small pipeline of the simulator."""
 
 
@@ -167,7 +168,7 @@ def visible_after_commit(history: History) -> Iterator[str]:
             record = records.get(event.checkpoint)
             if record is None:
                 yield f"{event.publication.table} shows checkpoint {event.checkpoint}, which is not committed"
-            elif event.publication not in publications(record):
+            elif event.publication not in publications(record) and not as_a_whole(record, event.publication):
                 yield f"{event.publication.table} shows something else than row {event.checkpoint} says"
 
 
@@ -302,6 +303,18 @@ def retention(history: History) -> Iterator[str]:
     A rollback takes along what it leaves behind, a reset nothing; what is too much goes with the next checkpoint.
     """
     yield from wrongly_retained(history)
+
+
+@_named("durable")
+def durable(history: History) -> Iterator[str]:
+    """A power cut takes no file that a row names, and no version that a recorded cut names."""
+    yield from taken_by_power_cuts(history)
+
+
+@_named("cuts-hold")
+def cuts_hold(history: History) -> Iterator[str]:
+    """When a tick begins, every recorded cut shows what it showed, whatever the tables' logs have lost."""
+    yield from changed_cuts(history)
 
 
 # ------------------------------------------------------------------ savepoints

@@ -25,6 +25,7 @@ from checkpointing.metadata.record import (
     Statistics,
     TableRecord,
 )
+from spec.behind import bringing_back, restore_what_is_lost
 from spec.pipeline import ROW_BYTES
 from spec.world import World
 
@@ -33,6 +34,7 @@ _NOBODY_TURNS: Final = Turn((), (), ())
 
 def claimed_at_rest(world: World) -> tuple[Claim, RecoveryPlan]:
     """Append a claim on a job that nobody holds any more; return it with what is to be done first."""
+    restore_what_is_lost(world)
     holder = HolderObserved(alive=False, lease=None)
     seen = Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
     plan = decide_recovery(seen, take_over=True)
@@ -46,7 +48,8 @@ def claimed_at_rest(world: World) -> tuple[Claim, RecoveryPlan]:
 def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
     """Return the rows that the job may go back to, savepoints that it has left behind among them."""
     newest = newest_checkpoint(world.rows())
-    return tuple(row.checkpoint for row in world.checkpoints() if newest and row.checkpoint != newest.checkpoint)
+    others = (row for row in world.checkpoints() if newest and row.checkpoint != newest.checkpoint)
+    return tuple(row.checkpoint for row in others if row.checkpoint in world.cuts or row.parent in world.cuts)
 
 
 def rolling_forward(world: World, graph: JobGraph, record: CheckpointRecord | None) -> Iterator[None]:
@@ -65,6 +68,7 @@ def rolling_forward(world: World, graph: JobGraph, record: CheckpointRecord | No
 
 def made_ready(world: World, graph: JobGraph, claim: Claim, plan: RecoveryPlan) -> Iterator[None]:
     """Publish what is committed, and delete what a dead tick left, before a row comes that no tick wrote."""
+    yield from bringing_back(world)
     yield from rolling_forward(world, graph, plan.roll_forward)
     world.discard_leftovers(claim.generation)
     yield
@@ -93,14 +97,15 @@ def release_of(claim: Claim, next_id: CheckpointId) -> Release:
 def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Iterator[None]:
     """Take tables, state and positions back to that row: claim, roll forward, discard, append, publish, release.
 
-    Nothing is changed but the claim if a table cannot go back, since a neighbour has merged its files.
+    Nothing is changed but the claim if a table cannot go back, since a neighbour has merged its files, or since the
+    cut has gone with entries that its log has lost.
     """
     claim, plan = claimed_at_rest(world)
     yield
     yield from made_ready(world, graph, claim, plan)
     rows = world.checkpoints()
     target = next(row for row in rows if row.checkpoint == checkpoint)
-    if _merged(world, graph, target):
+    if checkpoint not in others_than_the_newest(world) or _merged(world, graph, target):
         released(world, claim, claim.first_id)
         return
     yield from moved_on(world, graph, claim, _rollback_to(world, graph, target, claim), turn_back(rows, target))

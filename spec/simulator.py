@@ -17,6 +17,7 @@ from spec.carrying_out import Hands
 from spec.faults import NONE, Scenario, draw
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
+from spec.mishaps import Chance, Mishaps, mishaps_of
 from spec.pipeline import MAX_PARALLELISM, RELEASES, graph
 from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
@@ -41,7 +42,7 @@ class Outcome:
     violations: tuple[Violation, ...]
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - what may be asked of a run
     seed: int,
     narrate: Narrate | None = None,
     scenario: Scenario | None = None,
@@ -50,8 +51,9 @@ def simulate(
     rollbacks_max: int = 0,
     resets_max: int = 0,
     releases: bool = False,
+    mishaps: Mishaps | None = None,
 ) -> Outcome:
-    """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last three parts of it."""
+    """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last four parts of it."""
     run = Simulation(
         seed,
         narrate,
@@ -60,6 +62,7 @@ def simulate(
         rollbacks_max=rollbacks_max,
         resets_max=resets_max,
         releases=releases,
+        mishaps=mishaps,
     )
     run.run()
     return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
@@ -68,7 +71,7 @@ def simulate(
 class Simulation:
     """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what may be asked of a run
         self,
         seed: int,
         narrate: Narrate | None = None,
@@ -78,8 +81,10 @@ class Simulation:
         rollbacks_max: int = 0,
         resets_max: int = 0,
         releases: bool = False,
+        mishaps: Mishaps | None = None,
     ) -> None:
         """Draw the scenario; nothing has happened yet."""
+        self._chance = Chance(seed, mishaps or mishaps_of(seed))
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         drawn = draw(self._random)
@@ -107,7 +112,9 @@ class Simulation:
         for _ in range(self.scenario.ticks):
             self._more_rows(self._random.random())
             self._start(self._drawn_plan())
+            self._may_lose_power()
             self._play()
+            self._may_lose_entries()
             self._roll_back()
             self._reset()
         self._healing = True
@@ -117,6 +124,28 @@ class Simulation:
         if last.end is None or last.end.outcome is not TickOutcome.CAUGHT_UP:
             self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
         self._play(until_quiet=True)
+
+    def _may_lose_power(self) -> None:
+        """Let the power fail at some time, or never: all that runs is dead, and nothing of it comes late."""
+        at_ms = self._chance.power_cut_ms()
+        if at_ms is not None:
+            self._note(at_ms, self._lose_power)
+
+    def _lose_power(self) -> None:
+        if self._healing:
+            return
+        if self._narrate is not None:
+            self._narrate(f"{self.world.now_ms:>7} POWER CUT")
+        self._alive.clear()
+        self._agenda.clear()
+        self.world.lose_power(self._chance.survives)
+
+    def _may_lose_entries(self) -> None:
+        """Let tables lose entries while nothing runs, as when a folder comes back from an older backup."""
+        for told in self._chance.lose(self.world):
+            self._agenda.clear()
+            if self._narrate is not None:
+                self._narrate(f"{self.world.now_ms:>7} {told}")
 
     def _new_history(self, world: World) -> History:
         retained = int(self.scenario.config["retained"])

@@ -41,6 +41,7 @@ from checkpointing.messages import (
     WakeAt,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
+from spec.behind import bringing_back, restore_what_is_lost, standing
 from spec.carrying_out import Hands
 from spec.faults import Faults, Scenario, with_state_of_nobody
 from spec.history import (
@@ -121,6 +122,7 @@ class Tick:
     # -------------------------------------------------------------- claim and recovery
 
     def _claim(self) -> Generator[int, None, tuple[Claim, RecoveryPlan, Observed] | None]:
+        restore_what_is_lost(self.world)
         for _ in range(CLAIMS_MAX):
             seen = self._observe()
             decision = decide_recovery(seen, take_over=self.plan.take_over)
@@ -151,6 +153,8 @@ class Tick:
 
     def _recover(self, plan: RecoveryPlan) -> Turns:
         world, record = self.world, plan.roll_forward
+        for _ in bringing_back(world):
+            yield self._after(self.scenario.latency_ms["store"])
         if record is not None:
             versions = _versions_at_parent(world, self.graph, record)
             for publication in publications(record):
@@ -188,6 +192,7 @@ class Tick:
         setup = self._setup(claim, plan, seen)
         door = JobDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
+        self.world.see_cuts(self.generation, standing(self.world).cuts)
         stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
         asking = deque((self.world.now_ms + after_ms, asked) for after_ms, asked in self.plan.savepoints)
         self._take(door, door.start(self.world.now_ms))

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from checkpointing.commit.behind import Correction, Cuts
+from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced, referenced
 from checkpointing.graph import TableMode
@@ -20,11 +23,13 @@ from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from spec.history import (
+    CutsSeen,
     CutWritten,
     FileMissed,
     FilesDiscarded,
     History,
     JobClaimed,
+    PowerLost,
     RowCommitted,
     Rows,
     SavepointDisposed,
@@ -60,6 +65,12 @@ class TableLog:
     """By version: the checkpoint that it shows (the newest `txn`)."""
     columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     """By version: the names of its columns."""
+    durable: set[int] = field(default_factory=lambda: {0})
+    """The versions whose entries a power cut does not take."""
+    again: set[int] = field(default_factory=set)
+    """The versions whose entries say that they were published again."""
+    backup: "TableLog | None" = None
+    """The log as it was before it lost entries."""
 
     @property
     def version(self) -> int:
@@ -77,6 +88,16 @@ class TableLog:
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
 
+    def shorten(self, to: int) -> None:
+        """Lose every entry after that version."""
+        del self.versions[to + 1 :], self.shown[to + 1 :], self.columns[to + 1 :]
+        self.durable &= set(range(to + 1))
+        self.again &= set(range(to + 1))
+
+    def copy(self) -> "TableLog":
+        """Return the log as it is now."""
+        return TableLog([*self.versions], [*self.shown], [*self.columns], {*self.durable}, {*self.again})
+
 
 class World:
     """One job's warehouse."""
@@ -86,6 +107,10 @@ class World:
         self.now_ms = 1_000
         self.files: dict[str, Written] = {}
         self.gone: set[str] = set()
+        self.durable: set[str] = set()
+        """Files that a power cut does not take."""
+        self.struck = False
+        """Whether something befell the warehouse: then every start notes what the cuts show."""
         self.tables: dict[TableName, TableLog] = {}
         self.version = 0
         self.log: list[tuple[int, Row]] = []
@@ -172,6 +197,8 @@ class World:
         `marks` says of other rows whether they are abandoned from this commit on.
         """
         if self.version == at_version:
+            if isinstance(row, CheckpointRecord):
+                self.durable.update(files_to_sync(row, self.checkpoints()))
             self._commit(row, subsumed, marks)
             return RowAppended(row.nonce, self.version)
         there = next((version for version, known in self.log if known.nonce == row.nonce), None)
@@ -206,7 +233,7 @@ class World:
         """Return a table's log."""
         return self.tables.setdefault(name, TableLog())
 
-    def publish(self, checkpoint: CheckpointId, publication: Publication) -> TablePublished:
+    def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
         """Make the table show the checkpoint, once; return the version at which it came to show it."""
         log = self.table(publication.table)
         if log.shown[-1] >= checkpoint:
@@ -221,6 +248,10 @@ class World:
         active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
         said = frozenset(column.name for column in publication.columns)
         log.commit(active, checkpoint, (log.columns[-1] - frozenset(publication.leaving)) | said)
+        if again:
+            log.again.add(log.version)
+        else:
+            log.backup = None  # whatever was lost before is back
         self.history.add(TableChanged(checkpoint, publication, log.version, active, log.columns[-1]))
         return TablePublished(checkpoint, publication.table, log.version)
 
@@ -241,19 +272,76 @@ class World:
         log.commit(frozenset({path}), log.shown[-1])
 
     def _leaving(self, name: TableName) -> frozenset[str]:
-        """Return what rows that are not published yet take out of a table."""
-        waiting = [row for row in self.checkpoints() if row.commits and row.checkpoint not in self.cuts]
+        """Return what rows that the table does not show take out of it: not published yet, or lost again."""
+        shown = self.table(name).shown[-1]
+        waiting = [
+            row
+            for row in self.checkpoints()
+            if row.commits and (row.checkpoint not in self.cuts or row.checkpoint > shown)
+        ]
         leaving = (file for row in waiting for table in row.tables if table.table == name for file in table.removes)
         return frozenset(file.path for file in leaving)
 
     # -------------------------------------------------------------- cuts
 
     def record_cut(self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...]) -> None:
-        """Record the cut of a checkpoint; the first one stays."""
-        active = tuple((name, self.table(name).versions[version]) for name, version in versions)
+        """Record the cut of a checkpoint; the first one stays. The entries up to its versions are durable then."""
+        for each in entries_to_sync(dict(versions), self.cuts):
+            self.table(each.table).durable.update(range(each.first, each.last + 1))
         self.cuts.setdefault(checkpoint, dict(versions))
-        columns = tuple((name, self.table(name).columns[version]) for name, version in versions if version)
-        self.history.add(CutWritten(checkpoint, versions, active, columns))
+        there = ((name, self.table(name).columns, version) for name, version in versions if version)
+        columns = tuple((name, known[at]) for name, known, at in there if at < len(known))
+        self.history.add(CutWritten(checkpoint, versions, self._active_at(versions), columns))
+
+    def _active_at(self, versions: Iterable[tuple[TableName, int]]) -> tuple[tuple[TableName, frozenset[str]], ...]:
+        """Return what tables show at these versions; nothing where a version has gone."""
+        logs = ((name, self.table(name).versions, version) for name, version in versions)
+        return tuple((name, there[at] if at < len(there) else frozenset()) for name, there, at in logs)
+
+    def correct_cuts(self, seen: Cuts, correction: Correction) -> None:
+        """Record cuts otherwise: of those that were seen the changed ones are new, the dropped ones gone."""
+        kept = {checkpoint: dict(cut) for checkpoint, cut in seen.items() if checkpoint not in correction.dropped}
+        self.cuts = kept | {checkpoint: dict(cut) for checkpoint, cut in correction.changed.items()}
+        for log in self.tables.values():
+            log.durable.update(range(log.version + 1))
+
+    # -------------------------------------------------------------- mishaps
+
+    def lose_power(self, survives: Callable[[], bool]) -> None:
+        """Take what nobody made durable, or some of it: a log ends before the first entry that has gone."""
+        self.struck = True
+        for log in self.tables.values():
+            lost = (at for at in range(1, log.version + 1) if at not in log.durable and not survives())
+            log.shorten(next(lost, log.version + 1) - 1)
+        there = [path for path in self.files if path not in self.gone and path not in self.durable]
+        taken = {path for path in there if not survives()}
+        named = frozenset[str]().union(*(self.paths_of(record) for record in self.checkpoints()))
+        self.gone |= taken
+        readable = readable_cuts(self.rows(), frozenset(self.cuts))
+        versions = ((each, name, version) for each in sorted(readable) for name, version in self.cuts[each].items())
+        gone = tuple(each for each in versions if each[2] > self.table(each[1]).version)
+        self.history.add(PowerLost(gone, tuple(sorted(taken & named))))
+
+    def lose(self, name: TableName, entries: int) -> bool:
+        """Take the newest entries out of a table's log, durable or not; return whether it had so many."""
+        log = self.table(name)
+        if log.version < entries:
+            return False
+        self.struck = True
+        log.backup = log.backup or log.copy()
+        log.shorten(log.version - entries)
+        return True
+
+    def restore(self, name: TableName) -> None:
+        """Put the log in its place that the table had before it lost entries."""
+        log = self.table(name)
+        self.tables[name] = log.backup or log
+
+    def see_cuts(self, generation: Generation, readable: Iterable[CheckpointId]) -> None:
+        """Note what each of these cuts shows, if anything befell the warehouse."""
+        if self.struck:
+            shown = tuple((each, self._active_at(self.cuts[each].items())) for each in sorted(readable))
+            self.history.add(CutsSeen(generation, shown))
 
 
 def _marked(row: Row, marks: Mapping[CheckpointId, bool]) -> Row:

@@ -10,11 +10,11 @@ that was published for it.** `in_doubt` says which tables break it. `decide_mend
   rows must be retained without a gap, and the table must be just as it was before the first of them.
 
 What cannot be proven is not mended: the table is named as lost. `corrected` then says what the cuts are, with the
-versions at which the tables came to show them again. A cut of which a table cannot be told any more is dropped.
+versions at which the tables came to show them again. A cut of which an append table cannot be told is dropped.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -97,6 +97,23 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """What the tables must show before anything else is done: a recorded cut, and the rows that lead to it.
+
+    `line` are the retained ones, newest first; `pending` is the row that builds on it, if one does.
+    """
+
+    checkpoint: CheckpointId
+    line: tuple[CheckpointRecord, ...]
+    pending: CheckpointRecord | None
+
+    @property
+    def checkpoints(self) -> frozenset[CheckpointId]:
+        """The checkpoints of the line, the reference itself among them."""
+        return frozenset({self.checkpoint, *(row.checkpoint for row in self.line)})
+
+
+@dataclass(frozen=True, slots=True)
 class Again:
     """A publication to carry out again: the table comes to show that row."""
 
@@ -143,21 +160,33 @@ def in_doubt(seen: Standing) -> frozenset[TableName]:
         for checkpoint, table, version in cuts
         if table in seen.logs and not seen.logs[table].is_as_published(version, wanted(seen, checkpoint, table))
     }
-    newest = newest_recorded(seen)
+    at = reference(seen)
     behind = {
         table.table
-        for row in (_line(seen, newest) if newest is not None else ())
+        for row in (at.line if at is not None else ())
         for table in row.tables
-        if row.commits and table.table in seen.logs and seen.logs[table.table].shows < row.checkpoint
+        if table.table in seen.logs and _is_behind(seen, row, table.table)
     }
     return frozenset(unfit | behind)
 
 
-def newest_recorded(seen: Standing) -> CheckpointRecord | None:
-    """Return the newest row on the line whose cut is recorded: what tables must show before anything else is done."""
+def _is_behind(seen: Standing, row: CheckpointRecord, table: TableName) -> bool:
+    return row.commits and seen.logs[table].shows < row.checkpoint
+
+
+def reference(seen: Standing) -> Reference | None:
+    """Return the newest recorded cut on the line; None if no cut of it is recorded.
+
+    Of a row that is committed and not published yet it is the parent's, whose own row may be subsumed already.
+    """
     newest = newest_checkpoint(seen.rows)
-    line = _line(seen, newest) if newest is not None else iter(())
-    return next((row for row in line if row.checkpoint in seen.cuts), None)
+    line = tuple(_line(seen, newest)) if newest is not None else ()
+    for place, row in enumerate(line):
+        if row.checkpoint in seen.cuts:
+            return Reference(row.checkpoint, line[place:], line[place - 1] if place else None)
+    if line and line[-1].parent in seen.cuts:
+        return Reference(line[-1].parent, (), line[-1])
+    return None
 
 
 def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted:
@@ -171,37 +200,39 @@ def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted
 
 def decide_mending(seen: Standing) -> Mending:
     """Return what brings the tables in doubt back; all publications in their logs must have been looked at."""
-    doubtful, newest = in_doubt(seen), newest_recorded(seen)
-    if newest is None:
+    doubtful, at = in_doubt(seen), reference(seen)
+    if at is None:
         return Mending(doubtful)
     again: list[Again] = []
     lost: list[Lost] = []
     for table in sorted(doubtful):
-        due = _due(seen, newest, table)
+        due = _due(seen, at, table)
         if due is None:
-            missing = _missing(seen, newest, table)
+            missing = _missing(seen, at, table)
             lacks = missing[0].checkpoint if missing else None
-            lost.append(Lost(table, seen.logs[table].shows, newest.checkpoint, lacks))
+            lost.append(Lost(table, seen.logs[table].shows, at.checkpoint, lacks))
         else:
             again += due
     return Mending(doubtful, () if lost else tuple(again), tuple(lost))
 
 
 def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId, int]]) -> Correction:
-    """Return what the cuts are; `published` says at which version a table in doubt has come to show a checkpoint."""
-    newest = newest_recorded(seen)
-    line = {row.checkpoint for row in _line(seen, newest)} if newest is not None else set()
+    """Return what the cuts are; `published` says at which version a table in doubt has come to show a checkpoint.
+
+    An upsert or state table that nobody can tell is left out of its cut: who goes back to the cut needs only the row.
+    A cut without an append table is dropped; the reference stays, since the pending row builds on it.
+    """
+    at = reference(seen)
     changed: dict[CheckpointId, Versions] = {}
     dropped: list[CheckpointId] = []
     for checkpoint, cut in sorted(seen.cuts.items()):
         now = {
-            table: version
-            if table not in published
-            else _version_now(seen, checkpoint, table, published[table], on_line=checkpoint in line)
+            table: version if table not in published else _version_now(seen, at, checkpoint, table, published[table])
             for table, version in cut.items()
         }
         told = {table: version for table, version in now.items() if version is not None}
-        if len(told) < len(now):
+        untold = [table for table in now if table not in told and _mode(seen, table) is TableMode.APPEND]
+        if untold and (at is None or checkpoint != at.checkpoint):
             dropped.append(checkpoint)
         elif told != cut:
             changed[checkpoint] = told
@@ -211,47 +242,51 @@ def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId
 # ------------------------------------------------------------------ one table
 
 
-def _due(seen: Standing, newest: CheckpointRecord, table: TableName) -> list[Again] | None:
+def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
     """Return what is to be published again of one table, oldest first; None if it is lost."""
-    naming, missing = _naming(seen, newest, table), _missing(seen, newest, table)
+    naming, missing = _naming(at, table), _missing(seen, at, table)
     tail = [row for row in missing if row.checkpoint > seen.logs[table].shows]
     if _mode(seen, table) is not TableMode.APPEND:
-        return _due_whole(seen, newest, table, naming, tail)
+        return _due_whole(seen, at, table, naming, tail)
     if len(missing) > len(tail):
         return None  # a newer publication covers the hole, so nothing can be published there any more
     if not tail:
-        return [] if naming or _is_right(seen, newest, table) else None
+        return [] if naming or _is_right(seen, at, table) else None
     return [_again(row, _named(row, table)) for row in tail] if _has_no_gap(seen, tail, table) else None
 
 
 def _due_whole(
-    seen: Standing,
-    newest: CheckpointRecord,
-    table: TableName,
-    naming: list[CheckpointRecord],
-    tail: list[CheckpointRecord],
+    seen: Standing, at: Reference, table: TableName, naming: list[CheckpointRecord], tail: list[CheckpointRecord]
 ) -> list[Again] | None:
     """Return the same of an upsert or state table: any row brings it back whole, also one that does not change it."""
     if naming:
         return [_again(row, _named(row, table)) for row in tail]
-    if _is_right(seen, newest, table):
+    if _is_right(seen, at, table):
         return []
-    oldest = min((row for row in _line(seen, newest) if row.commits), key=lambda row: row.checkpoint)
-    files = dict(keyed_tables(oldest, seen.job)).get(table)
-    return [_again(oldest, files)] if files is not None else None
+    if at.line:
+        oldest = min((row for row in at.line if row.commits), key=lambda row: row.checkpoint)
+        return _whole(seen, oldest, oldest.checkpoint, table)
+    if at.pending is None or _names(at.pending, table):
+        return []
+    return _whole(seen, at.pending, at.checkpoint, table)
 
 
-def _naming(seen: Standing, newest: CheckpointRecord, table: TableName) -> list[CheckpointRecord]:
+def _whole(seen: Standing, row: CheckpointRecord, checkpoint: CheckpointId, table: TableName) -> list[Again] | None:
+    """Return what lets a table show a checkpoint by the files of a row that did not change it since."""
+    files = dict(keyed_tables(row, seen.job)).get(table)
+    return None if files is None else [replace(_again(row, files), checkpoint=checkpoint)]
+
+
+def _naming(at: Reference, table: TableName) -> list[CheckpointRecord]:
     """Return the retained rows that change the table, oldest first."""
-    return [row for row in reversed(list(_line(seen, newest))) if row.commits and _names(row, table)]
+    return [row for row in reversed(at.line) if row.commits and _names(row, table)]
 
 
-def _missing(seen: Standing, newest: CheckpointRecord, table: TableName) -> list[CheckpointRecord]:
+def _missing(seen: Standing, at: Reference, table: TableName) -> list[CheckpointRecord]:
     """Return those of them that the table's log does not have, oldest first."""
     log = seen.logs[table]
     there = {entry.checkpoint for entry in log.published.values()}
-    rows = _naming(seen, newest, table)
-    return [row for row in rows if row.checkpoint not in there and not _is_older(seen, row, log, table)]
+    return [row for row in _naming(at, table) if row.checkpoint not in there and not _is_older(seen, row, log, table)]
 
 
 def _is_older(seen: Standing, row: CheckpointRecord, log: LogSeen, table: TableName) -> bool:
@@ -260,9 +295,9 @@ def _is_older(seen: Standing, row: CheckpointRecord, log: LogSeen, table: TableN
     return version is not None and version < log.oldest
 
 
-def _is_right(seen: Standing, row: CheckpointRecord, table: TableName) -> bool:
-    version = seen.cuts[row.checkpoint].get(table, 0)
-    return seen.logs[table].is_as_published(version, wanted(seen, row.checkpoint, table))
+def _is_right(seen: Standing, at: Reference, table: TableName) -> bool:
+    version = seen.cuts[at.checkpoint].get(table, 0)
+    return seen.logs[table].is_as_published(version, wanted(seen, at.checkpoint, table))
 
 
 def _has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) -> bool:
@@ -295,11 +330,10 @@ def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:
 
 def _version_now(
     seen: Standing,
+    at: Reference | None,
     checkpoint: CheckpointId,
     table: TableName,
     published: Mapping[CheckpointId, int],
-    *,
-    on_line: bool,
 ) -> int | None:
     """Return a table's version at a cut, once everything is published again; None if nobody can tell."""
     version, want = seen.cuts[checkpoint][table], wanted(seen, checkpoint, table)
@@ -307,9 +341,10 @@ def _version_now(
         return version
     if want.named is not None:
         return published.get(want.named)
-    known = [each for each in published if each <= checkpoint]
-    whole = on_line and _mode(seen, table) is not TableMode.APPEND and known and max(known) in seen.known
-    return published[max(known)] if whole else None
+    if at is None or checkpoint not in at.checkpoints or _mode(seen, table) is TableMode.APPEND:
+        return None
+    shown = max((each for each in published if each <= checkpoint), default=NO_CHECKPOINT)
+    return published[shown] if shown in at.checkpoints else None
 
 
 def _mode(seen: Standing, table: TableName) -> TableMode:

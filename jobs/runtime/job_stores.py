@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from checkpointing.commit.behind import Correction, Standing
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.columns import columns_of
+from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
@@ -22,7 +23,8 @@ from jobs.cleanup.looks import read_looks
 from jobs.runtime.boundaries import Boundary, log_hook
 from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, DamagedRow
 from jobs.stores.cut_columns import with_columns
-from jobs.stores.cuts import Cut, CutStore
+from jobs.stores.cuts import Cut, CutsNotRecordedError, CutStore
+from jobs.stores.durable import Durability
 from jobs.stores.observe import observe
 from jobs.stores.output_tables import OutputTables, Shows
 from jobs.stores.publisher import Publisher
@@ -63,6 +65,7 @@ class JobStores:
         self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
         self._outputs = OutputTables(warehouse, self._logs)
         self._publisher = Publisher(warehouse, self._logs)
+        self._durability = Durability(warehouse)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before any other thread uses the stores."""
@@ -96,8 +99,11 @@ class JobStores:
         disposed: Iterable[CheckpointId] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> AppendResult:
-        """Append a row; see `CheckpointStore.append`."""
+        """Append a row, once all files that it names are durable; see `CheckpointStore.append`."""
         with self._rows:
+            if isinstance(row, CheckpointRecord):
+                known = (each for each in self._checkpoints.latest() if isinstance(each, CheckpointRecord))
+                self._durability.sync_files(files_to_sync(row, known))
             return self._checkpoints.append(
                 row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
             )
@@ -150,13 +156,24 @@ class JobStores:
         """Record cuts otherwise than they are; see `CutStore.correct`."""
         if correction.changed or correction.dropped:
             with self._recorded:
+                for cut in correction.changed.values():
+                    self._durability.sync_entries(entries_to_sync(cut, {}))
                 self._cuts.correct(correction.changed, correction.dropped)
 
     def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
-        """Record a cut and drop those of checkpoints whose rows are gone; raises CutsNotRecordedError."""
-        retained = self._retained()
+        """Record a cut, once the tables' entries are durable, and drop those of checkpoints whose rows are gone.
+
+        Raises CutsNotRecordedError, also for a disk that does not sync.
+        """
+        retained, wanted = self._retained(), tuple(versions)
         with self._recorded:
-            self._cuts.record(checkpoint, versions, retained)
+            try:
+                self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.all()))
+                self._cuts.record(checkpoint, wanted, retained)
+            except OSError as error:
+                raise CutsNotRecordedError(
+                    f"the cut of checkpoint {checkpoint} could not be made durable ({error}): the next start records it"
+                ) from error
 
     def drop_cuts(self) -> None:
         """Drop the cuts of checkpoints whose rows are gone and that none builds on; raises CutsNotRecordedError."""

@@ -6,8 +6,8 @@ row's nonce is looked for: found, the row is in; not found while another commit 
 it certainly is not and never will be; not found and the version free, nobody can tell yet, and only a
 commit by somebody else (a new claim) settles it.
 
-Appended means durable: the row's file is synced before the commit and the log entry after it. A power
-cut may still take staged files that their writers did not sync; their `crc32` shows it.
+Appended means durable: the row's file is synced before the commit and the log entry after it. Whoever appends
+a checkpoint has made the files durable that it names (`JobStores.append`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

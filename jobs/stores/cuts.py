@@ -60,16 +60,17 @@ class CutStore:
         versions: Iterable[tuple[TableName, int]],
         retained: Collection[CheckpointId] | None = None,
     ) -> None:
-        """Record the cut of a checkpoint, once, however often it is asked for.
+        """Record the cut of a checkpoint, once, however often it is asked for; it is durable then.
 
         With `retained`, the same commit drops the cuts of all other checkpoints but this one. Raises
-        CutsNotRecordedError if the log refuses it.
+        CutsNotRecordedError if the log refuses it, and OSError if it cannot be made durable.
         """
         rows = [self._row(checkpoint, table, version) for table, version in versions]
         met: Exception | None = None
         for _ in range(TRIES):
             table = self._log.current()
             if checkpoint in self._cuts(table):
+                self._log.sync(table.version())
                 return
             try:
                 self._commit(table, checkpoint, rows, retained)
@@ -77,6 +78,7 @@ class CutStore:
                 met = error
                 self._log.reopen()
                 continue
+            self._log.sync(table.version() + 1)
             return
         raise CutsNotRecordedError(f"the cut of checkpoint {checkpoint} could not be recorded: {met}")
 
@@ -101,15 +103,16 @@ class CutStore:
     def correct(
         self, changed: Mapping[CheckpointId, Mapping[TableName, int]], dropped: Collection[CheckpointId]
     ) -> None:
-        """Record these cuts otherwise and drop others, in one commit; they keep the time of their publication.
+        """Record these cuts otherwise and drop others, in one durable commit; they keep the time of their publication.
 
-        Raises CutsNotRecordedError if the log refuses it.
+        Raises CutsNotRecordedError if the log refuses it, and OSError if it cannot be made durable.
         """
         met: Exception | None = None
         for _ in range(TRIES):
             table = self._log.current()
             known = self._cuts(table)
             if not known.keys() & set(dropped) and all(known.get(each) == cut for each, cut in changed.items()):
+                self._log.sync(table.version())
                 return
             at_ms = {each: cut.published_at_ms for each, cut in self.entries().items()}
             survivors, actions = self._without(table, known.keys() - set(dropped) - changed.keys())

@@ -6,8 +6,8 @@ versions). A failing hook after the commit raises although the version is in, so
 exception says nothing about the outcome: whoever commits reads back what it wrote.
 
 A process that is killed leaves either the whole commit or none (a log entry is linked into place). A
-power cut is another matter: delta-rs does not fsync, so a reply may be lost with the machine.
-`DeltaLog.sync` makes the newest entry durable for those who need that.
+power cut is another matter: delta-rs does not fsync, so an entry may be lost with the machine.
+`DeltaLog.sync` makes one durable; the job's stores do so before anything relies on it (`stores.durable`).
 """
 
 import json
@@ -87,6 +87,7 @@ class DeltaLog:
         """Create the table unless it is there; of several processes that try at once one succeeds, all go on."""
         if self.exists():
             return
+        there = next(folder for folder in self._folder.parents if folder.is_dir())
         try:
             DeltaTable.create(
                 str(self._folder),
@@ -100,6 +101,11 @@ class DeltaLog:
         except Exception:
             if not self.exists():
                 raise
+        self.sync(0)
+        for folder in (self._folder, *self._folder.parents):
+            sync_folder(folder)
+            if folder == there:
+                return
 
     def drop(self) -> None:
         """Take the log away: the folder is no table any more. Only for a table that nobody has ever committed to."""

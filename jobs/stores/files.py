@@ -39,13 +39,16 @@ def sync_folder(path: Path) -> None:
 
 
 def write_durable(path: Path, content: bytes) -> None:
-    """Write a new file, its folder included, and return when both are durable. Raises FileExistsError."""
+    """Write a new file, its folders included, and return when all are durable. Raises FileExistsError."""
+    made = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)
+    for folder in made:
+        sync_folder(folder.parent)
 
 
 def replace(path: Path, content: bytes, *, unique: str) -> None:
@@ -58,7 +61,6 @@ def replace(path: Path, content: bytes, *, unique: str) -> None:
 
 def replace_durable(path: Path, content: bytes, *, unique: str) -> None:
     """As `replace`, and return when the bytes and the name are durable."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{unique}.tmp")
     write_durable(beside, content)
     beside.replace(path)

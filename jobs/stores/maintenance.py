@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import is_data_file
 from jobs.stores.delta_log import active_paths, file_actions
+from jobs.stores.files import sync_file, sync_folder
 from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
 
@@ -54,7 +55,17 @@ def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
     if max(_versions(folder), default=-1) - last < every:
         return False
     DeltaTable(str(folder)).create_checkpoint()
+    _sync_log_checkpoints(folder)
     return True
+
+
+def _sync_log_checkpoints(folder: Path) -> None:
+    """Make them durable: entries before them are dropped one day, and a torn one keeps the table from loading."""
+    log = folder / "_delta_log"
+    for path in log.iterdir():
+        if _CHECKPOINT.fullmatch(path.name) or path.name == "_last_checkpoint":
+            sync_file(path)
+    sync_folder(log)
 
 
 def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:

@@ -16,6 +16,7 @@ from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
+from spec.mishaps import Mishaps
 from spec.simulator import simulate
 
 EXAMPLES = 40
@@ -45,9 +46,15 @@ def _simulated(
     resets_max: int = 0,
     *,
     releases: bool = False,
+    mishaps: Mishaps | None = None,
 ) -> frozenset[str]:
     outcome = simulate(
-        seed, savepoints_max=savepoints_max, rollbacks_max=rollbacks_max, resets_max=resets_max, releases=releases
+        seed,
+        savepoints_max=savepoints_max,
+        rollbacks_max=rollbacks_max,
+        resets_max=resets_max,
+        releases=releases,
+        mishaps=mishaps,
     )
     return frozenset(violation.invariant for violation in outcome.violations)
 
@@ -77,6 +84,11 @@ RESETS = Judge(
     400,
 )
 RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), 400)
+MISHAPS = Judge(
+    "simulator with mishaps",
+    partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
+    400,
+)
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)
     for policy, machine in GATE_MACHINES.items()

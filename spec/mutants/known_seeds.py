@@ -165,4 +165,13 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "columns change under a file of the old ones": 4,
     "an older release takes columns out of an append table": 2,
     "a new column counts since the table began": 2,
+    "a cut is recorded before the tables entries are durable": 18,
+    "only the first table is made durable": 18,
+    "a row is appended before its files are durable": 13,
+    "no start looks for tables that show less than their cut": 4,
+    "a version number is taken for what was published there": 12,
+    "only the newest row is published again": 37,
+    "a gap before the first retained row is passed over": 40,
+    "cuts keep the versions that tables have lost": 12,
+    "what is published again lacks a file": 4,
 }

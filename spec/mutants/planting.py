@@ -15,6 +15,7 @@ _JUDGING = frozenset(
         "alignment",
         "columns",
         "cut_contents",
+        "durability",
         "life",
         "model",
         "reset",

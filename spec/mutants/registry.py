@@ -10,6 +10,7 @@ from spec.mutants import (
     descriptions,
     keeping,
     living,
+    mishaps,
     resets,
     rollbacks,
     savepoints,
@@ -17,7 +18,20 @@ from spec.mutants import (
 )
 from spec.mutants.planting import Mutant
 
-_ROOMS = (contents, descriptions, barriers, committing, keeping, living, savepoints, stops, rollbacks, resets, columns)
+_ROOMS = (
+    contents,
+    descriptions,
+    barriers,
+    committing,
+    keeping,
+    living,
+    savepoints,
+    stops,
+    rollbacks,
+    resets,
+    columns,
+    mishaps,
+)
 
 MUTANTS: Final[dict[str, Mutant]] = {
     bug.name: bug for room in _ROOMS for bug in vars(room).values() if isinstance(bug, Mutant)

@@ -3,7 +3,7 @@
 A scene returns whether the invariant held.
 """
 
-from checkpointing.commit import leftovers
+from checkpointing.commit import durability, leftovers
 from checkpointing.commit.two_phase import CommitIdentity, Draft, TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
@@ -15,7 +15,7 @@ from checkpointing.coordinator.shared_state import RestoreMode, SharedStateRegis
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Vertex, VertexKind
-from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import AppendRow, CutRecorded, RowAppended, TablesChecked
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import RowKind, Statistics
@@ -74,6 +74,13 @@ def a_savepoint_behind_a_newer_row_is_declined() -> bool:
         commit.step(fact, 0)
     effects = commit.offer(Draft(_FIRST, (), nothing, kind=RowKind.SAVEPOINT, pinned=True), 0)
     return not any(isinstance(effect, AppendRow) for effect in effects)
+
+
+def every_entry_since_the_last_cut_is_made_durable() -> bool:
+    """A neighbour committed version 6 before our 7: without it no engine could load the log."""
+    table = TableName("out/numbers")
+    due = durability.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
+    return due == (durability.Entries(table, 6, 7),)
 
 
 def _coordinator() -> CheckpointCoordinator:

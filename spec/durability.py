@@ -1,0 +1,53 @@
+"""What must be true of power cuts and of lost log entries: the predicates behind the invariants of that name."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from checkpointing.commit.net import keyed_tables
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import JobName
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord
+from spec.history import CutsSeen, CutWritten, History, PowerLost
+from spec.pipeline import graph
+
+if TYPE_CHECKING:
+    from checkpointing.identifiers import CheckpointId, TableName
+
+
+def taken_by_power_cuts(history: History) -> Iterator[str]:
+    """Yield every recorded version and every file of a row that a power cut took."""
+    for event in history.events:
+        if isinstance(event, PowerLost):
+            yield from (f"file {path} had gone, and a row names it" for path in event.files)
+            for checkpoint, table, version in event.versions:
+                yield f"{table} lost version {version}, which the cut of {checkpoint} names"
+
+
+def changed_cuts(history: History) -> Iterator[str]:
+    """Yield every table that a recorded cut shows otherwise, when a tick begins, than when it was recorded."""
+    recorded: dict[CheckpointId, dict[TableName, frozenset[str]]] = {}
+    appended = {table.name for table in graph(1).tables() if table.mode is TableMode.APPEND}
+    for event in history.events:
+        match event:
+            case CutWritten(checkpoint, _, active):
+                recorded.setdefault(checkpoint, dict(active))
+            case CutsSeen(generation, cuts):
+                for checkpoint, active in cuts:
+                    for table, files in active:
+                        was = recorded[checkpoint].get(table, files)
+                        if files != was and (table not in appended or not _same_rows(history, files, was)):
+                            yield f"when generation {generation} begins, cut {checkpoint} shows other rows of {table}"
+            case _:
+                pass
+
+
+def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) -> bool:
+    """Return whether files hold the same rows: a neighbour may have merged some that are single again."""
+    return history.multiset(files) == history.multiset(others)
+
+
+def as_a_whole(record: CheckpointRecord, publication: Publication) -> bool:
+    """Return whether a row that changes nothing of an upsert or state table names just these files as its own."""
+    whole = dict(keyed_tables(record, JobName(record.job))).get(publication.table)
+    return whole is not None and whole.files == publication.files

@@ -1,0 +1,62 @@
+"""Power cuts and lost log entries: what befalls a simulated warehouse beside the faults of its ticks.
+
+They are drawn from a seed of their own, so that all other runs stay what they were.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from spec.world import World
+
+ONE_IN: Final = 8
+"""So many seeds, one has mishaps by itself."""
+SURVIVES: Final = 0.5
+"""An entry or a file that nobody synced outlives a power cut."""
+LOST_MAX: Final = 3
+"""Entries that a table loses at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mishaps:
+    """How often a power cut may strike per tick, and how often tables may lose entries behind a tick."""
+
+    power_cuts_max: int = 0
+    losses_max: int = 0
+
+
+def mishaps_of(seed: int) -> Mishaps:
+    """Return what befalls the run of that seed if nobody asks for more."""
+    return Mishaps(1, 1) if seed % ONE_IN == 5 else Mishaps()  # noqa: PLR2004 - few known mutants have such seeds
+
+
+class Chance:
+    """Draws when mishaps strike and what they take."""
+
+    def __init__(self, seed: int, mishaps: Mishaps) -> None:
+        """Draw from a stream that nothing else reads."""
+        self._random = Random(f"mishaps of {seed}")  # noqa: S311 - a run must be repeatable
+        self._mishaps = mishaps
+
+    def power_cut_ms(self) -> int | None:
+        """Return when the power fails in the tick that begins now, or None: it does not."""
+        if not self._mishaps.power_cuts_max or self._random.random() < SURVIVES:
+            return None
+        return self._random.choice([100, 500, 2_000]) * self._random.randint(1, 4)
+
+    def survives(self) -> bool:
+        """Return whether something that nobody synced outlives a power cut."""
+        return self._random.random() < SURVIVES
+
+    def lose(self, world: World) -> list[str]:
+        """Take the newest entries out of some tables' logs, and let a neighbour write over the hole; say which."""
+        told = []
+        for _ in range(self._random.randint(0, self._mishaps.losses_max)):
+            name = self._random.choice(sorted(world.tables) or [None])
+            entries = self._random.randint(1, LOST_MAX)
+            if name is None or not world.lose(name, entries):
+                continue
+            if self._random.random() < SURVIVES:
+                world.optimize(name)
+            told.append(f"{name} lost its newest {entries} entries")
+        return told

@@ -1,0 +1,116 @@
+"""Mutants of what is durable when, and of tables that show less than their cuts: power cuts and lost entries."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from checkpointing.commit import behind, durability
+from checkpointing.commit.behind import Correction, LogSeen, Standing, Wanted
+from checkpointing.commit.durability import Entries
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from spec.mutants import scenes
+from spec.mutants.judges import MISHAPS, directed
+from spec.mutants.planting import Patch, mutant
+
+_Cuts = Mapping[CheckpointId, Mapping[TableName, int]]
+
+# ------------------------------------------------------------------ what is durable when
+
+
+@mutant("durable", MISHAPS)
+def a_cut_is_recorded_before_the_tables_entries_are_durable(patch: Patch) -> None:
+    def entries_to_sync(versions: Mapping[TableName, int], cuts: _Cuts) -> tuple[Entries, ...]:
+        del versions, cuts
+        return ()
+
+    patch.function(durability, "entries_to_sync", entries_to_sync)
+
+
+@mutant("durable", MISHAPS)
+def only_the_first_table_is_made_durable(patch: Patch) -> None:
+    real = durability.entries_to_sync
+
+    def entries_to_sync(versions: Mapping[TableName, int], cuts: _Cuts) -> tuple[Entries, ...]:
+        return real(versions, cuts)[:1]
+
+    patch.function(durability, "entries_to_sync", entries_to_sync)
+
+
+@mutant("durable", directed(scenes.every_entry_since_the_last_cut_is_made_durable, "durable"))
+def an_entry_of_somebody_else_before_ours_is_not_made_durable(patch: Patch) -> None:
+    real = durability.entries_to_sync
+
+    def entries_to_sync(versions: Mapping[TableName, int], cuts: _Cuts) -> tuple[Entries, ...]:
+        return tuple(replace(each, first=each.last) for each in real(versions, cuts))
+
+    patch.function(durability, "entries_to_sync", entries_to_sync)
+
+
+@mutant("durable", MISHAPS)
+def a_row_is_appended_before_its_files_are_durable(patch: Patch) -> None:
+    def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -> tuple[str, ...]:
+        del row, retained
+        return ()
+
+    patch.function(durability, "files_to_sync", files_to_sync)
+
+
+# ------------------------------------------------------------------ tables behind their cuts
+
+
+@mutant("cuts-hold", MISHAPS)
+def no_start_looks_for_tables_that_show_less_than_their_cut(patch: Patch) -> None:
+    def in_doubt(seen: Standing) -> frozenset[TableName]:
+        del seen
+        return frozenset()
+
+    patch.function(behind, "in_doubt", in_doubt)
+
+
+@mutant("cuts-hold", MISHAPS)
+def a_version_number_is_taken_for_what_was_published_there(patch: Patch) -> None:
+    def is_as_published(self: LogSeen, version: int, wanted: Wanted) -> bool:
+        del wanted
+        return self.version is not None and version <= self.version
+
+    patch.put(LogSeen, "is_as_published", is_as_published)
+    patch.function(behind, "_is_behind", lambda seen, row, table: False)
+
+
+@mutant("cuts-hold", MISHAPS)
+def only_the_newest_row_is_published_again(patch: Patch) -> None:
+    real = behind._missing
+
+    def missing(seen: Standing, at: behind.Reference, table: TableName) -> list[CheckpointRecord]:
+        return real(seen, at, table)[-1:]
+
+    patch.function(behind, "_missing", missing)
+
+
+@mutant("cuts-hold", MISHAPS)
+def a_gap_before_the_first_retained_row_is_passed_over(patch: Patch) -> None:
+    def has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) -> bool:
+        del seen, tail, table
+        return True
+
+    patch.function(behind, "_has_no_gap", has_no_gap)
+
+
+@mutant("cuts-hold", MISHAPS)
+def cuts_keep_the_versions_that_tables_have_lost(patch: Patch) -> None:
+    def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId, int]]) -> Correction:
+        del seen, published
+        return Correction({}, ())
+
+    patch.function(behind, "corrected", corrected)
+
+
+@mutant("cuts-hold", MISHAPS)
+def what_is_published_again_lacks_a_file(patch: Patch) -> None:
+    real = behind._named
+
+    def named(row: CheckpointRecord, table: TableName) -> TableRecord:
+        whole = real(row, table)
+        return whole.model_copy(update={"adds": whole.adds[1:], "files": whole.files[1:]})
+
+    patch.function(behind, "_named", named)

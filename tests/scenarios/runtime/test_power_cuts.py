@@ -1,0 +1,85 @@
+"""A power cut takes every byte and every name that nobody synced; no row, no cut and no data row goes with it."""
+
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, tick
+from tests.scenarios.runtime.savepoint_job import at, records
+from tests.scenarios.runtime.sequence_job import LocalEngine, read_cut
+from tests.scenarios.runtime.test_cancelling import contents
+
+
+class Disk:
+    """Knows which files' bytes were synced, and which names, by the folders that were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Watch every fsync of this process from now on."""
+        self._bytes: set[int] = set()
+        self._names: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._real = os.fsync
+        monkeypatch.setattr(os, "fsync", self._sync)
+
+    def _sync(self, descriptor: int) -> None:
+        self._real(descriptor)
+        seen = os.fstat(descriptor)
+        with self._lock:
+            if not stat.S_ISDIR(seen.st_mode):
+                self._bytes.add(seen.st_ino)
+                return
+            folder = Path(f"/proc/self/fd/{descriptor}").readlink()
+            for entry in os.scandir(folder):
+                self._names[entry.path] = entry.inode()
+
+    def after_a_power_cut(self, root: Path, to: Path) -> None:
+        """Copy what is durable of a folder."""
+        for path in sorted(root.rglob("*")):
+            seen = path.stat()
+            named = all(self._is_named(each) for each in (path, *path.parents) if each != root and root in each.parents)
+            if not named:
+                continue
+            if path.is_dir():
+                (to / path.relative_to(root)).mkdir(parents=True, exist_ok=True)
+            elif seen.st_ino in self._bytes:
+                shutil.copy2(path, to / path.relative_to(root))
+
+    def _is_named(self, path: Path) -> bool:
+        return self._names.get(str(path)) == path.stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("boundary", "occurrence"),
+    [
+        ("after:AppendRow", 2),
+        ("after:PublishTable:bronze/numbers", 2),
+        ("before:RecordCut", 2),
+        ("after:RecordCut", 2),
+        ("before:Release", 1),
+    ],
+)
+def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, monkeypatch, boundary, occurrence):
+    """Only what was synced is left: every row and every cut is there, shows what it showed, and the job goes on."""
+    root, left = tmp_path / "before", tmp_path / "after"
+    left.mkdir()
+    root.mkdir()
+    disk = Disk(monkeypatch)
+    with pytest.raises(Dead):
+        run_tick(
+            KEEPS_ALL, RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
+        )
+    disk.after_a_power_cut(root, left)
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    assert sorted(records(root)) == sorted(records(left))
+    recorded = CutStore(at(root)).recorded()
+    assert recorded == CutStore(at(left)).recorded()
+    assert [at_cut(root, each) for each in recorded] == [at_cut(left, each) for each in recorded]
+    tick(left)
+    assert undisturbed == read_cut(left) == contents(left)

@@ -1,0 +1,317 @@
+"""Each invariant can fail, and fails alone: a healthy history is falsified in one way, and judged."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from checkpointing.commit.recovery import publications
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.messages import EndTick, SavepointKind, TickOutcome
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import RowKind
+from spec.history import (
+    CheckpointEnded,
+    CheckpointTriggered,
+    CutsSeen,
+    CutWritten,
+    DoorBroke,
+    DoorStarted,
+    FileMissed,
+    FilesDiscarded,
+    OrderBroken,
+    PowerLost,
+    ResetAsked,
+    RowCommitted,
+    SavepointAnswered,
+    SavepointAsked,
+    SegmentsRun,
+    TableChanged,
+    TickOver,
+    TickStuck,
+)
+from spec.invariants import INVARIANTS, violations
+from spec.simulator import simulate as run
+from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
+from tests.spec.descriptions_falsified import describe_no_state
+
+
+@cache
+def healthy(seed, savepoints_max=None):
+    """A run with several ticks, restores and a few cuts, which breaks nothing."""
+    outcome = run(seed, savepoints_max=savepoints_max)
+    assert () == outcome.violations
+    return outcome.history
+
+
+def falsified(change, seed, savepoints_max=None):
+    """Return which invariants a changed copy of the healthy history breaks."""
+    history = healthy(seed, savepoints_max)
+    events = change(list(history.events))
+    return {violation.invariant for violation in violations(replace(history, events=events))}
+
+
+def first(events, kind, holds=lambda event: True, skip=0):
+    """Return the place of an event of that kind."""
+    return [place for place, event in enumerate(events) if isinstance(event, kind) and holds(event)][skip]
+
+
+def without(events, place):
+    return events[:place] + events[place + 1 :]
+
+
+def put(events, place, event):
+    return [*events[:place], event, *events[place:]]
+
+
+def swap(events, place, event):
+    return [*events[:place], event, *events[place + 1 :]]
+
+
+def lose_rows_of_a_table(events):
+    place = first(events, CutWritten, lambda cut: dict(cut.active)["bronze/orders"])
+    cut = events[place]
+    active = tuple((table, frozenset() if table == "bronze/orders" else files) for table, files in cut.active)
+    return swap(events, place, replace(cut, active=active))
+
+
+def lose_state(events):
+    place = first(events, RowCommitted, lambda row: any(s.state for v in row.record.vertices for s in v.subtasks))
+    record = events[place].record
+    vertices = tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, state=()) for each in vertex.subtasks)})
+        for vertex in record.vertices
+    )
+    bare = record.model_copy(update={"vertices": vertices})
+    events = swap(events, place, replace(events[place], record=bare))
+    cut = first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
+    active = tuple((table, frozenset() if table.startswith("state/") else files) for table, files in events[cut].active)
+    return swap(events, cut, replace(events[cut], active=active))
+
+
+def record_another_cut(events):
+    place = first(events, CutWritten)
+    cut = events[place]
+    other = tuple((table, version + 1) for table, version in cut.versions)
+    return put(events, place + 1, replace(cut, versions=other))
+
+
+def publish_before_the_commit(events):
+    place = first(events, TableChanged)
+    row = first(events, RowCommitted, lambda row: row.record.checkpoint == events[place].checkpoint)
+    return put(without(events, place), row, events[place])
+
+
+def commit_before_the_cut(events):
+    cut = first(events, CutWritten)
+    row = first(events, RowCommitted, lambda row: row.record.checkpoint > events[cut].checkpoint)
+    told = first(events, CheckpointEnded, lambda told: told.checkpoint == events[cut].checkpoint)
+    moved = put(events, row + 1, events[cut])
+    moved = put(moved, row + 2, events[told]) if told < row else moved
+    return [event for place, event in enumerate(moved) if place not in (cut, told)]
+
+
+def record_without_publishing(events):
+    return without(events, first(events, TableChanged))
+
+
+def amend(events, place, **changes):
+    return swap(events, place, replace(events[place], record=events[place].record.model_copy(update=changes)))
+
+
+def commit_by_an_old_generation(events):
+    return amend(events, first(events, RowCommitted, skip=-1), generation=Generation(1))
+
+
+def leave_the_line(events):
+    return amend(events, first(events, RowCommitted, skip=1), parent=CheckpointId(777))
+
+
+def give_an_id_again(events):
+    place = first(events, CheckpointTriggered)
+    return put(events, place + 1, events[place])
+
+
+def keep_too_many(events):
+    place = first(events, RowCommitted, skip=-1)
+    kept = (CheckpointId(1), *events[place].kept)
+    return swap(events, place, replace(events[place], kept=kept))
+
+
+def forget_an_end(events):
+    over = first(events, TickOver, lambda over: over.end.outcome is TickOutcome.CAUGHT_UP, skip=-1)
+    return without(
+        events, first(events, CheckpointEnded, lambda end: end.generation == events[over].generation, skip=-1)
+    )
+
+
+def tell_too_early(events):
+    cut = first(events, CutWritten)
+    told = first(events, CheckpointEnded, lambda told: told.checkpoint == events[cut].checkpoint)
+    return put(without(events, told), cut, events[told])
+
+
+def end_with_rows_unread(events):
+    place = first(events, TickOver, lambda over: over.end.outcome is TickOutcome.CAUGHT_UP, skip=-1)
+    more = tuple((split, rows + 1) for split, rows in events[place].readable)
+    return swap(events, place, replace(events[place], readable=more))
+
+
+def publish_a_savepoint(events):
+    place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT and row.record.tables)
+    record = events[place].record
+    publication = publications(record)[0]
+    columns = frozenset(column.name for column in publication.columns)
+    return put(events, place + 1, TableChanged(record.checkpoint, publication, 1, frozenset(), columns))
+
+
+def delete_a_file_of_a_savepoint(events):
+    place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT and files_of(row.record))
+    return put(events, place + 1, FilesDiscarded((min(files_of(events[place].record)),), ()))
+
+
+def drop_a_savepoint(events):
+    place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT)
+    later = first(events, RowCommitted, lambda row: row.record.checkpoint > events[place].record.checkpoint)
+    kept = tuple(row for row in events[later].kept if row != events[place].record.checkpoint)
+    return swap(events, later, replace(events[later], kept=kept))
+
+
+def answer_twice(events):
+    place = first(events, SavepointAnswered)
+    return put(events, place + 1, replace(events[place], checkpoint=None))
+
+
+def never_answer(events):
+    return without(events, first(events, SavepointAnswered, lambda answer: answer.checkpoint is None))
+
+
+def take_a_plain_savepoint_for_a_stop(events):
+    place = first(events, SavepointAnswered, lambda answer: answer.checkpoint is not None)
+    wanted = (events[place].generation, events[place].request)
+    asked = first(events, SavepointAsked, lambda asked: (asked.generation, asked.request) == wanted)
+    assert SavepointKind.PLAIN is events[asked].kind
+    return swap(events, asked, replace(events[asked], kind=SavepointKind.SUSPEND))
+
+
+def go_on_after_a_stop(events):
+    kinds = {(asked.generation, asked.request): asked.kind for asked in events if isinstance(asked, SavepointAsked)}
+    stops = [
+        answer.generation
+        for answer in events
+        if isinstance(answer, SavepointAnswered)
+        and answer.checkpoint is not None
+        and kinds[answer.generation, answer.request] is not SavepointKind.PLAIN
+    ]
+    place = first(events, TickOver, lambda over: over.generation == stops[0])
+    return swap(events, place, replace(events[place], end=EndTick(TickOutcome.FAILED)))
+
+
+def append(event):
+    return lambda events: [*events, event]
+
+
+GEN = Generation(1)
+
+
+def begin_from_an_older_row(events):
+    commits = [event.record for event in events if isinstance(event, RowCommitted)]
+    began = events[first(events, DoorStarted)]
+    return [*events, replace(began, generation=Generation(999), restored=commits[-2])]
+
+
+def go_back_to_what_is_newest(events):
+    """The row of a rollback says where it goes back to, and holds the cut of where the job stood."""
+    last = events[first(events, RowCommitted, skip=-1)]
+    older = last.kept[-2]
+    wrong = {"kind": RowKind.ROLLBACK, "parent": older, "checkpoint": last.record.checkpoint + 1000}
+    row = last.record.model_copy(update=wrong)
+    return [*events, RowCommitted(row, (*last.kept[:-1], row.checkpoint))]
+
+
+def move_the_payments_too(events):
+    """Of a reset that was asked to move the orders."""
+    last = events[first(events, RowCommitted, lambda event: event.record.commits, skip=-1)]
+    vertices = tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, position="99") for each in vertex.subtasks)})
+        for vertex in last.record.vertices
+    )
+    wrong = {"kind": RowKind.RESET, "parent": last.record.checkpoint, "checkpoint": last.record.checkpoint + 1000}
+    row = last.record.model_copy(update={**wrong, "pinned": False, "tables": (), "vertices": vertices})
+    asked = ResetAsked((("a", "99"), ("b", "99")))
+    return [*events, asked, RowCommitted(row, (*last.kept, row.checkpoint))]
+
+
+def show_a_cut_without_its_files(events):
+    cut = events[first(events, CutWritten, lambda cut: any(files for _, files in cut.active))]
+    return [*events, CutsSeen(GEN, ((cut.checkpoint, tuple((table, frozenset()) for table, _ in cut.active)),))]
+
+
+def skip_a_micro_batch(events):
+    place = first(events, SegmentsRun, lambda event: any(entry.segments for entry in event.inputs))
+    return without(events, place)
+
+
+FALSIFIED = {
+    "columns-of-cut": show_a_column_less,
+    "columns-follow": declare_a_column_more,
+    "alignment": skip_a_micro_batch,
+    "cut-is-exact": lose_rows_of_a_table,
+    "state-is-exact": lose_state,
+    "state-is-described": describe_no_state,
+    "cut-is-one": record_another_cut,
+    "fifo": append(OrderBroken("joined", "row 8 came after row 12")),
+    "visible-after-commit": publish_before_the_commit,
+    "published-in-order": commit_before_the_cut,
+    "published-completely": record_without_publishing,
+    "one-generation": commit_by_an_old_generation,
+    "parent-line": leave_the_line,
+    "ids-rise": give_an_id_again,
+    "line": begin_from_an_older_row,
+    "durable": append(PowerLost((), ("state/totals/a",))),
+    "cuts-hold": show_a_cut_without_its_files,
+    "discarded-is-unreferenced": append(FilesDiscarded(("a",), ("a",))),
+    "no-file-is-missed": append(FileMissed("a", "micro-batch 3 of joined")),
+    "retention": keep_too_many,
+    "triggers-end": forget_an_end,
+    "told-truly": tell_too_early,
+    "caught-up-is-committed": end_with_rows_unread,
+    "no-deadlock": append(TickStuck(GEN, "it waits for nothing")),
+    "doors-hold": append(DoorBroke(GEN, "KeyError")),
+}
+
+
+FALSIFIED_ROLLBACKS = {"gone-back": go_back_to_what_is_newest, "only-positions-move": move_the_payments_too}
+
+FALSIFIED_SAVEPOINTS = (
+    ("savepoint-is-silent", publish_a_savepoint),
+    ("pinned-stays", delete_a_file_of_a_savepoint),
+    ("pinned-stays", drop_a_savepoint),
+    ("requests-are-answered", answer_twice),
+    ("requests-are-answered", never_answer),
+    ("answers-are-true", take_a_plain_savepoint_for_a_stop),
+    ("answers-are-true", go_on_after_a_stop),
+)
+
+
+def test_each_invariant_is_falsified_here():
+    """The lists are complete: an invariant that nothing can break is none."""
+    assert set(INVARIANTS) == set(FALSIFIED) | set(FALSIFIED_ROLLBACKS) | {name for name, _ in FALSIFIED_SAVEPOINTS}
+
+
+@pytest.mark.parametrize("name", FALSIFIED)
+def test_each_invariant_can_fail_alone(name):
+    """A history falsified in one way breaks exactly the invariant that forbids it."""
+    assert {name} == falsified(FALSIFIED[name], 49)
+
+
+@pytest.mark.parametrize("name", FALSIFIED_ROLLBACKS)
+def test_each_invariant_of_rollbacks_can_fail_alone(name):
+    """So does a history at whose end two rows are there to go back to, or to move."""
+    assert {name} == falsified(FALSIFIED_ROLLBACKS[name], 4)
+
+
+@pytest.mark.parametrize(("name", "change"), FALSIFIED_SAVEPOINTS)
+def test_each_invariant_of_savepoints_can_fail_alone(name, change):
+    """So does a history with savepoints and stops in it."""
+    assert {name} == falsified(change, 55, savepoints_max=4)
