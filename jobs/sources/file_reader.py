@@ -8,13 +8,15 @@ Expressions are SQL text: one call each to Spark, however many files there are.
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
+from typing import assert_never
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_options, spark_uri_part
+from jobs.sources.arrow_types import Conversion
 from jobs.sources.file_position import FileRange
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 
@@ -26,18 +28,61 @@ _PLACE = "substring_index(_metadata.file_path, '/', -2)"
 Ranges = Sequence[tuple[SplitId, FileRange]]
 
 
-def read_ranges(spark: SparkSession, root: Path, schema: StructType, ranges: Ranges) -> DataFrame:
-    """Return the rows of `ranges`, at least one, with split and ordinal; ranges do not overlap."""
+def read_ranges(
+    spark: SparkSession, root: Path, schema: StructType, ranges: Ranges, conversions: Mapping[str, Conversion]
+) -> DataFrame:
+    """Return the rows of `ranges`, at least one, with split and ordinal; ranges do not overlap.
+
+    Each file has the columns of `conversions` in a form that Spark cannot read as the schema says.
+    """
     ranges = joined(ranges)
     paths = dict.fromkeys(str(root / split / part.file.name) for split, part in ranges)
-    files = spark.read.schema(schema).options(**spark_options(paths)).parquet(*paths)
+    stored = StructType([each for field in schema.fields if (each := _stored(field, conversions.get(field.name)))])
+    files = spark.read.schema(stored).options(**spark_options(paths)).parquet(*paths)
     condition = _within(ranges)
     wanted = files if condition is None else files.filter(F.expr(condition))
     return wanted.select(
-        "*",
+        *_columns(schema, conversions),
         F.expr(f"substring_index({_PLACE}, '/', 1)").alias(SPLIT_COLUMN),
         F.expr(_ordinal(ranges)).alias(POSITION_COLUMN),
     )
+
+
+def _stored(field: StructField, conversion: Conversion | None) -> StructField | None:
+    """Return a column as it is read from the files; None if it is not."""
+    match conversion:
+        case None:
+            return field
+        case Conversion.NOTHING:
+            return None
+        case Conversion.NANOSECONDS | Conversion.NANOSECONDS_WITHOUT_ZONE:
+            return StructField(field.name, LongType())
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _columns(schema: StructType, conversions: Mapping[str, Conversion]) -> list[Column]:
+    """Return the columns of the schema, those converted that need it; one `*` where none does."""
+    if not conversions:
+        return [F.col("*")]
+    return [_column(field, conversions.get(field.name)).alias(field.name) for field in schema.fields]
+
+
+def _column(field: StructField, conversion: Conversion | None) -> Column:
+    name = f"`{field.name.replace('`', '``')}`"
+    micros = f"({name} div 1000L - if({name} < 0 AND {name} % 1000L <> 0, 1L, 0L))"
+    match conversion:
+        case None:
+            return F.col(name)
+        case Conversion.NOTHING:
+            return F.lit(None).cast(field.dataType)
+        case Conversion.NANOSECONDS:
+            return F.expr(f"timestamp_micros({micros})")
+        case Conversion.NANOSECONDS_WITHOUT_ZONE:
+            seconds = f"cast({micros} AS decimal(20, 0)) / 1000000BD"
+            return F.expr(f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})")
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def joined(ranges: Ranges) -> Ranges:

@@ -7,11 +7,13 @@ Position and order are in `file_position`. What may happen to a folder while nob
   into the tables are no longer those of the file, and polling stops with an error that names it and the way out;
 - a name that begins with `.` or `_`, or ends in `.tmp`, is hidden or a file in the making;
 - everything else is passed over, counted and named (`folder_look`).
+
+Which types of other writers a column may have, and how nanoseconds are read, is in `arrow_types`.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +23,16 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import InvalidNameError, SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.engine_paths import typed
-from jobs.sources.file_footer import Footer, checked_footer, footer_of
+from jobs.sources.arrow_types import Conversion, conversion_of
+from jobs.sources.file_footer import Footer, check_columns, read_footer
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import read_ranges
 from jobs.sources.folder_look import SUFFIX, FolderLook, is_hidden, is_input, look
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+
+Conversions = tuple[tuple[str, Conversion], ...]
+"""Columns that are converted, in the order of the schema."""
 
 
 class FileSource:
@@ -85,9 +91,18 @@ class FileSource:
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices by one scan of their files; see `port.Source.read`."""
         ranges = [(split_id(piece.split), part) for piece in slices for part in SliceDetail.parse(piece.detail).ranges]
+        alike: dict[Conversions, list[tuple[SplitId, FileRange]]] = {}
         for split, part in ranges:
-            self._check_present(split, part)
-        return read_ranges(spark, self._root, self._schema, ranges)
+            now = self._check_present(split, part)
+            alike.setdefault(self._conversions(split, now), []).append((split, part))
+        frames = [read_ranges(spark, self._root, self._schema, parts, dict(found)) for found, parts in alike.items()]
+        return reduce(DataFrame.unionAll, frames)
+
+    def _conversions(self, split: SplitId, file: FoundFile) -> Conversions:
+        """Return how the columns of a file are converted, as its types demand."""
+        columns = _footer(self._root / split, file).columns
+        found = ((name, conversion_of(columns.field(name).type)) for name in self._schema.names)
+        return tuple((name, conversion) for name, conversion in found if conversion is not None)
 
     def _splits(self) -> Iterator[SplitId]:
         for entry in self._entries(self._root):
@@ -133,7 +148,9 @@ class FileSource:
         )
 
     def _discovered(self, split: SplitId, file: FoundFile) -> SeenFile:
-        footer = checked_footer(self._root / split / file.name, self._schema)
+        folder = self._root / split
+        footer = _footer(folder, file)
+        check_columns(folder / file.name, footer, self._schema)
         return SeenFile(
             name=file.name, size=file.size, modified_ns=file.modified_ns, rows=footer.rows, contents=footer.contents
         )
@@ -141,7 +158,7 @@ class FileSource:
     def _matched(self, request: PollSource, position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
         """Return what the position knows of the files; raise SourceError if one changed, or is gone when half read."""
         try:
-            known = matched(position, found, lambda name: _footer(self._root / request.split, found[name]))
+            known = matched(position, found, lambda name: _footer_if_any(self._root / request.split, found[name]))
         except FileChangedError as error:
             raise SourceError(_changed(self._root, request, error)) from error
         rest = known.position.rest
@@ -149,8 +166,8 @@ class FileSource:
             raise SourceError(_gone(self._root, request, rest))
         return known
 
-    def _check_present(self, split: SplitId, part: FileRange) -> None:
-        """Raise SourceError unless the file has the contents that were polled; its time may differ."""
+    def _check_present(self, split: SplitId, part: FileRange) -> FoundFile:
+        """Return the file as it is; raise SourceError unless it has the contents that were polled."""
         path = self._root / split / part.file.name
         try:
             status = path.stat()
@@ -159,19 +176,26 @@ class FileSource:
                 f"{path} was found, and cannot be read now ({error.strerror}): put it back, under this name"
             ) from error
         now = FoundFile(part.file.name, status.st_size, status.st_mtime_ns)
-        if now.modified_ns == part.file.modified_ns and now.size == part.file.size:
-            return
-        if not is_same(part.file, now, lambda _: footer_of(path)):
+        untouched = (now.size, now.modified_ns) == (part.file.size, part.file.modified_ns)
+        if not untouched and not is_same(part.file, now, lambda _: _footer_if_any(path.parent, now)):
             raise SourceError(
                 f"{path} was found with other contents than it has now ({_sizes(part.file, now)}): put it back as it "
                 "was (its time does not matter), and bring new rows in a file of a new name"
             )
+        return now
 
 
-@lru_cache(maxsize=1 << 14)
-def _footer(folder: Path, file: FoundFile) -> Footer | None:
-    """Return the footer of a file as it was found: a file that was touched is not opened by every poll."""
-    return footer_of(folder / file.name)
+@lru_cache(maxsize=4_096)
+def _footer(folder: Path, file: FoundFile) -> Footer:
+    """Return the footer of a file as it was found: neither a poll nor a read opens it once more."""
+    return read_footer(folder / file.name)
+
+
+def _footer_if_any(folder: Path, file: FoundFile) -> Footer | None:
+    try:
+        return _footer(folder, file)
+    except SourceError:
+        return None
 
 
 def _changed(root: Path, request: PollSource, error: FileChangedError) -> str:

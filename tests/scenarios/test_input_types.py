@@ -1,0 +1,130 @@
+"""Files as pandas, Polars and pyarrow really write them, read by real Spark as the types of the source's schema."""
+
+import datetime as dt
+from decimal import Decimal
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DecimalType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.files import FileSource
+from jobs.sources.port import read_schema
+
+pytestmark = pytest.mark.spark
+
+UTC = dt.UTC
+EWR = SplitId("EWR")
+MOMENTS = StructType().add("at", TimestampType()).add("wall clock", TimestampNTZType()).add("n", LongType())
+
+
+@pytest.fixture
+def split(tmp_path):
+    """Return the folder of the one split."""
+    (tmp_path / EWR).mkdir()
+    return tmp_path / EWR
+
+
+@pytest.fixture(params=["vectorized", "row by row"])
+def session(spark, request):
+    """Return the session in another time zone than the machine's, with each of Spark's two Parquet readers."""
+    wanted = {
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.parquet.enableVectorizedReader": str(request.param == "vectorized").lower(),
+    }
+    before = {name: spark.conf.get(name) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def slice_of(source):
+    return source.poll(PollSource(VertexId("in"), EWR, None, 1_000))
+
+
+def rows(spark, source, slices, *columns):
+    """Return the rows in the order of their positions; moments as ISO texts in UTC, which no time zone touches."""
+    read = source.read(spark, slices)
+    assert read_schema(source).simpleString() == read.schema.simpleString()
+    return [tuple(row) for row in read.orderBy("_position").selectExpr(*columns).collect()]
+
+
+MICROS = ("unix_micros(at)", "date_format(`wall clock`, 'yyyy-MM-dd HH:mm:ss.SSSSSS')", "n", "_position")
+
+
+def test_nanoseconds_as_pandas_writes_them_are_read_as_microseconds(session, split):
+    """With a zone and without one, before and after 1970, cut down to the microsecond; null stays null."""
+    at = pd.Series(pd.to_datetime([1357016400123456789, -1, -1_000, None], utc=True))
+    naive = at.dt.tz_localize(None)
+    frame = pd.DataFrame({"at": at, "wall clock": naive, "n": [0, 1, 2, 3]})
+    frame.to_parquet(split / "1.parquet")
+    stored = pq.read_schema(split / "1.parquet")
+    assert (pa.timestamp("ns", "UTC"), pa.timestamp("ns")) == (stored.field("at").type, stored.field("wall clock").type)
+    source = FileSource(split.parent, MOMENTS)
+    assert [
+        (1357016400123456, "2013-01-01 05:00:00.123456", 0, 0),
+        (-1, "1969-12-31 23:59:59.999999", 1, 1),
+        (-1, "1969-12-31 23:59:59.999999", 2, 2),
+        (None, None, 3, 3),
+    ] == rows(session, source, [slice_of(source)], *MICROS)
+
+
+def test_files_of_different_writers_are_one_source(spark, split):
+    """Nanoseconds beside microseconds and milliseconds, a column without values, all in one slice; ordinals go on."""
+    moment = dt.datetime(2013, 1, 1, 5, tzinfo=UTC)
+    naive = moment.replace(tzinfo=None)
+    pd.DataFrame({"at": [moment], "wall clock": [naive], "n": [0]}).astype(
+        {"at": "datetime64[ns, UTC]", "wall clock": "datetime64[ns]"}
+    ).to_parquet(split / "1.parquet")
+    pl.DataFrame({"n": [1], "wall clock": [naive], "at": [moment]}).write_parquet(split / "2.parquet")
+    coarse = {"at": pa.array([moment], pa.timestamp("ms", "Europe/Zurich")), "wall clock": pa.nulls(1), "n": [2]}
+    pq.write_table(pa.table(coarse), split / "3.parquet")
+    pl.DataFrame({"at": [None], "wall clock": [naive], "n": [3]}).write_parquet(split / "4.parquet")
+    source = FileSource(split.parent, MOMENTS)
+    micros, wall = 1_357_016_400_000_000, "2013-01-01 05:00:00.000000"
+    assert [(micros, wall, 0, 0), (micros, wall, 1, 1), (micros, None, 2, 2), (None, wall, 3, 3)] == rows(
+        spark, source, [slice_of(source)], *MICROS
+    )
+
+
+def test_what_polars_and_pandas_write_beside_plain_types_is_read(session, split):
+    """Categories, enums, large types, fixed lists, unsigned integers, a column of nothing but null."""
+    schema = StructType().add("word", StringType()).add("kind", StringType()).add("raw", BinaryType())
+    schema = schema.add("list", ArrayType(LongType())).add("pair", ArrayType(LongType())).add("byte", ShortType())
+    schema = schema.add("count", LongType()).add("huge", DecimalType(20, 0)).add("never", StringType())
+    pl.DataFrame(
+        {
+            "word": pl.Series(["a"], dtype=pl.Categorical),
+            "kind": pl.Series(["x"], dtype=pl.Enum(["x", "y"])),
+            "raw": [b"r"],
+            "list": [[1, 2]],
+            "pair": pl.Series([[3, 4]], dtype=pl.Array(pl.Int64, 2)),
+            "byte": pl.Series([255], dtype=pl.UInt8),
+            "count": pl.Series([2**32 - 1], dtype=pl.UInt32),
+            "huge": pl.Series([2**64 - 1], dtype=pl.UInt64),
+            "never": [None],
+        }
+    ).write_parquet(split / "1.parquet")
+    frame = pd.DataFrame({"word": pd.Categorical(["b"]), "kind": pd.array(["y"], dtype="string"), "raw": [b"s"]})
+    frame = frame.assign(list=[[5]], pair=[[6, 7]], byte=pd.array([1], "uint8"), count=pd.array([2], "uint32"))
+    frame.assign(huge=pd.array([3], "uint64"), never=[None]).to_parquet(split / "2.parquet")
+    source = FileSource(split.parent, schema)
+    first = ("a", "x", bytearray(b"r"), [1, 2], [3, 4], 255, 2**32 - 1, Decimal(2**64 - 1), None)
+    second = ("b", "y", bytearray(b"s"), [5], [6, 7], 1, 2, Decimal(3), None)
+    assert [first, second] == rows(session, source, [slice_of(source)], *schema.names)

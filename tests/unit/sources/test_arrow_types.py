@@ -1,0 +1,58 @@
+"""What the types of other writers are to a source: read, converted, or refused by name."""
+
+import pyarrow as pa
+import pytest
+
+from jobs.sources.arrow_types import Conversion, conversion_of, spark_name
+
+
+@pytest.mark.parametrize(
+    ("arrow", "name"),
+    [
+        (pa.timestamp("ns", "UTC"), "timestamp"),
+        (pa.timestamp("ns"), "timestamp_ntz"),
+        (pa.timestamp("ms", "Europe/Zurich"), "timestamp"),
+        (pa.dictionary(pa.int8(), pa.timestamp("ns", "UTC")), "timestamp"),
+        (pa.dictionary(pa.uint32(), pa.large_string()), "string"),
+        (pa.string_view(), "string"),
+        (pa.large_binary(), "binary"),
+        (pa.large_list(pa.large_string()), "array<string>"),
+        (pa.list_(pa.uint8(), 2), "array<smallint>"),
+        (pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]), "struct<a:string>"),
+        (pa.map_(pa.large_string(), pa.uint32()), "map<string,bigint>"),
+        (pa.uint64(), "decimal(20,0)"),
+    ],
+)
+def test_a_type_that_can_be_read_has_sparks_name(arrow, name):
+    """Whatever form its writer chose."""
+    assert name == spark_name(arrow)
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [
+        pa.struct([("at", pa.timestamp("ns"))]),
+        pa.list_(pa.timestamp("ns", "UTC")),
+        pa.duration("ns"),
+        pa.time64("ns"),
+        pa.float16(),
+    ],
+)
+def test_a_type_that_spark_would_refuse_or_misread_keeps_its_own_name(arrow):
+    """So that the refusal says what the file holds."""
+    assert str(arrow) == spark_name(arrow)
+
+
+@pytest.mark.parametrize(
+    ("arrow", "conversion"),
+    [
+        (pa.timestamp("ns", "UTC"), Conversion.NANOSECONDS),
+        (pa.timestamp("ns"), Conversion.NANOSECONDS_WITHOUT_ZONE),
+        (pa.null(), Conversion.NOTHING),
+        (pa.timestamp("us", "UTC"), None),
+        (pa.large_string(), None),
+    ],
+)
+def test_only_what_spark_cannot_read_is_converted(arrow, conversion):
+    """Nanoseconds, and columns without a value."""
+    assert conversion is conversion_of(arrow)
