@@ -81,7 +81,7 @@ def test_a_job_lives_in_a_warehouse_of_any_name(tmp_path, done, name):
     assert {BRONZE: 300, GOLD: 7} == rows_read(cut) == pasted(cut, "Polars") == pasted(cut, "DuckDB")
     by_key = cut.state("by_key").polars().collect().height
     assert 7 == by_key == len(duckdb.connect().sql(cut.state("by_key").sql("duckdb")).fetchall())
-    done("state", "by_key", "--pipeline", JOB, *where)
+    done("state", JOB, "by_key", *where)
     done("checkpoints", "list", JOB, *where)
 
     assert ["restore", "it", "with:", "tidemark", "run", JOB, "--from", str(copy)] == again[:8]
@@ -89,7 +89,7 @@ def test_a_job_lives_in_a_warehouse_of_any_name(tmp_path, done, name):
     assert {BRONZE: 300, GOLD: 7} == rows_read(Cuts(fork, JOB).latest())
 
     done("rollback", JOB, number, *where)
-    done("reset", "numbers", "--to", 0, "--split", "a", "--pipeline", PIPELINE, *where)
+    done("reset", PIPELINE, "numbers", "--to", 0, "--split", "a", *where)
     done("run", PIPELINE, *where)
     assert {BRONZE: 350, GOLD: 7} == rows_read(Cuts(root, JOB).latest())
     done("doctor", JOB, *where)

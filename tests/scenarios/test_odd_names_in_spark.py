@@ -5,7 +5,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructType
 
@@ -81,9 +81,15 @@ def test_staged_files_in_a_warehouse_of_any_name_are_read_back(spark, tmp_path):
 def test_sparks_lines_and_its_sql_read_a_cut_in_a_warehouse_of_any_name(neighbour, tmp_path, name):
     """`Cut.spark`, the printed line, and a path in back quotes as the SQL of a state has it."""
     root, table = tmp_path / name, TableName("silver/flights")
-    for number in range(3):
-        write_deltalake(str(root / table), pa.table({"number": [number]}), mode="append")
     warehouse = Warehouse(root, ProtocolPaths(JobName("flights")))
+    for version in range(3):
+        shows = Transaction(warehouse.paths.transaction_id(table), 5 + version)
+        write_deltalake(
+            str(root / table),
+            pa.table({"number": [version]}),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[shows]),
+        )
     CutStore(warehouse).record(CheckpointId(6), [(table, 1)])
     CheckpointStore(warehouse)
     cut = Cuts(root, "flights").latest()
