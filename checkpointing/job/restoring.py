@@ -1,6 +1,6 @@
 """From the newest row to the doors' first state: positions, live files in key-group ranges, the store (G1, D3)."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from checkpointing.channel_items import Segment
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore
@@ -11,6 +11,7 @@ from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import ChannelId, SubtaskId, TableName, VertexId
 from checkpointing.job.operator_run import LiveFiles
+from checkpointing.job.unfit_tables import unfit_tables
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
@@ -23,9 +24,9 @@ class CutDoesNotFitError(ValueError):
 def check_fits(
     graph: JobGraph, record: CheckpointRecord, max_parallelism: int, *, allow_non_restored_state: bool = False
 ) -> None:
-    """Raise CutDoesNotFitError, before anything runs, unless every vertex of the cut has a taker (G2, D3).
+    """Raise CutDoesNotFitError, before anything runs, unless every vertex and table of the cut has a taker (G2, D3).
 
-    With `allow_non_restored_state` a vertex that nobody takes is left behind (Flink: `allowNonRestoredState`).
+    With `allow_non_restored_state` what nobody takes is left behind (Flink: `allowNonRestoredState`).
     """
     if record.max_parallelism != max_parallelism:
         raise CutDoesNotFitError(
@@ -39,15 +40,26 @@ def check_fits(
                 f"checkpoint {record.checkpoint} holds rows in flight on {channel.edge}, which the pipeline no longer "
                 "has; put it back, or let a tick of the old pipeline catch up first"
             )
-    left = not_restored(graph, record)
-    if left and not allow_non_restored_state:
-        raise CutDoesNotFitError(
-            f"checkpoint {record.checkpoint} holds state of {left[0]!r}, which the pipeline no longer has; "
-            "put it back under that id, or leave its state behind with --allow-non-restored-state"
-        )
+    if not allow_non_restored_state:
+        _must_leave_nothing(graph, record)
     for was in record.vertices:
         if was.vertex in known:
             _check_splits(known[was.vertex], was, record)
+
+
+def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
+    left = not_restored(graph, record)
+    if left:
+        before = {was.vertex for was in record.vertices}
+        new = [repr(vertex.id) for vertex in graph.vertices if vertex.id not in before]
+        there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new else ""
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds state of {left[0]!r}, which the pipeline no longer has{there}; "
+            "put it back under that id, or leave its state behind with --allow-non-restored-state"
+        )
+    unfit = next(unfit_tables(graph, record), None)
+    if unfit is not None:
+        raise CutDoesNotFitError(f"checkpoint {record.checkpoint} {unfit}")
 
 
 def not_restored(graph: JobGraph, record: CheckpointRecord) -> tuple[VertexId, ...]:
@@ -89,16 +101,20 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
     was = _vertex(record, vertex.id)
     if vertex.kind is not VertexKind.KEYED or was is None:
         return [LiveFiles() for _ in range(vertex.parallelism)]
-    return [_in_range(was, own) for own in key_group_ranges(max_parallelism, vertex.parallelism)]
+    tables = {table.name for table in vertex.tables}
+    return [_in_range(was, own, tables) for own in key_group_ranges(max_parallelism, vertex.parallelism)]
 
 
-def _in_range(was: VertexRecord, own: KeyGroupRange) -> LiveFiles:
-    """Files of several old subtasks are put in order of version: where their ranges overlap, the newest one wins."""
+def _in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableName]) -> LiveFiles:
+    """Files of several old subtasks are put in order of version: where their ranges overlap, the newest one wins.
+
+    The ranges of a table that the vertex does not write any more are left behind.
+    """
     state = {keyed.file.path: keyed for snapshot in was.subtasks for keyed in snapshot.state if _overlaps(keyed, own)}
     oldest_first = sorted(state.values(), key=lambda keyed: keyed.version)
     tables: dict[TableName, dict[str, KeyedFile]] = {}
     for snapshot in was.subtasks:
-        for entry in snapshot.ranges:
+        for entry in (each for each in snapshot.ranges if each.table in written):
             held = tables.setdefault(entry.table, {})
             held.update({keyed.file.path: keyed for keyed in entry.files if _overlaps(keyed, own)})
     ranges = tuple(RangeFiles(table, tuple(files.values())) for table, files in tables.items())

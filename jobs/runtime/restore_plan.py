@@ -7,6 +7,7 @@ from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, SplitId, SubtaskId, TableName, VertexId
 from checkpointing.job.restoring import in_flight, not_restored, positions
+from checkpointing.job.unfit_tables import tables_left
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 
@@ -72,9 +73,8 @@ def restore_plan(
     Without versions the row must be whole: then its own tables' files are the tables.
     """
     was = {vertex.vertex: vertex for vertex in record.vertices}
-    known = {table.name for table in graph.tables()}
     gone = [f"the state of {vertex}" for vertex in not_restored(graph, record)]
-    gone += [f"table {table.table}" for table in record.tables if table.table not in known]
+    gone += [f"table {table}" for table in tables_left(graph, record)]
     keyed = (vertex for vertex in graph.operators() if vertex.kind is VertexKind.KEYED and vertex.id in was)
     return RestorePlan(
         checkpoint=record.checkpoint,

@@ -1,6 +1,6 @@
 """Mutants of what a cut holds: staged files, state files, what is restored of them, what is published."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from checkpointing.channel_items import Segment
@@ -119,8 +119,8 @@ def a_restore_forgets_the_state(patch: Patch) -> None:
 def a_restore_mixes_up_old_and_new_state_files(patch: Patch) -> None:
     real = restoring._in_range
 
-    def in_range(was: VertexRecord, own: KeyGroupRange) -> LiveFiles:
-        found = real(was, own)
+    def in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableName]) -> LiveFiles:
+        found = real(was, own, written)
         return LiveFiles(tuple(reversed(found.state)), found.ranges)
 
     patch.put(restoring, "_in_range", in_range)

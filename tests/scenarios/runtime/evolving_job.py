@@ -40,10 +40,13 @@ CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=
 
 @dataclass(frozen=True)
 class Version:
-    """One version of the pipeline: what gold holds of each key, and whether bronze holds the values too."""
+    """One version of the pipeline: what gold holds of each key, whether bronze holds the values too, and names."""
 
     sums: dict[str, AggregateColumn] = field(default_factory=lambda: {"n": count()})
     values: bool = False
+    bronze: str = BRONZE
+    gold: str = GOLD
+    operator: str = "sums"
 
 
 FIRST = Version()
@@ -56,8 +59,8 @@ def build(rows: int, version: Version = FIRST) -> JobPlan:
     """Return the planned job over so many numbers; the key of a number is its rest."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
-    kept = (numbers if version.values else numbers.drop("value")).table(BRONZE, id="bronze")
-    kept.key_by("key").aggregate("sums", **version.sums).upsert(GOLD)
+    kept = (numbers if version.values else numbers.drop("value")).table(version.bronze, id="bronze")
+    kept.key_by("key").aggregate(version.operator, **version.sums).upsert(version.gold)
     return plan(pipeline)
 
 
@@ -68,9 +71,10 @@ def tick(
     *,
     listener: TickListener | None = None,
     boundary: Boundary = cross_freely,
+    allowed: bool = False,
 ) -> TickReport:
     """Run one tick without Spark until it is caught up, by the tasks that Spark would run."""
-    settings = RuntimeSettings(warehouse=root)
+    settings = RuntimeSettings(warehouse=root, allow_non_restored_state=allowed)
     report = run_tick(build(rows, version), settings, listener, engine=LocalEngine(), boundary=boundary)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message), report.message
     return report

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.graph import JobGraph, Vertex, VertexKind
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
 from checkpointing.job.restoring import (
@@ -49,11 +49,13 @@ def test_a_subtask_gets_the_files_whose_key_groups_overlap_its_range(job):
         SubtaskSnapshot(state=(job.keyed("high", 64, 127, Version(1, 2)),)),
     )
     cut = job.record(graph, 3, {"joined": halves})
-    three = live_files(Vertex("joined", VertexKind.KEYED, 3), cut, 128)
+    three = live_files(Vertex("joined", VertexKind.KEYED, 3, (Table("out/t", TableMode.UPSERT),)), cut, 128)
     assert [["low"], ["low", "high"], ["high"]] == [[each.file.path for each in own.state] for own in three]
     assert [["t-low"], ["t-low"], []] == [
         [each.file.path for entry in own.ranges for each in entry.files] for own in three
     ]
+    without_table = live_files(Vertex("joined", VertexKind.KEYED, 3), cut, 128)
+    assert [(), (), ()] == [own.ranges for own in without_table]
 
 
 def test_files_of_several_subtasks_come_oldest_first(job):

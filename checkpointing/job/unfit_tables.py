@@ -1,0 +1,79 @@
+"""Finds output tables whose rows a changed pipeline would lose without a word: renamed, taken out, or given to another.
+
+An upsert table consists of the ranges that its vertex holds, and a vertex finds them by the table's name. Under
+another name, or at another vertex, the table would begin empty and show only the keys that are touched from then on.
+An append table under another name would leave its rows behind. So such a change is refused like missing state (G2),
+unless the user says that the old rows may stay behind.
+"""
+
+from collections.abc import Iterator
+
+from checkpointing.graph import JobGraph, TableMode, Vertex
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.metadata.paths import ROOT
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+
+_ACCEPT = "accept that with --allow-non-restored-state"
+
+
+def tables_left(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, ...]:
+    """Return the output tables of the cut that the graph no longer has."""
+    now = {table.name for table in graph.tables()}
+    return tuple(name for name in _tables_of(record) if name not in now)
+
+
+def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
+    """Yield what happens to each table that cannot keep its rows under this graph, and the ways out.
+
+    A row that was written before format 4 says only which upsert tables it has.
+    """
+    known = _tables_of(record)
+    new = [table.name for vertex in graph.operators() for table in vertex.tables if table.name not in known]
+    new = [name for name in new if not _is_state(name)]
+    for name in tables_left(graph, record):
+        there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new and record.columns else ""
+        yield (
+            f"has table {name}, which the pipeline no longer has{there}: under another name a table begins without "
+            f"the rows that it had. Name it {name} again, or leave it behind with --allow-non-restored-state"
+        )
+    before = {was.vertex: was for was in record.vertices}
+    for vertex in graph.operators():
+        yield from _unfit_upserts(vertex, before, known if record.columns else None)
+
+
+def _unfit_upserts(
+    vertex: Vertex, before: dict[VertexId, VertexRecord], known: tuple[TableName, ...] | None
+) -> Iterator[str]:
+    was = before.get(vertex.id)
+    for table in vertex.tables:
+        if table.mode is not TableMode.UPSERT:
+            continue
+        writer = next((name for name, each in before.items() if table.name in _ranges(each)), vertex.id)
+        if writer != vertex.id:
+            yield (
+                f"has table {table.name} as written by {writer!r}, and now {vertex.id!r} writes it: it would show only "
+                f"the keys that are touched from now on. Let {writer!r} write it again, or {_ACCEPT}"
+            )
+        elif known is not None and table.name not in known and was is not None and _holds_state(was):
+            yield (
+                f"holds state of {vertex.id!r}, and table {table.name} is new beside it: it would show only the keys "
+                f"that are touched from now on. Begin without state under another id, or {_ACCEPT}"
+            )
+
+
+def _tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:
+    if record.columns:
+        return tuple(each.table for each in record.columns if not _is_state(each.table))
+    return tuple(dict.fromkeys(name for was in record.vertices for name in _ranges(was)))
+
+
+def _ranges(was: VertexRecord) -> Iterator[TableName]:
+    return (entry.table for snapshot in was.subtasks for entry in snapshot.ranges if entry.files)
+
+
+def _holds_state(was: VertexRecord) -> bool:
+    return any(snapshot.state for snapshot in was.subtasks)
+
+
+def _is_state(table: TableName) -> bool:
+    return table.startswith(f"{ROOT}/")

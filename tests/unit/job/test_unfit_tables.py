@@ -1,0 +1,107 @@
+"""Tables that a changed pipeline would empty without a word are refused, whichever way they changed (G2)."""
+
+import pytest
+
+from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import KeyedFileKind, Version
+from checkpointing.identifiers import EdgeId
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits
+from checkpointing.job.unfit_tables import tables_left, unfit_tables
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+
+COLUMNS = (TableColumn("k", "long"),)
+
+
+def graph(bronze="bronze/rows", **keyed):
+    """Return source -> bronze -> keyed vertices, each with this upsert table (None: none)."""
+    tables = {
+        name: (Table(table, TableMode.UPSERT, ("k",), columns=COLUMNS),) if table else ()
+        for name, table in keyed.items()
+    }
+    vertices = [Vertex(name, VertexKind.KEYED, 1, written) for name, written in tables.items()]
+    kept = (Table(bronze, TableMode.APPEND, columns=COLUMNS),) if bronze else ()
+    return JobGraph(
+        (Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("bronze", VertexKind.STATELESS, 1, kept), *vertices),
+        (EdgeId("s", "bronze"), *(EdgeId("bronze", name) for name in keyed)),
+    )
+
+
+@pytest.fixture
+def cut(job):
+    """Return a maker of a graph's cut: every keyed vertex holds state, and a range of its table if it has one."""
+
+    def of(was, **changes):
+        held = {}
+        for vertex in was.operators():
+            names = [table.name for table in vertex.tables if table.mode is TableMode.UPSERT]
+            file = job.keyed(f"{vertex.id}-file", 0, 127, Version(1, 1), KeyedFileKind.BASE)
+            ranges = tuple(RangeFiles(name, (file,)) for name in names)
+            state = (file,) if vertex.kind is VertexKind.KEYED else ()
+            held[vertex.id] = (SubtaskSnapshot(state=state, ranges=ranges),)
+        columns = tuple(TableColumns(table.name, table.columns) for table in was.tables())
+        return job.record(was, 3, held, **{"columns": columns, **changes})
+
+    return of
+
+
+WAS = graph(by_user="gold/by_user", by_route="gold/by_route")
+
+
+def test_the_same_tables_fit(cut):
+    """Also in another order, and beside a table of a vertex that is new."""
+    assert [] == list(unfit_tables(WAS, cut(WAS)))
+    assert [] == list(unfit_tables(graph(by_route="gold/by_route", by_user="gold/by_user", more="gold/more"), cut(WAS)))
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (
+            graph(by_user="gold/per_user", by_route="gold/by_route"),
+            "has table gold/by_user, .* gold/per_user is new in",
+        ),
+        (
+            graph("bronze/all", by_user="gold/by_user", by_route="gold/by_route"),
+            "bronze/rows, .* bronze/all is new in it",
+        ),
+        (
+            graph(None, by_user="gold/by_user", by_route="gold/by_route"),
+            "bronze/rows, which the pipeline no longer has:",
+        ),
+        (
+            graph(by_user="gold/by_route", by_route="gold/by_user"),
+            "gold/by_route as written by 'by_route', and now 'by_user'",
+        ),
+        (graph(by_user=None, by_route="gold/by_route"), "has table gold/by_user, which the pipeline no longer has:"),
+    ],
+)
+def test_a_table_that_would_lose_its_rows_is_refused_by_name(cut, now, says):
+    """Renamed, taken out, swapped: the message names the old table, the new one if there is one, and the way out."""
+    with pytest.raises(CutDoesNotFitError, match=f"checkpoint 3 .*{says}.*--allow-non-restored-state"):
+        check_fits(now, cut(WAS), 128)
+    check_fits(now, cut(WAS), 128, allow_non_restored_state=True)
+
+
+def test_an_upsert_table_that_is_new_beside_state_is_refused(cut):
+    """It would show only the keys that are touched from now on; an append table beside it says nothing false."""
+    was = graph(by_user=None)
+    with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
+        check_fits(graph(by_user="gold/by_user"), cut(was), 128)
+
+
+def test_a_vertex_under_another_name_is_told_with_what_is_new(cut):
+    """The user sees at once what he renamed."""
+    now = graph(per_user="gold/by_user", by_route="gold/by_route")
+    with pytest.raises(
+        CutDoesNotFitError, match="state of 'by_user', which the pipeline no longer has, and 'per_user' is"
+    ):
+        check_fits(now, cut(WAS), 128)
+
+
+def test_an_older_row_says_its_upsert_tables_by_their_ranges(cut):
+    """Rows before format 4 know no columns: what they know of tables is judged, and nothing else."""
+    old = cut(WAS, columns=())
+    now = graph("bronze/all", by_user="gold/per_user", by_route="gold/by_route")
+    assert ("gold/by_user",) == tables_left(now, old)
+    assert [] == list(unfit_tables(WAS, old))
