@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import Row, TableKeys
 from jobs.doctor.findings import Finding, Section
 from jobs.doctor.table_health import modes_of
@@ -19,9 +20,11 @@ _TIMES: Final = "\0times"
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubled:
-    keys: int
-    example: str
+class _Looked:
+    """What reading a table's keys told; `doubled` is the finding about double keys, empty without any."""
+
+    seen: str
+    doubled: str = ""
 
 
 def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) -> Section:
@@ -30,44 +33,41 @@ def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) ->
     tables = [each for vertex in newest.vertices for each in vertex.table_keys] if newest else []
     if not verify:
         return Section("keys", (("upsert tables", f"{len(tables)}, not read; --verify looks for double keys"),))
-    found = {each: _doubled(warehouse, each) for each in tables}
-    unknown = sorted(_upserts(rows) - {each.table for each in tables})
+    looked = {each.table: _look(warehouse, each) for each in tables}
+    unknown = sorted(_upserts(rows) - looked.keys())
     seen = [
-        *(
-            (str(each.table), "each key once" if not doubled else f"{doubled.keys} keys more than once")
-            for each, doubled in found.items()
-        ),
-        *((name, "not read: its key is recorded with the next checkpoint") for name in unknown),
+        *((str(table), look.seen) for table, look in looked.items()),
+        *((table, "not read: its key is recorded with the next checkpoint") for table in unknown),
     ]
-    return Section("keys", tuple(seen), tuple(_findings(warehouse, found)))
+    return Section("keys", tuple(seen), tuple(_findings(warehouse, looked)))
 
 
-def _findings(warehouse: Warehouse, found: dict[TableKeys, _Doubled | None]) -> Iterator[Finding]:
-    job = warehouse.paths.job
-    for each, doubled in found.items():
-        if doubled is not None:
+def _findings(warehouse: Warehouse, looked: dict[TableName, _Looked]) -> Iterator[Finding]:
+    for table, look in looked.items():
+        if look.doubled:
             yield Finding(
-                f"upsert table {each.table} holds {doubled.keys} keys more than once, such as {doubled.example}",
+                f"upsert table {table} holds {look.doubled}",
                 "let the function of the vertex that writes it put out rows under its own keys only, then fill the "
-                f"tables anew: tidemark run {job} --warehouse EMPTY_FOLDER",
+                f"tables anew: tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER",
             )
 
 
-def _doubled(warehouse: Warehouse, table: TableKeys) -> _Doubled | None:
-    """Return the keys that several rows of a table have; None also if it cannot be read, which another section says."""
+def _look(warehouse: Warehouse, table: TableKeys) -> _Looked:
+    """Return which keys several rows of a table have. Why a table cannot be read is another section's to say."""
     folder = warehouse.path(table.table)
     try:
         loaded = DeltaTable(str(folder))
         keys = pl.scan_delta(loaded, use_pyarrow=not polars_reads(folder)).select(table.columns)
         twice = keys.group_by(table.columns).agg(pl.len().alias(_TIMES)).filter(pl.col(_TIMES) > 1).collect()
-    except Exception:  # noqa: BLE001 - a log or a file that is damaged or gone
-        return None
+    except Exception as error:  # noqa: BLE001 - a log or a file that is damaged or gone
+        return _Looked(f"not read ({type(error).__name__})")
     if twice.is_empty():
-        return None
+        return _Looked("each key once")
     first = twice.sort(_TIMES, descending=True).row(0, named=True)
     example = ", ".join(f"{name}={first[name]}" for name in table.columns)
-    return _Doubled(twice.height, f"{example} ({first[_TIMES]} rows)")
+    doubled = f"{twice.height} keys more than once, such as {example} ({first[_TIMES]} rows)"
+    return _Looked(f"{twice.height} keys more than once", doubled)
 
 
-def _upserts(rows: tuple[Row, ...]) -> set[str]:
-    return {str(name) for name, mode in modes_of(rows).items() if mode is TableMode.UPSERT}
+def _upserts(rows: tuple[Row, ...]) -> set[TableName]:
+    return {name for name, mode in modes_of(rows).items() if mode is TableMode.UPSERT}

@@ -115,6 +115,14 @@ def test_an_upsert_table_of_an_older_format_is_not_read_for_double_keys(root):
     assert ((str(GOLD), "each key once"),) == key_section(at(root), rows, verify=True).seen
 
 
+def test_a_table_that_cannot_be_read_is_not_called_free_of_double_keys(root):
+    """Its file is gone: the page says that its keys were not read, and the files' section says why."""
+    shutil.rmtree(root / GOLD / "_data")
+    ((table, seen),) = key_section(at(root), JobStores(at(root), cross_freely).rows(), verify=True).seen
+    assert str(GOLD) == table
+    assert seen.startswith("not read (")
+
+
 def _without_keys(row: CheckpointRecord) -> CheckpointRecord:
     vertices = tuple(vertex.model_copy(update={"table_keys": ()}) for vertex in row.vertices)
     return row.model_copy(update={"vertices": vertices})
