@@ -61,5 +61,5 @@ def standard_streams() -> tuple[LastingStream, LastingStream]:
         LastingStream(stream or os.fdopen(number, "w", closefd=False))
         for number, stream in ((1, sys.stdout), (2, sys.stderr))
     )
-    sys.stdout, sys.stderr = out, err  # type: ignore[assignment]  # by what they can do
+    sys.stdout, sys.stderr = out, err
     return out, err

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import Final
 
 from jobs.runtime.environment import spark_environment, spark_home
 from jobs.runtime.session import SparkConfig, classic_settings
+from jobs.runtime.temporary import private_folder
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 180.0
@@ -129,7 +129,7 @@ def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> Non
 
 def main() -> None:
     """Keep a server warm until Ctrl-C, and say how a tick joins it."""
-    log_file = Path(tempfile.gettempdir()) / f"tidemark-connect-{os.getpid()}.log"
+    log_file = private_folder() / f"connect-{os.getpid()}.log"
     with connect_server(SparkConfig(), log_file) as server:
         sys.stdout.write(f"export TIDEMARK_SPARK_CONNECT_URL={server.url}\n")
         sys.stdout.flush()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.runtime.failures import TickRefusedError
+from jobs.runtime.temporary import private_folder
 
 JAVA_VERSIONS: Final = (17, 21)
 WORKER_VARIABLE: Final = "PYSPARK_PYTHON"
@@ -37,7 +38,11 @@ class Program:
 
 
 def must_start_spark() -> None:
-    """Raise UnfitProgramError unless Spark can start its JVM and its Python workers here."""
+    """Raise UnfitProgramError unless Spark can start its JVM and its Python workers here.
+
+    Raises UnsafeFolderError unless its log and its temporary files have a private folder.
+    """
+    private_folder()
     for found in (java(), worker_python()):
         if found.problem:
             raise UnfitProgramError(f"{found.problem}: {found.way_out}")

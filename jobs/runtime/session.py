@@ -5,7 +5,6 @@ The engine keeps to the API that Connect has too, so whoever holds a session nee
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,10 +16,15 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from jobs.runtime.temporary import open_log, private_folder, private_path, spark_folder
+
 _log = structlog.get_logger(__name__)
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
 """Where `jobs.runtime.class_archive` keeps what a JVM of this environment would load: its paths are in it."""
+
+TEMPORARY: Final = "spark.local.dir"
+"""Where Spark writes what does not fit into memory, and what it hands between its processes."""
 
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
@@ -45,7 +49,7 @@ def _cores() -> int:
 
 
 def _log_file() -> Path:
-    return Path(tempfile.gettempdir()) / f"tidemark-spark-{os.getuid() if hasattr(os, 'getuid') else 'user'}.log"
+    return private_path() / "spark.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,8 @@ def open_session(config: SparkConfig) -> SparkSession:
             session.conf.set(name, value)
         return session
     builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
-    for name, value in classic_settings(config).items():
+    temporary = {TEMPORARY: str(spark_folder())} if _is_local(config) else {}
+    for name, value in (temporary | classic_settings(config)).items():
         builder = builder.config(name, value)
     with _stderr_of_children(config.log_file), _locale_of_children():
         opened = builder.getOrCreate()
@@ -144,9 +149,12 @@ def session_settings(cores: int) -> dict[str, str]:
     }
 
 
+def _is_local(config: SparkConfig) -> bool:
+    return config.master is None or config.master.startswith("local")
+
+
 def classic_settings(config: SparkConfig) -> dict[str, str]:
     """Return all settings of a session that this process starts."""
-    local = config.master is None or config.master.startswith("local")
     settings = session_settings(config.cores) | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -159,7 +167,7 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
     }
     if CLASS_ARCHIVE.exists():
         settings[JVM_OPTIONS] = f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" {SILENT}'
-    if local:
+    if _is_local(config):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if config.jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in config.jars)
@@ -196,9 +204,11 @@ def _stderr_of_children(log_file: Path | None) -> Iterator[None]:
     if log_file is None:
         yield
         return
+    if log_file.parent == private_path():
+        private_folder()
     log_file.parent.mkdir(parents=True, exist_ok=True)
+    target = open_log(log_file)
     kept = os.dup(2)
-    target = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(target, 2)
         yield

@@ -1,0 +1,93 @@
+"""What Spark writes outside the warehouse: its log and its temporary folders, in a private folder of this user.
+
+The folder lies where temporary files do, which others may write too. So it must be a real folder, owned by this user
+and closed to everybody else. Spark removes its own folders when it ends in order. Those of a killed tick stay, and the
+next tick that starts Spark removes them. Each has a note beside it that says whose it is. A folder goes only if that
+process is certainly dead.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from checkpointing.metadata.record import Holder
+from jobs.runtime.failures import TickRefusedError
+from jobs.stores.files import read_regular, write_durable
+from jobs.stores.holders import is_alive, this_process
+
+_OWNER_SUFFIX: Final = ".owner.json"
+_OWNER_BYTES_MAX: Final = 64 * 1024
+_OPEN_TO_OTHERS: Final = 0o077
+
+
+class UnsafeFolderError(TickRefusedError):
+    """The private folder is not private: names it and the way out."""
+
+
+def private_path() -> Path:
+    """Return where this user's private folder lies; nothing is created."""
+    return Path(tempfile.gettempdir()) / f"tidemark-{os.getuid()}"
+
+
+def private_folder() -> Path:
+    """Return this user's private folder, creating it; raise UnsafeFolderError if somebody else could use it."""
+    folder = private_path()
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OPEN_TO_OTHERS:
+        raise UnsafeFolderError(
+            f"{folder} is not a folder that this user alone can open, and Spark's log and temporary files belong "
+            "there: delete it, or name another folder for temporary files in TMPDIR"
+        )
+    return folder
+
+
+def open_log(path: Path) -> int:
+    """Return a descriptor that appends to a log file; raise OSError for a link, which could lead anywhere."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+
+
+def spark_folder() -> Path:
+    """Return a new folder for the temporary files of a Spark that this process starts.
+
+    Those of dead processes are removed first. Raises UnsafeFolderError.
+    """
+    remove_dead()
+    folder = private_folder() / f"spark-{uuid4()}"
+    write_durable(_owner(folder), this_process().model_dump_json().encode())
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def remove_dead() -> tuple[Path, ...]:
+    """Remove the temporary folders of Spark whose processes are certainly dead, and return them."""
+    gone = tuple(_dead(private_folder()))
+    for folder in gone:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            _owner(folder).unlink(missing_ok=True)
+    return gone
+
+
+def _dead(private: Path) -> Iterator[Path]:
+    for note in private.glob(f"spark-*{_OWNER_SUFFIX}"):
+        try:
+            owner = Holder.model_validate_json(read_regular(note, _OWNER_BYTES_MAX))
+        except (OSError, ValidationError):
+            continue  # nobody can tell whose it is
+        if is_alive(owner) is False:
+            yield note.with_name(note.name.removesuffix(_OWNER_SUFFIX))
+
+
+def _owner(folder: Path) -> Path:
+    """Return where the note lies that says whose a folder is."""
+    return folder.with_name(f"{folder.name}{_OWNER_SUFFIX}")
