@@ -57,7 +57,7 @@ bench: machine $(ENV) $(CLASSES) $(FLINK) ## measure against the peers, half an 
 	@$(BIN)/python -m bench $(BENCH)
 
 dev: machine $(ENV) $(CLASSES) $(DATA) ## the Dagster UI on this project
-	@mkdir -p .dagster && DAGSTER_HOME=$(CURDIR) $(BIN)/dg dev
+	@mkdir -p .dagster && ln -sf ../dagster.yaml .dagster/dagster.yaml && DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dg dev
 
 lint: $(ENV) ## ruff and the import contracts
 	@$(BIN)/ruff check --quiet .

@@ -1,4 +1,4 @@
-"""How a job is checkpointed: one validated model (H1). Every refusal names the field and the rule.
+"""How a job is checkpointed: one validated model. Every refusal names the field and the rule.
 
 The rules are Flink's (`CheckpointConfig`, `CheckpointCoordinatorConfiguration`) where Flink has them;
 what Flink silently corrects (unaligned with at least once, a pause with several concurrent
@@ -32,7 +32,7 @@ class CheckpointingMode(Enum):
 
 
 class StateBackendKind(Enum):
-    """Where keyed state lies, and how much of it is written each time (D2); the results are the same."""
+    """Where keyed state lies, and how much of it is written each time; the results are the same."""
 
     INCREMENTAL = "incremental"
     """In files: what a micro-batch changed, and now and then all of it."""
@@ -94,15 +94,15 @@ class CheckpointConfig(BaseModel):
     """The configuration of one job's checkpoints; raises ValidationError naming field and rule.
 
     `interval_ms` None and `every_rows` None switch both triggers off: checkpoints come when asked for
-    and when the job is caught up (A11).
+    and when the job is caught up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     interval_ms: Milliseconds | None = Field(default=None, ge=SHORTEST_INTERVAL_MS)
-    """Time between periodic triggers; None: no periodic trigger (A2)."""
+    """Time between periodic triggers; None: no periodic trigger."""
     every_rows: Count | None = Field(default=None, gt=0)
-    """Trigger when this many rows came since the last trigger; None: rows do not trigger (A11)."""
+    """Trigger when this many rows came since the last trigger; None: rows do not trigger."""
     rows_of: tuple[str, ...] = ()
     """The sources whose rows `every_rows` counts; empty: all."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
@@ -110,35 +110,35 @@ class CheckpointConfig(BaseModel):
     timeout_ms: Milliseconds = Field(default=600_000, ge=SHORTEST_INTERVAL_MS)
     """Time from the trigger until a checkpoint that has not completed expires."""
     min_pause_ms: Milliseconds = Field(default=0, ge=0, le=LONGEST_PAUSE_MS)
-    """Least time between a completion and the next periodic trigger (A3)."""
+    """Least time between a completion and the next periodic trigger."""
     max_concurrent: Count = Field(default=1, ge=1)
     """Most checkpoints pending at a time; forced savepoints ignore it."""
     tolerable_failures: Count = Field(default=0, ge=0)
-    """Consecutive counted failures that the job survives (E5)."""
+    """Consecutive counted failures that the job survives."""
     retained: Count = Field(default=1, ge=1)
-    """Completed checkpoints that are kept (E4)."""
+    """Completed checkpoints that are kept."""
     retain_on_cancellation: bool = True
-    """Whether a cancelled job's checkpoints stay (G3)."""
+    """Whether a cancelled job's checkpoints stay."""
     unaligned: bool = False
-    """Whether barriers overtake records, which then become channel state (C5)."""
+    """Whether barriers overtake records, which then become channel state."""
     alignment_timeout_ms: Milliseconds | None = Field(default=None, ge=0)
-    """With `unaligned`: start aligned and turn unaligned after this time (C6); None: unaligned at once."""
+    """With `unaligned`: start aligned and turn unaligned after this time; None: unaligned at once."""
     max_alignment_bytes: Count | None = None
-    """None: a blocked channel is held back; else its input is buffered up to this, -1 without a limit (C2)."""
+    """None: a blocked channel is held back; else its input is buffered up to this, -1 without a limit."""
     after_tasks_finish: bool = True
-    """Whether checkpoints go on after some subtasks have finished (B4)."""
+    """Whether checkpoints go on after some subtasks have finished."""
     max_parallelism: Count = Field(default=DEFAULT_MAX_PARALLELISM, ge=1, le=KEY_GROUPS_MAX)
-    """The number of key groups, fixed for the job's life (D3)."""
+    """The number of key groups, fixed for the job's life."""
     micro_batch_rows_max: Count = Field(default=1_000_000, gt=0)
     """Most rows in one micro-batch of a vertex."""
     slice_rows_max: Count = Field(default=100_000, gt=0)
     """Most rows that a source reads at a time."""
     state_backend: StateBackendKind = StateBackendKind.INCREMENTAL
-    """Where keyed state lies: incremental, full or memory (D2); it may change between two ticks."""
+    """Where keyed state lies: incremental, full or memory; it may change between two ticks."""
     memory_state_bytes_max: Count | None = Field(default=None, ge=1, le=MEMORY_STATE_BYTES_MAX)
     """Most bytes of one subtask's state in a checkpoint's row, compressed (memory); None: 1,048,576; most: 256 MiB."""
     restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
-    """What becomes of a tick whose job failed: none, fixed_delay, failure_rate or exponential_delay (G4)."""
+    """What becomes of a tick whose job failed: none, fixed_delay, failure_rate or exponential_delay."""
     restart_attempts: Count | None = Field(default=None, ge=1)
     """Most restarts in a tick (fixed_delay; None: 1), or between two quiet times (exponential_delay; None: no end)."""
     restart_delay_ms: Milliseconds | None = Field(default=None, ge=0)

@@ -106,16 +106,16 @@ class TickSettings(CheckpointConfig, BaseSettings):
     duration_ms: Milliseconds | None = Field(default=None, ge=1)
     """End after this time, with a last checkpoint."""
     take_over: bool = False
-    """Take the job from whoever holds it, alive or not (G5)."""
+    """Take the job from whoever holds it, alive or not."""
     allow_non_restored_state: bool = False
-    """Leave state behind whose operator the pipeline no longer has, instead of refusing the restore (G2)."""
+    """Leave state behind whose operator the pipeline no longer has, instead of refusing the restore."""
 
     reader_grace_ms: Milliseconds = Field(default=DEFAULT_READER_GRACE_MS, ge=0)
-    """How long a file stays that nobody needs any more, for the sake of who is just reading it (K4)."""
+    """How long a file stays that nobody needs any more, for the sake of who is just reading it."""
     table_log_keep_ms: Milliseconds = Field(default=DEFAULT_TABLE_LOG_KEEP_MS, ge=0)
-    """How long a table's log entry stays at least, though no retained checkpoint needs its version any more (K4)."""
+    """How long a table's log entry stays at least, though no retained checkpoint needs its version any more."""
     clean_up: bool = True
-    """Whether a tick that ends in order deletes, as its last act, what nobody needs any more (K4)."""
+    """Whether a tick that ends in order deletes, as its last act, what nobody needs any more."""
 
     @classmethod
     def settings_customise_sources(

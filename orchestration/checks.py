@@ -18,6 +18,7 @@ from jobs.quality.verdict import ExpectationVerdict, Verdict
 from jobs.runtime.suite_verdicts import verdicts_of
 from orchestration.naming import Naming
 from orchestration.observation import Standing
+from orchestration.row_rules import rule_specs
 
 _NAME_LENGTH_MAX: Final = 100
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|column_|multicolumn_|table_)?")
@@ -28,8 +29,8 @@ _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
 def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
-    """Return a check for each expectation of each suite."""
-    return tuple(_suite_specs(plan, naming))
+    """Return a check for each expectation of each suite, and for each row rule."""
+    return (*_suite_specs(plan, naming), *rule_specs(plan, naming))
 
 
 def check_names(suite: Suite) -> dict[Expectation, str]:

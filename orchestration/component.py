@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from jobs.settings import InvalidSettingsError, Problem, duration_ms
 from orchestration.limits import Limits
 from orchestration.naming import GROUPS
-from orchestration.pipelines import HOURLY, build_definitions
+from orchestration.pipelines import build_definitions
+from orchestration.triggers import HOURLY
 
 _DEFAULTS: Final = Limits()
 _HERE: Final = "set in defs.yaml"
@@ -56,6 +57,7 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         default_factory=list, description="What stands before every asset key and every name of a job or sensor."
     )
     group_name: str = Field(default=GROUPS, description="The groups' names; may hold {pipeline} and {layer}.")
+    show_state: bool = Field(default=True, description="Whether operators' states are assets.")
     owners: list[str] = Field(default_factory=list, description="E-mail addresses, or teams as team:NAME.")
     fresh_within: str | None = Field(
         default=None, description="How old the newest checkpoint may be while the sources have more: 30m, 24h."
@@ -80,6 +82,7 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             warehouse=self.warehouse,
             data=self.data,
             settings=self.settings,
+            show_state=self.show_state,
         )
 
 

@@ -26,6 +26,7 @@ from orchestration.observation import Standing
 
 ONE_CUT: Final = "one_cut"
 FRESH: Final = "fresh"
+LAG: Final = "checkpoint_lag"
 WAITING: Final = "nothing_waiting_too_long"
 _KEYS_SHOWN: Final = 10
 
@@ -48,9 +49,15 @@ class Look:
 
 
 def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
-    """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait."""
-    return tuple(
-        dg.AssetCheckSpec(name, asset=naming.table_key(table.name), description=_about(name, limits))
+    """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait.
+
+    The table of cuts has `checkpoint_lag`, which is about the pipeline as a whole.
+    """
+    lag = dg.AssetCheckSpec(LAG, asset=naming.cuts_key(), description=_about(LAG, limits))
+    return lag, *(
+        dg.AssetCheckSpec(
+            _shown_as(naming, name, vertex, table), asset=_asset(naming, table), description=_about(name, limits)
+        )
         for vertex in plan.graph.operators()
         for table in vertex.tables
         for name in _names(plan, vertex, table)
@@ -60,10 +67,22 @@ def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.Asse
 def health_results(look: Look, limits: Limits) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each of `health_specs`. Raises StateFileError for a state file that cannot be read."""
     rules = broken_rules(look.stands)
+    cuts = dg.AssetCheckKey(look.naming.cuts_key(), LAG)
+    yield _never(cuts, look) if look.stands.epoch is None else _lag(cuts, look.stands.epoch.record, look, limits)
     for vertex in look.plan.graph.operators():
         for table in vertex.tables:
             for name in _names(look.plan, vertex, table):
                 yield _result(name, vertex, table, look, limits, rules)
+
+
+def _asset(naming: Naming, table: Table) -> dg.AssetKey:
+    """Return the asset that shows a table's checks: its own, or the table of cuts for a state that is no asset."""
+    return naming.table_key(table.name) if naming.shows(table) else naming.cuts_key()
+
+
+def _shown_as(naming: Naming, name: str, vertex: Vertex, table: Table) -> str:
+    """Return a check's name; the table of cuts shows those of several operators."""
+    return name if naming.shows(table) else f"{name}_{vertex.id}"
 
 
 def _names(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[str]:
@@ -80,6 +99,8 @@ def _about(name: str, limits: Limits) -> str:
         "those of the checkpoint's row; and the retained rows form one line.",
         FRESH: f"The newest checkpoint is at most {seconds(limits.fresh_within_ms)} old, or the sources have nothing "
         "that it lacks.",
+        LAG: "How far the tables are behind the sources: the age of the newest checkpoint while the sources have rows "
+        f"that it lacks, else nothing. At most {seconds(limits.fresh_within_ms)}.",
         WAITING: "No row waits for its counterpart that waited already at a retained checkpoint "
         f"{seconds(limits.waiting_within_ms)} ago.",
     }[name]
@@ -88,25 +109,19 @@ def _about(name: str, limits: Limits) -> str:
 def _result(
     name: str, vertex: Vertex, table: Table, look: Look, limits: Limits, rules: tuple[str, ...]
 ) -> dg.AssetCheckResult:
-    key = look.naming.table_key(table.name)
+    key, shown = _asset(look.naming, table), _shown_as(look.naming, name, vertex, table)
     newest = look.stands.epoch
     if newest is None:
-        return dg.AssetCheckResult(
-            passed=False,
-            asset_key=key,
-            check_name=name,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"{look.plan.job} has completed no checkpoint in {look.root} yet: materialize its tables",
-        )
+        return _never(dg.AssetCheckKey(key, shown), look)
     if name == ONE_CUT:
-        return _one_cut(vertex, table, look, newest.record, rules)
+        return _one_cut(dg.AssetCheckKey(key, shown), vertex, table, look, newest.record, rules)
     if name == FRESH:
-        return _fresh(key, newest.record, look, limits)
-    return _waiting(key, vertex, newest.record, look, limits)
+        return _lag(dg.AssetCheckKey(key, shown), newest.record, look, limits)
+    return _waiting(dg.AssetCheckKey(key, shown), vertex, newest.record, look, limits)
 
 
 def _one_cut(
-    vertex: Vertex, table: Table, look: Look, newest: CheckpointRecord, rules: tuple[str, ...]
+    check: dg.AssetCheckKey, vertex: Vertex, table: Table, look: Look, newest: CheckpointRecord, rules: tuple[str, ...]
 ) -> dg.AssetCheckResult:
     versions = {} if look.stands.epoch is None else look.stands.epoch.versions
     recorded = versions.get(table.name)
@@ -114,8 +129,8 @@ def _one_cut(
     wrong = [*_wrong(vertex, table, newest, seen, recorded), *rules]
     return dg.AssetCheckResult(
         passed=not wrong,
-        asset_key=look.naming.table_key(table.name),
-        check_name=ONE_CUT,
+        asset_key=check.asset_key,
+        check_name=check.name,
         description="; ".join(wrong) or f"the table is at checkpoint {newest.checkpoint}, as all others are",
         metadata={
             "newest_checkpoint": newest.checkpoint,
@@ -147,19 +162,30 @@ def _wrong(
             yield f"at its cut the table lacks {lacks} of the checkpoint's files and has {more} others"
 
 
-def _fresh(key: dg.AssetKey, newest: CheckpointRecord, look: Look, limits: Limits) -> dg.AssetCheckResult:
+def _never(check: dg.AssetCheckKey, look: Look) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=False,
+        asset_key=check.asset_key,
+        check_name=check.name,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{look.plan.job} has completed no checkpoint in {look.root} yet: materialize its tables",
+    )
+
+
+def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: Limits) -> dg.AssetCheckResult:
     age_ms = max(look.now_ms - newest.statistics.committed_ms, 0)
     unread = look.rows_unread
     passed = age_ms <= limits.fresh_within_ms or unread == 0
     behind = f"{count(unread)} rows wait at the sources" if unread else "the sources have nothing that it lacks"
     return dg.AssetCheckResult(
         passed=passed,
-        asset_key=key,
-        check_name=FRESH,
+        asset_key=check.asset_key,
+        check_name=check.name,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"checkpoint {newest.checkpoint} is {seconds(age_ms)} old, and {behind}"
         + ("" if passed else ": start a tick, or switch the schedule on"),
         metadata={
+            "lag_s": dg.MetadataValue.float(round(age_ms / 1000, 1) if unread else 0.0),
             "age_s": dg.MetadataValue.float(round(age_ms / 1000, 1)),
             "rows_unread": dg.MetadataValue.int(unread),
             "committed_at": dg.MetadataValue.timestamp(newest.statistics.committed_ms / 1000),
@@ -168,7 +194,7 @@ def _fresh(key: dg.AssetKey, newest: CheckpointRecord, look: Look, limits: Limit
 
 
 def _waiting(
-    key: dg.AssetKey, vertex: Vertex, newest: CheckpointRecord, look: Look, limits: Limits
+    check: dg.AssetCheckKey, vertex: Vertex, newest: CheckpointRecord, look: Look, limits: Limits
 ) -> dg.AssetCheckResult:
     spec = waits_in(look.plan.vertices[vertex.id])
     if spec is None:
@@ -187,8 +213,8 @@ def _waiting(
     keys = now.sort(ROWS, descending=True).head(_KEYS_SHOWN)
     return dg.AssetCheckResult(
         passed=late == 0,
-        asset_key=key,
-        check_name=WAITING,
+        asset_key=check.asset_key,
+        check_name=check.name,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"{count(waits)} rows wait for their counterpart, {compared}",
         metadata={

@@ -48,6 +48,7 @@ def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()
         _table_spec(plan, naming, vertex, table, list(owners))
         for vertex in plan.graph.vertices
         for table in _ordered_tables(vertex)
+        if naming.shows(table)
     )
     read = (spec.with_io_manager_key(naming.tables_key) for spec in tables)
     return (*read, _cuts_spec(plan, naming, list(owners)))
@@ -56,7 +57,7 @@ def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()
 def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec:
     return dg.AssetSpec(
         naming.cuts_key(),
-        deps=[naming.table_key(table.name) for table in plan.graph.tables()],
+        deps=[naming.table_key(table.name) for table in plan.graph.tables() if naming.shows(table)],
         group_name=naming.group(CUTS),
         kinds={"delta"},
         description=(
@@ -119,7 +120,7 @@ def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterat
     for edge in sorted(plan.graph.upstream(vertex.id), key=lambda edge: edge.input):
         yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
     for other in vertex.tables:
-        if other.mode is TableMode.STATE and table.mode is not TableMode.STATE:
+        if other.mode is TableMode.STATE and table.mode is not TableMode.STATE and naming.shows(other):
             yield naming.table_key(other.name)
 
 
@@ -133,7 +134,7 @@ def _handed_on(plan: JobPlan, naming: Naming, vertex: Vertex) -> Iterator[dg.Ass
             if kept is not None:
                 yield naming.table_key(kept.name)
                 return
-            state = [table for table in vertex.tables if table.mode is TableMode.STATE]
+            state = [table for table in vertex.tables if table.mode is TableMode.STATE and naming.shows(table)]
             yield from (naming.table_key(table.name) for table in state)
             for edge in () if state else plan.graph.upstream(vertex.id):
                 yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))

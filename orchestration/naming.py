@@ -38,6 +38,8 @@ class Naming:
     job: JobName
     prefix: tuple[str, ...] = ()
     groups: str = GROUPS
+    states: bool = True
+    """Whether operators' states are assets."""
 
     def __post_init__(self) -> None:
         """Refuse what Dagster would refuse later, without naming the argument."""
@@ -84,6 +86,10 @@ class Naming:
     def cuts_key(self) -> dg.AssetKey:
         """Return the asset key of the table `cuts`, which says what Delta version each table has at a checkpoint."""
         return dg.AssetKey([*self.prefix, *ProtocolPaths(self.job).cuts.split("/")])
+
+    def shows(self, table: Table) -> bool:
+        """Return whether a table is an asset."""
+        return self.states or table.mode is not TableMode.STATE
 
     def source_key(self, source: VertexId) -> dg.AssetKey:
         """Return a source's asset key. It names the pipeline, for sources of two pipelines may bear the same id."""

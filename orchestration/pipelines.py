@@ -21,9 +21,8 @@ from orchestration.naming import GROUPS, Naming, prefix_parts
 from orchestration.operations import operation_jobs
 from orchestration.tags import JOB_TAG
 from orchestration.tick import Events, tick_events
-from orchestration.triggers import new_data_sensor, recovery_sensor, tick_schedule
+from orchestration.triggers import HOURLY, health_schedule, new_data_sensor, recovery_sensor, tick_schedule
 
-HOURLY: Final = "0 * * * *"
 DAY: Final = Limits()
 
 
@@ -38,6 +37,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     warehouse: str | Path | None = None,
     data: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
+    show_state: bool = True,
     runner: TickRunner = run_tick,
 ) -> dg.Definitions:
     """Return a pipeline's definitions; it is given itself, as a function of the data folder, or by its name.
@@ -49,6 +49,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `group_name` may hold `{pipeline}` and `{layer}`.
     - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) win over the environment, and the
       launchpad wins over them.
+    - `show_state=False` keeps operators' states out of the catalogue; their checks go to the table of cuts.
     - `runner` runs the ticks.
 
     The definitions name no executor and no resource that another project could have, so they merge into any.
@@ -58,17 +59,17 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
     launched = launch(pipeline, given)
     plan = launched.plan
-    naming = Naming(plan.job, prefix_parts(key_prefix), group_name)
+    naming = Naming(plan.job, prefix_parts(key_prefix), group_name, show_state)
     deployment = Deployment(reference=pipeline, given=given, naming=naming, plan=plan, limits=limits, runner=runner)
     owned = checked_owners(owners)
     tables = _tables_asset(deployment, owned)
     checks = health_checks(deployment)
-    job = _tick_job(deployment, tables)
+    job, health = _tick_job(deployment, tables), _health_job(deployment, checks)
     return dg.Definitions(
         assets=[*source_specs(plan, naming, owned), tables],
         asset_checks=[checks],
-        jobs=[job, _health_job(deployment, checks), *operation_jobs(deployment)],
-        schedules=[tick_schedule(deployment, job, cron)],
+        jobs=[job, health, *operation_jobs(deployment)],
+        schedules=[tick_schedule(deployment, job, cron), health_schedule(deployment, health)],
         sensors=[new_data_sensor(deployment, job), recovery_sensor(deployment, job)],
         resources=_readers(naming, launched.settings.warehouse),
     )

@@ -8,8 +8,8 @@ import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.launch import Launch
-from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.failures import JobHeldError, TickRefusedError
 from jobs.runtime.tick import RuntimeSettings, TickReport
@@ -20,9 +20,10 @@ from orchestration.deployment import Deployment
 from orchestration.epochs import Metadata, row_count
 from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
-from orchestration.observation import RowCounts, Standing, standing
+from orchestration.observation import RowCounts, Standing, standing, warehouse_of
 from orchestration.pictures import checkpoints_table
 from orchestration.reporting import EpochReporter
+from orchestration.row_rules import rule_results
 from orchestration.tags import FAILURE_TAG
 from orchestration.told import Told
 
@@ -39,8 +40,8 @@ Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> Iterator[Events]:
     """Run one tick and yield what Dagster is to know: a result for each table with news and for each expectation.
 
-    Raises dg.Failure, with the way out, for refused settings, a job that another one holds, and a tick that
-    failed; DagsterExecutionInterruptedError after a tick that a termination of the Dagster run has stopped.
+    Raises dg.Failure, with the way out, for refused settings and a tick that failed; DagsterExecutionInterruptedError
+    for a job that another one holds, and after a tick that a termination of the Dagster run has stopped.
     """
     config = context.op_execution_context.op_config
     started = _launched(deployment, config, context)
@@ -51,15 +52,16 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
     inbox = Inbox()
     try:
         report = deployment.runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
+    except JobHeldError as held:
+        raise _left_alone(held, context) from held
     except TickRefusedError as refused:
-        _marked(context, "held" if isinstance(refused, JobHeldError) else "refused")
-        hint = " (in the launchpad: take_over: true)" if isinstance(refused, JobHeldError) else ""
-        raise dg.Failure(f"{refused}{hint}", allow_retries=False) from refused
+        _marked(context, "refused")
+        raise dg.Failure(str(refused), allow_retries=False) from refused
     match report.outcome:
         case TickOutcome.FAILED:
             reporter.report_held()
             log_look(deployment, started, context.op_execution_context)
-            yield from _failed(deployment, started.plan, report, context)
+            yield from _failed(deployment, started, report, context)
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
             raise dg.DagsterExecutionInterruptedError
@@ -82,6 +84,15 @@ def _marked(context: dg.AssetExecutionContext, failure: str) -> None:
     context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: failure})
 
 
+def _left_alone(held: JobHeldError, context: dg.AssetExecutionContext) -> dg.DagsterExecutionInterruptedError:
+    """Return what ends the run as canceled, which says that it did nothing: neither tables nor checks failed."""
+    message = f"{held} (in the launchpad: take_over: true)"
+    _marked(context, "held")
+    context.log.error(message)
+    context.instance.report_run_canceling(context.run, message=message)
+    return dg.DagsterExecutionInterruptedError(message)
+
+
 def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSettings:
     instance = context.instance
 
@@ -94,14 +105,15 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
 
 
 def _failed(
-    deployment: Deployment, plan: JobPlan, report: TickReport, context: dg.AssetExecutionContext
+    deployment: Deployment, started: Launch, report: TickReport, context: dg.AssetExecutionContext
 ) -> Iterator[Events]:
     """Yield the checks that failed, if it was by a suite; then fail as a person should read it."""
     lasting = report.reason in _LASTING
     if report.reason is not None and lasting:
         _marked(context, report.reason.name.lower())
     if report.reason is CheckpointFailureReason.QUALITY:
-        yield from rejected_results(plan, deployment.naming, report.trace)
+        yield from rejected_results(started.plan, deployment.naming, report.trace)
+    yield from _row_rules(deployment, started, report.completed)
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
         f"{reason}{report.message}",
@@ -131,7 +143,17 @@ def _succeeded(
         context.log.info("%s: Dagster knows of all that the tables hold; nothing is materialized", outcome)
     yield from materialized
     yield from kept_results(plan, deployment.naming, stands)
+    newest = () if stands.epoch is None else (stands.epoch.record,)
+    yield from _row_rules(deployment, started, report.completed or newest)
     log_look(deployment, started, context.op_execution_context)
+
+
+def _row_rules(
+    deployment: Deployment, started: Launch, records: tuple[CheckpointRecord, ...]
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield the row rules' results over these checkpoints."""
+    warehouse = warehouse_of(started.settings.warehouse, started.plan.job)
+    yield from rule_results(started.plan, deployment.naming, warehouse, records)
 
 
 def _materialized(

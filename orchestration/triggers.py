@@ -16,9 +16,10 @@ from jobs.cli.quantities import count
 from jobs.launch import Launch
 from jobs.runtime.discovery import ENDLESS, Discovered, discover
 from orchestration.deployment import Deployment
-from orchestration.observation import held_by
+from orchestration.observation import activity, held_by
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
 
+HOURLY: Final = "0 * * * *"
 LOOK_EVERY_S: Final = 30
 _UNFINISHED: Final = (
     dg.DagsterRunStatus.QUEUED,
@@ -42,6 +43,29 @@ def tick_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition, cro
         cron_schedule=cron,
         execution_fn=execute,
         description=f"A tick of pipeline {name} at a time; it ends by itself when it has caught up.",
+    )
+
+
+def health_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+    """Return a schedule that looks at the warehouse every hour, so that a lag is seen though no tick runs.
+
+    It is on from the start: it changes nothing and starts no tick. Before the first tick it has nothing to look at.
+    """
+    name = deployment.naming.name
+
+    def execute(_context: dg.ScheduleEvaluationContext) -> dg.RunRequest | SkipReason:
+        launched = deployment.launch()
+        if activity(launched.settings.warehouse, launched.plan.job) is None:
+            return SkipReason(f"{launched.plan.job} has never run: there is nothing to look at")
+        return dg.RunRequest()
+
+    return dg.ScheduleDefinition(
+        name=f"{name}_health_schedule",
+        job=job,
+        cron_schedule=HOURLY,
+        execution_fn=execute,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Checks every hour how far {name} is behind its sources, and whether all tables show one cut.",
     )
 
 

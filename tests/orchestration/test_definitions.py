@@ -126,3 +126,23 @@ def test_the_launchpad_has_every_setting_and_says_what_each_is():
     assert {*TickSettings.model_fields, REPORT_EVERY} == set(schema)
     assert [] == [name for name, field in schema.items() if field.is_required]
     assert [] == [name for name, field in schema.items() if len(field.description) < 20]
+
+
+def test_states_can_be_kept_out_of_the_catalogue():
+    """Without states the tables depend on what their vertex reads, and the states' checks go to the table of cuts."""
+    shown, hidden = (build_definitions("flights", show_state=show).resolve_asset_graph() for show in (True, False))
+    states = {key for key in shown.get_all_asset_keys() if "state" in key.path}
+    assert states
+    assert shown.get_all_asset_keys() - states == hidden.get_all_asset_keys()
+    silver = dg.AssetKey(["silver", "flights"])
+    assert {("bronze", "flights"), ("bronze", "weather")} == {tuple(key.path) for key in hidden.get(silver).parent_keys}
+    moved = {key.name for key in hidden.asset_check_keys if key.asset_key == CUTS}
+    assert {"checkpoint_lag", "one_cut_silver_flights", "nothing_waiting_too_long_silver_flights"} <= moved
+    assert len(shown.asset_check_keys) == len(hidden.asset_check_keys)
+
+
+def test_the_health_of_a_pipeline_is_looked_at_from_the_start():
+    """A lag is seen though no tick runs: the schedule of the health job is on, that of the ticks is off."""
+    for name in PIPELINES:
+        schedule = defs.resolve_schedule_def(f"{name}_health_schedule")
+        assert (f"{name}_health", dg.DefaultScheduleStatus.RUNNING) == (schedule.job_name, schedule.default_status)

@@ -23,8 +23,9 @@ from orchestration.health import Look, health_results
 from orchestration.limits import Limits
 from orchestration.naming import Naming
 from orchestration.observation import Standing, standing
+from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB
 
 MINUTE_MS = 60_000
 HOUR = Limits(fresh_within_ms=60 * MINUTE_MS, waiting_within_ms=60 * MINUTE_MS)
@@ -136,3 +137,31 @@ def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
     patient = health_results(look, Limits(waiting_within_ms=63 * MINUTE_MS))
     (other,) = [each for each in patient if each.check_name == "nothing_waiting_too_long"]
     assert (True, "since when cannot be told" in other.description) == (other.passed, True)
+
+
+def test_the_lag_of_a_pipeline_is_one_check_and_grows_only_while_rows_wait(judged, run_job):
+    """With rows at the sources the lag is the newest checkpoint's age, and too much of it fails; caught up it is 0."""
+    cuts = (f"_tidemark/{JOB}/cuts", "checkpoint_lag")
+    assert not judged()[cuts].passed
+    run_job(checkpoints=1)
+    behind = judged(after_ms=61 * MINUTE_MS)[cuts]
+    assert (False, 3660.0) == (behind.passed, behind.metadata["lag_s"].value)
+    assert judged(after_ms=59 * MINUTE_MS)[cuts].passed
+    run_job()
+    caught_up = judged(after_ms=61 * MINUTE_MS)[cuts]
+    assert (True, 0.0) == (caught_up.passed, caught_up.metadata["lag_s"].value)
+
+
+def test_the_health_job_waits_for_a_first_tick(run_job, instance, tmp_path, monkeypatch):
+    """Its schedule passes by until there is something to look at; a state that is no asset is judged all the same."""
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
+    definitions = build_definitions(NUMBERS, show_state=False)
+    schedule = definitions.resolve_schedule_def(f"{JOB}_health_schedule")
+    context = dg.build_schedule_context(instance=instance)
+    assert "has never run" in schedule.evaluate_tick(context).skip_message
+    run_job()
+    assert 1 == len(schedule.evaluate_tick(context).run_requests)
+    done = definitions.resolve_job_def(f"{JOB}_health").execute_in_process(instance=instance)
+    assert {"one_cut", "fresh", "checkpoint_lag", "one_cut_by_key"} == {
+        check.check_name for check in done.get_asset_check_evaluations()
+    }

@@ -1,9 +1,12 @@
 """A materialization is a tick: its epochs are shown, its refusals named, its verdicts checks."""
 
+import asyncio
 import os
+from logging import ERROR
 
 import dagster as dg
 import pytest
+from dagster._core.loader import LoadingContextForTest
 from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import release_of
@@ -19,6 +22,7 @@ from jobs.stores.warehouse import Warehouse
 from tests.orchestration.numbers import InterruptedEngine
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
 
+JUDGED = dg.AssetCheckKey(dg.AssetKey(BRONZE.split("/")), "value_between")
 BRONZE_KEY = dg.AssetKey(BRONZE.split("/"))
 CUTS_KEY = dg.AssetKey(["_tidemark", JOB, "cuts"])
 GOLD_KEY = dg.AssetKey(GOLD.split("/"))
@@ -86,8 +90,10 @@ def test_a_second_tick_materializes_nothing_and_its_checks_are_evaluated(run_job
     assert result.success
     assert 1 == len(materializations(instance, GOLD_KEY))
     checks = result.get_asset_check_evaluations()
-    assert {("one_cut", True), ("fresh", True)} == {(check.check_name, check.passed) for check in checks}
-    assert 5 == len(checks)
+    assert {("one_cut", True), ("fresh", True), ("checkpoint_lag", True)} == {
+        (check.check_name, check.passed) for check in checks
+    }
+    assert 6 == len(checks)
 
 
 def test_a_source_shows_where_it_stands(run_job, instance):
@@ -108,15 +114,20 @@ def test_the_launchpad_bounds_a_tick_and_a_wrong_value_is_named(run_job):
     assert "interval_ms (set in the launchpad)" in failure(run_job(interval_ms="soon"))
 
 
-def test_a_job_that_is_held_is_refused_by_the_holders_name(run_job, tmp_path):
-    """While a living process holds the job a Dagster run fails naming it, and changes nothing; take_over takes it."""
+def test_a_job_that_is_held_is_refused_by_the_holders_name(run_job, instance, tmp_path):
+    """While a living process holds the job a run is canceled, naming it: no check failed; take_over takes the job."""
     warehouse = tmp_path / "warehouse"
     hold(warehouse, this_process("another-run"))
-    said = failure(run_job())
+    run_job("tests.orchestration.numbers:judged")
+    assert dg.DagsterRunStatus.CANCELED is instance.get_runs()[0].status
+    said = next(log.user_message for log in instance.all_logs(instance.get_runs()[0].run_id) if log.level == ERROR)
     assert f"process {os.getpid()} on" in said
     assert "Dagster run another-run" in said
     assert "take_over: true" in said
     assert not (warehouse / BRONZE).exists()
+    (check,) = instance.event_log_storage.get_asset_check_execution_history(JUDGED, limit=5)
+    seen = asyncio.run(check.resolve_status(LoadingContextForTest(instance)))
+    assert "SKIPPED" == seen.value  # a run that fails leaves EXECUTION_FAILED
     assert run_job(take_over=True).success
 
 

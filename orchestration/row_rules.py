@@ -1,0 +1,92 @@
+"""Asset checks of the row rules: how many of the rows that the last tick read went to quarantine, rule by rule."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import dagster as dg
+import polars as pl
+
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.quantities import count
+from jobs.operators.spec import FAILED, RowRule, StatelessSpec
+from jobs.planner import JobPlan
+from jobs.stores.warehouse import Warehouse
+from orchestration.naming import Naming
+
+_COLUMN: Final = re.compile(r"column(?:_A|_B)?='([^']*)'")
+_EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_value_|column_pair_values_)?")
+_NAME_LENGTH_MAX: Final = 100
+
+
+def rule_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
+    """Yield a check for each row rule, on the table that quarantines its rows."""
+    for spec, quarantine in _checked(plan):
+        for rule, name in _names(spec.rules).items():
+            yield dg.AssetCheckSpec(
+                name,
+                asset=naming.table_key(quarantine),
+                description=f"Row rule of vertex {spec.vertex}: {rule.name}. Rows that fail it go to this table.",
+            )
+
+
+def rule_results(
+    plan: JobPlan, naming: Naming, warehouse: Warehouse, records: Iterable[CheckpointRecord]
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield a result for each row rule over the rows of these checkpoints, which are still retained or just completed.
+
+    Failing rows are no error: they are where they belong. So a check that does not pass is a warning.
+    """
+    newest = max(records, key=lambda record: record.checkpoint, default=None) if (records := tuple(records)) else None
+    for spec, quarantine in _checked(plan):
+        failed = _failed_rows(warehouse, quarantine, records)
+        for rule, name in _names(spec.rules).items():
+            rows = int(failed.str.contains(rule.name, literal=True).sum())
+            said = f"{count(rows)} rows went to quarantine" if rows else "every row met it"
+            yield dg.AssetCheckResult(
+                passed=rows == 0,
+                asset_key=naming.table_key(quarantine),
+                check_name=name,
+                severity=dg.AssetCheckSeverity.WARN,
+                description=said if newest is not None else "no rows have been judged by it",
+                metadata={
+                    "rows_quarantined": dg.MetadataValue.int(rows),
+                    **({} if newest is None else {"checkpoint": dg.MetadataValue.int(newest.checkpoint)}),
+                },
+            )
+
+
+def _checked(plan: JobPlan) -> Iterator[tuple[StatelessSpec, TableName]]:
+    for planned in plan.vertices.values():
+        if isinstance(planned.spec, StatelessSpec) and planned.spec.quarantine is not None:
+            yield planned.spec, planned.spec.quarantine.name
+
+
+def _failed_rows(warehouse: Warehouse, quarantine: TableName, records: Iterable[CheckpointRecord]) -> pl.Series:
+    """Return what each row failed that these checkpoints put into the quarantine table."""
+    paths = [
+        warehouse.path(file.path)
+        for record in records
+        for table in record.tables
+        if table.table == quarantine
+        for file in table.adds
+    ]
+    there = [pl.read_parquet(path, columns=[FAILED])[FAILED] for path in paths if path.exists()]
+    return pl.concat(there) if there else pl.Series(FAILED, [], dtype=pl.String)
+
+
+def _names(rules: tuple[RowRule, ...]) -> dict[RowRule, str]:
+    """Return a name for each rule, made of its columns and type; a number tells equal ones apart."""
+    names: dict[RowRule, str] = {}
+    for rule in rules:
+        kind = rule.name.partition("(")[0]
+        expected = _EXPECT.sub("", kind).replace("not_be_", "not_").removeprefix("be_")
+        name = re.sub(r"[^A-Za-z0-9_]", "_", "_".join([*_COLUMN.findall(rule.name), expected]))[:_NAME_LENGTH_MAX]
+        same = sum(_plain(other) == name for other in names.values())
+        names[rule] = f"{name}_{same + 1}" if same else name
+    return names
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"_\d+$", "", name)
