@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
-from checkpointing.metadata.record import Holder
+from checkpointing.metadata.record import Holder, Row
 from jobs.runtime.at_rest import savepoint_at_rest
 from jobs.runtime.failures import JobHeldError, NotCancelledError, SavepointRefusedError
-from jobs.runtime.job_state import Activity, JobState, must_have_run, observe_state
+from jobs.runtime.job_state import Activity, JobState, must_have_run, observe_state, state_of
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.holders import is_alive, this_process
 from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer
@@ -25,6 +26,9 @@ LOOK_S: Final = 1.0
 """How often a waiting asker looks whether the tick is still there."""
 RELEASE_S: Final = 60.0
 """How long a stop waits, once it is answered, until the tick has released the job."""
+GOES_ON_S: Final = 5.0
+"""How long a stop waits for a tick that has just released the job and whose process lives: it may go on at once."""
+_JUST_MS: Final = 30_000
 _TRIES: Final = 5
 
 
@@ -88,7 +92,7 @@ def stop(warehouse: Warehouse, kind: SavepointKind, told: WaitListener) -> Taken
     """
     must_have_run(warehouse)
     checkpoints = CheckpointStore(warehouse)
-    state = observe_state(warehouse, checkpoints)
+    state = _observed(warehouse, checkpoints)
     if state.activity is not Activity.AT_REST:
         taken = _asked(warehouse, checkpoints, state, kind, told)
         if taken is not None:
@@ -111,7 +115,7 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
     """
     must_have_run(warehouse)
     checkpoints = CheckpointStore(warehouse)
-    state = observe_state(warehouse, checkpoints)
+    state = _observed(warehouse, checkpoints)
     job = warehouse.paths.job
     if state.activity is Activity.AT_REST:
         return Ended(None, died=False, why=state.why)
@@ -134,6 +138,25 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
     after = observe_state(warehouse, checkpoints)
     died = after.activity is Activity.AT_REST and after.holder == state.holder
     return Ended(state.holder, died=died, why=after.why)
+
+
+def _observed(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
+    """Return whether a tick runs. A tick between two traces has released the job for a moment: that one runs."""
+    until = time.monotonic() + GOES_ON_S
+    while True:
+        _, rows = checkpoints.observe()
+        state = state_of(warehouse, rows)
+        if state.activity is not Activity.AT_REST or not _may_go_on(warehouse, rows) or time.monotonic() >= until:
+            return state
+        time.sleep(POLL_S)
+
+
+def _may_go_on(warehouse: Warehouse, rows: tuple[Row, ...]) -> bool:
+    claim = newest_claim(rows)
+    release = release_of(rows, claim.generation) if claim is not None else None
+    if claim is None or release is None or warehouse.now_ms() - release.at_ms > _JUST_MS:
+        return False
+    return claim.holder != this_process() and is_alive(claim.holder) is True
 
 
 def _is_at_rest(warehouse: Warehouse, checkpoints: CheckpointStore) -> bool:

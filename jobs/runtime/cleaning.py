@@ -21,6 +21,7 @@ from jobs.runtime.failures import JobHeldError
 from jobs.runtime.job_state import Activity, must_have_run, state_of
 from jobs.runtime.job_stores import JobStores
 from jobs.runtime.lease_keeper import LeaseKeeper
+from jobs.stores.files import drop_unfinished
 from jobs.stores.lease import LeaseStore
 from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
@@ -29,6 +30,9 @@ FILES_PER_TICK: Final = 5_000
 """Most files that the end of a tick deletes: a second or so; the next tick, or the command, goes on."""
 
 _LEASE_MS: Final = 30_000
+
+_UNFINISHED_S: Final = 3_600
+"""Older files that were to replace the lease or the looks are those of dead processes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -113,6 +117,7 @@ def _carry_out(
         ReservationStore(warehouse).forget()
         if beside is None:
             drop_empty_folders(warehouse, found.tables, found.facts.current)
+            drop_unfinished(warehouse.path(warehouse.paths.folder), before_s=warehouse.now_ms() / 1000 - _UNFINISHED_S)
     return _report(warehouse, found, decision, deleted, beside)
 
 

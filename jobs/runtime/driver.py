@@ -30,7 +30,10 @@ from checkpointing.messages import (
     RowAppended,
     RunMicroBatch,
     SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
     SavepointTaken,
+    StopKind,
     StopRequested,
     TickOutcome,
     TimeAdvanced,
@@ -137,6 +140,11 @@ class Driver:
         self._crew = Crew(handlers, inbox.put)
         self._wake_ms: int | None = None
         self._end: EndTick | None = None
+        self._renewing = False
+        """The trace is full: this attempt was asked to end, so that the tick goes on in another."""
+        self._stops: set[str] = set()
+        self._stopped = False
+        """A savepoint that stops the job is taken: no attempt follows."""
         self.at_version: int | None = None
         """The newest version of `checkpoints` that this tick knows to be its own."""
 
@@ -153,6 +161,12 @@ class Driver:
             late = self._crew.dismiss(drain_ms)
             self._trace.flush()
         return end, late
+
+    @property
+    def renews(self) -> bool:
+        """Whether the attempt ended only because its trace was full."""
+        ended = self._end is not None and self._end.outcome is TickOutcome.STOPPED
+        return ended and self._renewing and not self._stopped
 
     def _loop(self, setup: JobSetup) -> EndTick:
         now_ms = self._clock.now_ms()
@@ -184,7 +198,12 @@ class Driver:
         if isinstance(fact, RowAppended):
             self.at_version = fact.version
             self._trace.flush()
+        if isinstance(fact, SavepointRequested) and fact.kind is not SavepointKind.PLAIN:
+            self._stops.add(fact.request)
         self._step(lambda: self._door.step(fact))
+        if self._trace.is_full and not self._renewing:
+            self._renewing = True
+            self._inbox.put(StopRequested(StopKind.AFTER_CHECKPOINT))
 
     def _step(self, step: Callable[[], tuple[Effect, ...]]) -> None:
         try:
@@ -204,7 +223,8 @@ class Driver:
                 case EndTick():
                     self._end = effect
                 case SavepointTaken() | SavepointFailed():
-                    continue  # the narrator has seen it
+                    taken = isinstance(effect, SavepointTaken)
+                    self._stopped = self._stopped or (taken and effect.request in self._stops)
                 case (
                     PollSource()
                     | RunMicroBatch()

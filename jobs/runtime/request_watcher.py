@@ -58,9 +58,12 @@ class RequestWatcher:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Begin to look, if this is the first attempt; after it, ask the next one for what it has not answered."""
+        """Begin to look, if this is the first attempt; after it, ask the next one for what it has not answered.
+
+        Each attempt first takes away what dead askers have left, so that a tick without an end collects none of it.
+        """
+        self._guarded(lambda: self._folder.clean(is_alive))
         if self._thread is None:
-            self._guarded(lambda: self._folder.clean(is_alive))
             self._thread = threading.Thread(target=self._watch, name="request-watcher", daemon=True)
             self._thread.start()
         try:
@@ -68,6 +71,11 @@ class RequestWatcher:
         finally:
             with self._lock:
                 self._handed.clear()
+            self._guarded(self._forget_answered)
+
+    def _forget_answered(self) -> None:
+        """Keep an answer only while its request still lies there, as it does if the answer could not be written."""
+        self._answers = {name: answer for name, answer in self._answers.items() if self._folder.is_waiting(name)}
 
     def close(self) -> None:
         """Stop looking, and tell all who still wait that the tick is over."""

@@ -1,4 +1,6 @@
-"""The attempts of one tick: whether another follows on a failed one, and the wait between them (G4).
+"""The attempts of one tick: whether another follows on the last one, and the wait between them (G4).
+
+Another follows on one that failed, as the restart strategy allows, and on one that ended because its trace was full.
 
 An attempt ends as a tick does, with its release; the next one claims the next generation. So no file and
 no row of two attempts can be taken for each other, and what the first left undone is recovery's, as ever.
@@ -36,8 +38,21 @@ class Restarts:
         self._listener = listener
         self._history = NO_FAILURES
         self._began = time.monotonic()
+        self._renewals = 0
+        """Attempts that followed on one whose trace was full."""
         self.count = 0
-        """Attempts beyond the first."""
+        """Attempts that followed on a failed one."""
+
+    def renews(self, completed: int) -> bool:
+        """Return whether the tick goes on after an attempt whose trace was full; `completed` counts checkpoints.
+
+        It does unless somebody has asked it to stop, or a limit of the tick is met.
+        """
+        wanted, left_ms = self._limits.checkpoints, self._left_ms()
+        met = (wanted is not None and completed >= wanted) or left_ms == 0
+        goes_on = not self._inbox.stop_requested and not met
+        self._renewals += goes_on
+        return goes_on
 
     def follows(self, end: EndTick, now_ms: int, seed: int) -> EndTick | None:
         """Wait for the next attempt and return None; or return how the tick ends, since none follows.
@@ -62,7 +77,7 @@ class Restarts:
 
     def limits(self, completed: int) -> TickLimits:
         """Return what is left of the tick's limits for an attempt; `completed` counts the checkpoints so far."""
-        if not self.count:
+        if not self.count and not self._renewals:
             return self._limits
         wanted = self._limits.checkpoints
         return replace(

@@ -56,7 +56,7 @@ from jobs.runtime.session import SparkConfig
 from jobs.runtime.state_migration import plan_with_migrations
 from jobs.runtime.tables_ahead import must_not_be_ahead
 from jobs.runtime.tables_behind import mend, must_be_mendable
-from jobs.runtime.trace import TraceWriter, drop_old_traces
+from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds, TraceWriter, drop_old_traces
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.sources.port import SourceError
 from jobs.stores.cuts import CutsNotRecordedError
@@ -70,6 +70,7 @@ _log = structlog.get_logger(__name__)
 LEASE_MS: Final = 30_000
 
 DRAIN_MS: Final = 10_000
+HELD_POLL_S: Final = 0.25
 """How long a tick's end waits for effects whose answers nobody needs any more."""
 
 
@@ -92,6 +93,7 @@ class RuntimeSettings:
     reader_grace_ms: int | None = DEFAULT_READER_GRACE_MS
     table_log_keep_ms: int = DEFAULT_TABLE_LOG_KEEP_MS
     lease_ms: int = LEASE_MS
+    trace: TraceBounds = DEFAULT_BOUNDS
     drain_ms: int = DRAIN_MS
     clock: Callable[[], int] = system_clock_ms
 
@@ -166,6 +168,8 @@ class _Tick:
         self._narrator = Narrator(listener, self._requests.answer)
         self._notices = Notices(plan.sources, plan.listeners, listener)
         self._restarts = Restarts(strategy_of(plan.config), settings.limits, inbox, listener)
+        self._renews = False
+        """The last attempt ended because its trace was full."""
         self._inherited = 0
         """Checkpoints that this tick publishes for an older one."""
 
@@ -177,9 +181,9 @@ class _Tick:
             for seen in look_at_input(self._plan.sources, claimed.plan.restore):
                 self._listener.progress(InputLooked(seen))
             end = self._attempt(claimed, engine)
-            while (last := self._restarts.follows(end, self._warehouse.now_ms(), _seed(claimed.claim))) is None:
+            while (last := self._last(claimed, end)) is None:
                 try:
-                    claimed = self._claim(claimed.claim.generation)
+                    claimed = self._claim_next(claimed.claim.generation)
                     end = self._attempt(claimed, engine)
                 except JobHeldError as held:
                     end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(held))
@@ -189,6 +193,28 @@ class _Tick:
         finally:
             self._requests.close()
             engine.close()
+
+    def _last(self, claimed: Claimed, end: EndTick) -> EndTick | None:
+        """Return how the tick ends, or None if another attempt follows."""
+        if self._renews and self._restarts.renews(self._narrator.count - self._inherited):
+            return None
+        return self._restarts.follows(end, self._warehouse.now_ms(), _seed(claimed.claim))
+
+    def _claim_next(self, generation: Generation) -> Claimed:
+        """Claim the job for the next attempt.
+
+        A tick that goes on in another trace has released the job for a moment. It waits for a command that took that
+        moment, as a savepoint at rest does, for `lease_ms` at most. Raises what `_claim` raises.
+        """
+        until = time.monotonic() + (self._settings.lease_ms / 1000 if self._renews else 0)
+        self._renews = False
+        while True:
+            try:
+                return self._claim(generation)
+            except JobHeldError:
+                if time.monotonic() >= until or self._inbox.stop_requested:
+                    raise
+                time.sleep(HELD_POLL_S)
 
     def _attempt(self, claimed: Claimed, engine: Engine) -> EndTick:
         hold = Hold(self._stores, claimed.claim, claimed.at_version, self._boundary)
@@ -313,11 +339,12 @@ class _Tick:
         handlers = EffectHandlers(
             self._plan, self._stores, engine, self._boundary, self._notices, keeping=self._keeping()
         )
-        with TraceWriter(self._trace(claimed)) as trace:
+        with TraceWriter(self._trace(claimed), self._settings.trace) as trace:
             driver = Driver(door, handlers, inbox, trace, self._narrator, Clock(self._settings.clock))
             try:
                 end, late = driver.run(setup, self._settings.drain_ms)
             finally:
+                self._renews = driver.renews
                 hold.next_id = door.next_id
                 hold.at_version = driver.at_version or hold.at_version
         if late:

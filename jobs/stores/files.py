@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -65,3 +66,11 @@ def replace_durable(path: Path, content: bytes, *, unique: str) -> None:
     write_durable(beside, content)
     beside.replace(path)
     sync_folder(path.parent)
+
+
+def drop_unfinished(folder: Path, *, before_s: float) -> None:
+    """Delete what processes that died left beside the files that they meant to replace, if it is older than that."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()

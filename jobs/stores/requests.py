@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import NotARegularFileError, read_regular, replace_durable
+from jobs.stores.files import NotARegularFileError, drop_unfinished, read_regular, replace_durable
 from jobs.stores.warehouse import Warehouse
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
@@ -150,6 +150,7 @@ class RequestFolder:
             asker = answer.asker if answer is not None else None
             if (is_alive(asker) is False) if asker is not None else self._is_stale(self._answer(name)):
                 self._answer(name).unlink(missing_ok=True)
+        drop_unfinished(self._folder, before_s=(self._warehouse.now_ms() - STALE_MS) / 1000)
 
     def _write(self, request: Request) -> None:
         replace_durable(self._request(request.request), _content(request), unique=request.request)

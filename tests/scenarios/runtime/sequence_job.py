@@ -1,7 +1,8 @@
 """A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
 
-`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE]` runs one tick and prints its outcome as
-JSON. With a gate its micro-batches wait until that file is there.
+`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE] [--wait BYTES]` runs one tick and prints its
+outcome as JSON. With a gate its micro-batches wait until that file is there. With --wait it waits for more until it is
+stopped, and its traces are full after so many bytes.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.job.setup import TickLimits
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.paths import table_of_state
@@ -27,6 +29,7 @@ from jobs.planner import JobPlan, plan
 from jobs.runtime.failures import JobHeldError
 from jobs.runtime.session import SparkConfig
 from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.cuts import CutStore
@@ -175,9 +178,14 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--gate", type=Path)
+    parser.add_argument("--wait", type=int)
     given = parser.parse_args()
     settings = RuntimeSettings(
-        warehouse=given.warehouse, take_over=given.take_over, spark=SparkConfig(cores=1, memory="512m")
+        warehouse=given.warehouse,
+        take_over=given.take_over,
+        spark=SparkConfig(cores=1, memory="512m"),
+        limits=TickLimits(until_caught_up=given.wait is None),
+        trace=DEFAULT_BOUNDS if given.wait is None else TraceBounds(bytes=given.wait),
     )
     engine = None if given.spark else LocalEngine(gate=given.gate)
     try:

@@ -1,10 +1,11 @@
 """The traces of the newest generations stay, numbered line by line."""
 
 from checkpointing.identifiers import Generation, JobName
-from checkpointing.messages import RowAppended, TimeAdvanced
+from checkpointing.messages import CutRecorded, RowAppended, TimeAdvanced
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import read
-from jobs.runtime.trace import TRACES_KEPT, TraceWriter, drop_old_traces
+from jobs.runtime import trace as traces
+from jobs.runtime.trace import TRACES_KEPT, TraceBounds, TraceWriter, drop_old_traces
 
 
 def test_lines_are_numbered_over_all_writes(tmp_path):
@@ -27,3 +28,26 @@ def test_old_traces_go(tmp_path):
     (tmp_path / "mine.txt").touch()
     drop_old_traces(tmp_path, paths, Generation(TRACES_KEPT + 2))
     assert {"mine.txt", *(f"{g}.ndjson" for g in range(3, TRACES_KEPT + 3))} == {p.name for p in tmp_path.iterdir()}
+
+
+def test_a_trace_is_full_by_its_bytes_or_its_checkpoints(tmp_path):
+    """Either bound is enough."""
+    with TraceWriter(tmp_path / "1.ndjson", TraceBounds(bytes=200, checkpoints=9)) as trace:
+        trace.write(1, [TimeAdvanced(1)])
+        assert not trace.is_full
+        trace.write(2, [TimeAdvanced(2), TimeAdvanced(3), TimeAdvanced(4)])
+        assert trace.is_full
+    with TraceWriter(tmp_path / "2.ndjson", TraceBounds(bytes=10_000, checkpoints=2)) as trace:
+        trace.write(1, [CutRecorded(1)])
+        assert not trace.is_full
+        trace.write(2, [CutRecorded(2)])
+        assert trace.is_full
+
+
+def test_the_oldest_traces_go_when_all_take_too_much(tmp_path, monkeypatch):
+    """The newest stay as far as they fit; one that does not fit goes, and all before it."""
+    monkeypatch.setattr(traces, "TRACES_BYTES_MAX", 100)
+    for generation, size in ((1, 1), (2, 60), (3, 30), (4, 60)):
+        (tmp_path / f"{generation}.ndjson").write_bytes(b"x" * size)
+    drop_old_traces(tmp_path, ProtocolPaths(JobName("numbers")), Generation(5))
+    assert {"3.ndjson", "4.ndjson"} == {path.name for path in tmp_path.iterdir()}
