@@ -1,8 +1,29 @@
 """The columns of a table as the rows of `checkpoints` say them: names, types, and since when a column counts (D6)."""
 
+import json
+import re
 from dataclasses import dataclass
+from typing import Any, Final
 
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
+
+_PLAIN: Final = frozenset(
+    {
+        "binary",
+        "boolean",
+        "byte",
+        "date",
+        "double",
+        "float",
+        "integer",
+        "long",
+        "short",
+        "string",
+        "timestamp",
+        "timestamp_ntz",
+    }
+)
+_DECIMAL: Final = re.compile(r"decimal\(([1-9]|[12][0-9]|3[0-8]),([0-9]|[12][0-9]|3[0-8])\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +45,34 @@ class TableColumns:
 
     table: TableName
     columns: tuple[TableColumn, ...]
+
+
+def is_delta_type(text: str) -> bool:
+    """Return whether a text from outside is a type as `TableColumn` has it; a deep nesting is none."""
+    try:
+        return _is_type(json.loads(text) if text.startswith("{") else text)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_type(kind: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
+    if isinstance(kind, str):
+        return kind in _PLAIN or _DECIMAL.fullmatch(kind) is not None
+    if not isinstance(kind, dict):
+        return False
+    match kind.get("type"):
+        case "struct":
+            fields = kind.get("fields")
+            return isinstance(fields, list) and all(_is_field(field) for field in fields)
+        case "array":
+            return _is_type(kind.get("elementType")) and isinstance(kind.get("containsNull"), bool)
+        case "map":
+            parts = kind.get("keyType"), kind.get("valueType")
+            return all(_is_type(part) for part in parts) and isinstance(kind.get("valueContainsNull"), bool)
+        case _:
+            return False
+
+
+def _is_field(field: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
+    named = isinstance(field, dict) and isinstance(field.get("name"), str)
+    return named and isinstance(field.get("nullable"), bool) and _is_type(field.get("type"))

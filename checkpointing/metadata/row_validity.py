@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar, assert_never
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.columns import TableColumn, TableColumns, is_delta_type
 from checkpointing.config import KEY_GROUPS_MAX, MEMORY_STATE_BYTES_MAX
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFile
@@ -112,6 +113,8 @@ class _Judge:
         _each("vertices", row.vertices, self._vertex)
         _unique("tables", [table.table for table in row.tables])
         _each("tables", row.tables, self._table)
+        _unique("columns", [columns.table for columns in row.columns])
+        _each("columns", row.columns, self._columns)
 
     def _vertex(self, vertex: VertexRecord) -> None:
         _name("vertex", vertex_id, vertex.vertex)
@@ -188,6 +191,11 @@ class _Judge:
         _each("adds", table.adds, _appended_to(table.table))
         _each("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
         _each("removes", table.removes, _staged_for(table.table))
+
+    def _columns(self, columns: TableColumns) -> None:
+        self._table_name(columns.table)
+        _unique("columns", [column.name for column in columns.columns])
+        _each("columns", columns.columns, _column)
 
     def _table_name(self, table: TableName) -> None:
         if table not in self._known:
@@ -273,6 +281,15 @@ def _is_object(text: str) -> bool:
 
 
 # ------------------------------------------------------------------ what a cut says of itself
+
+
+def _column(column: TableColumn) -> None:
+    """A column may have whatever name the user's tables have; its type is read by every engine."""
+    _numbers(column, "after")
+    if not column.name or len(column.name) > TEXT_MAX:
+        raise InvalidFieldError("name", f"{column.name[:200]!r} is no name of a column")
+    if len(column.type) > STATS_MAX or not is_delta_type(column.type):
+        raise InvalidFieldError("type", f"{column.type[:200]!r} is no type of a Delta table")
 
 
 def _meaning(meaning: ColumnMeaning) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from checkpointing.columns import TableColumn
+from checkpointing.columns import TableColumn, is_delta_type
 from checkpointing.identifiers import CheckpointId
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of
@@ -50,3 +50,10 @@ def test_a_column_that_came_late_says_so_in_its_comment() -> None:
     assert {"comment": "holds only what came after checkpoint 7"} == field.metadata
     assert {} == field_of(TableColumn("m", "long")).metadata
     assert pa.int64() == pa.schema(Schema([field]).to_arrow()).field("m").type
+
+
+def test_every_type_of_a_pipeline_passes_as_one_of_a_row() -> None:
+    """A row from outside is held against what Delta knows; nothing that Tidemark writes may fail that."""
+    assert all(is_delta_type(column.type) for column in declared_columns(arrow_schema(EVERY)))
+    wrong = ["", "varchar", "decimal(39,0)", "{", '{"type":"struct","fields":7}', '{"type":"struct","fields":[{}]}']
+    assert not any(is_delta_type(text) for text in wrong)

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import (
@@ -160,6 +161,16 @@ _tables = st.tuples(
 )
 
 
+_types = st.sampled_from(
+    ["long", "decimal(38,18)", "timestamp_ntz", '{"containsNull": true, "elementType": "string", "type": "array"}']
+)
+_columns = st.lists(
+    st.builds(TableColumn, name=names.filter(bool), type=_types, after=numbers.map(CheckpointId)),
+    max_size=2,
+    unique_by=lambda column: column.name,
+).map(tuple)
+
+
 @st.composite
 def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
     """Draw a row of a cut."""
@@ -176,6 +187,7 @@ def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
         max_parallelism=KEY_GROUPS,
         vertices=tuple(draw(_vertex(name)) for name in draw(st.sampled_from([(), ("join",), ("join", "by_key")]))),
         tables=draw(_tables),
+        columns=tuple(TableColumns(table, draw(_columns)) for table in draw(st.permutations(TABLES))),
         statistics=Statistics(triggered_ms=draw(numbers), committed_ms=draw(numbers), rows=draw(numbers)),
     )
 
