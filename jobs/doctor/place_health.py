@@ -9,8 +9,8 @@ from jobs.stores.warehouse import Warehouse
 
 def place_section(warehouse: Warehouse) -> Section:
     """Return what the next tick would refuse to begin with. Nothing is written that has a name."""
-    found = (*(Finding(each.what, each.way_out) for each in obstacles(warehouse)), *_lease(warehouse))
-    return Section("places", (("writable", "no" if found else "yes"),), found)
+    found = tuple(Finding(each.what, each.way_out) for each in obstacles(warehouse))
+    return Section("places", (("writable", "no" if found else "yes"),), (*found, *_lease(warehouse)))
 
 
 def _lease(warehouse: Warehouse) -> Iterator[Finding]:

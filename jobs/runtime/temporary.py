@@ -23,6 +23,9 @@ from jobs.runtime.failures import TickRefusedError
 from jobs.stores.files import read_regular, write_durable
 from jobs.stores.holders import is_alive, this_process
 
+LOG_BYTES_MAX: Final = 10 * 1024 * 1024
+"""What a log of Spark may have grown to when it is opened: it is kept beside a new one then."""
+
 _OWNER_SUFFIX: Final = ".owner.json"
 _OWNER_BYTES_MAX: Final = 64 * 1024
 _OPEN_TO_OTHERS: Final = 0o077
@@ -52,7 +55,12 @@ def private_folder() -> Path:
 
 
 def open_log(path: Path) -> int:
-    """Return a descriptor that appends to a log file; raise OSError for a link, which could lead anywhere."""
+    """Return a descriptor that appends to a log file; raise OSError for a link, which could lead anywhere.
+
+    A log that has grown too long becomes `<name>.1` first, in the place of an older one.
+    """
+    if path.exists() and path.lstat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_name(f"{path.name}.1"))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.runtime import temporary as temporary_files
 from jobs.runtime.programs import must_start_spark
 from jobs.runtime.temporary import UnsafeFolderError, open_log, private_folder, remove_dead, spark_folder
 
@@ -84,6 +85,17 @@ def test_the_log_is_not_written_through_a_link(tmp_path):
     with pytest.raises(OSError, match=r"Too many levels of symbolic links"):
         open_log(tmp_path / "spark.log")
     assert "mine" == victim.read_text()
+
+
+def test_the_log_does_not_grow_without_end(tmp_path, monkeypatch):
+    """A long one is kept once, beside the new one."""
+    monkeypatch.setattr(temporary_files, "LOG_BYTES_MAX", 5)
+    log = tmp_path / "spark.log"
+    for text in ("first", "and more", "third"):
+        descriptor = open_log(log)
+        os.write(descriptor, text.encode())
+        os.close(descriptor)
+    assert ("third", "firstand more") == (log.read_text(), (tmp_path / "spark.log.1").read_text())
 
 
 def test_the_folders_of_a_killed_process_go_with_the_next_one(temporary):
