@@ -70,8 +70,10 @@ _log = structlog.get_logger(__name__)
 LEASE_MS: Final = 30_000
 
 DRAIN_MS: Final = 10_000
-HELD_POLL_S: Final = 0.25
 """How long a tick's end waits for effects whose answers nobody needs any more."""
+
+HELD_POLL_S: Final = 0.25
+"""How often a tick that goes on in another trace looks whether the job is free again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
