@@ -2,7 +2,8 @@
 
 Safety is the compare-and-swap on `checkpoints`: a claim takes the next version, so whatever an older
 generation still tries to append is refused. What is decided here is politeness: a live holder is
-named and left alone; one known to be dead, or whose lease has run out, is taken over.
+named and left alone; one known to be dead, or whose lease has run out, is taken over. One that nobody here can look
+at, and that shows no lease, is given the time of a lease from when it is first seen.
 """
 
 from dataclasses import dataclass
@@ -53,18 +54,24 @@ class MayClaim:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Somebody else holds the job; nothing was changed."""
+    """Somebody else holds the job; nothing was changed.
+
+    `give_lease_ms`: write a lease of that length in the holder's name, so that whoever looks next sees when it ends. A
+    holder that lives renews it. None: there is nothing to write.
+    """
 
     holder: Holder
     generation: Generation
     why: str
+    give_lease_ms: int | None = None
 
 
 def decide_claim(rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, take_over: bool) -> MayClaim | Refused:
     """Decide whether a new tick may claim the job; `rows` are those of `checkpoints`, in any order.
 
     A released job is free. A holder known to be dead is taken over at once, one whose lease has run
-    out (or never was) likewise, and any when the user says `take_over`.
+    out likewise, and any when the user says `take_over`. A holder without a lease of its own generation may live
+    where nobody here can look: it is refused once more, and given a lease to renew.
     """
     newest = newest_claim(rows)
     if newest is None:
@@ -95,6 +102,13 @@ def _without_lease(
     held: Claim, free: MayClaim, seen: HolderObserved, now_ms: int, lease: Lease | None
 ) -> MayClaim | Refused:
     """A live process of this host that has only just claimed may not have written its lease yet."""
+    if seen.alive is None and (lease is None or lease.generation != held.generation):
+        seconds = LEASE_OF_THE_UNSEEN_MS // 1000
+        why = (
+            f"nobody on this host can tell whether it lives, and it shows no lease; it has {seconds} s from now to "
+            "renew one, and a start after that takes its place"
+        )
+        return Refused(held.holder, held.generation, why, give_lease_ms=LEASE_OF_THE_UNSEEN_MS)
     just_claimed = seen.alive is True and lease is None and now_ms - held.at_ms < GRACE_BEFORE_LEASE_MS
     if just_claimed:
         return Refused(held.holder, held.generation, "it claimed the job a moment ago")
@@ -102,6 +116,8 @@ def _without_lease(
 
 
 GRACE_BEFORE_LEASE_MS = 10_000
+LEASE_OF_THE_UNSEEN_MS = 30_000
+"""How long a holder that nobody here can look at has to show that it lives, from when it is first seen."""
 
 
 def newest_claim(rows: tuple[Row, ...]) -> Claim | None:

@@ -90,7 +90,7 @@ def held(
     """
     for _ in range(_TRIES):
         seen = stores.observe()
-        plan = claiming.decide(seen, stores.warehouse.paths.job, take_over=False)
+        plan = claiming.decide(seen, stores.warehouse, take_over=False)
         doubt = _mendable(stores, seen.rows, beyond_behind=beyond_behind)
         claimed = claiming.append_claim(stores, seen, plan, this_process(), boundary)
         if claimed is not None:

@@ -1,5 +1,6 @@
 """Claiming a job: observe, decide, append the claim as a compare-and-swap; look again whenever it was not the first."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import uuid4
@@ -9,7 +10,7 @@ import structlog
 from checkpointing.commit.fencing import Refused, newest_claim
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import Generation, JobName
+from checkpointing.identifiers import Generation
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import Claim, Holder
 from jobs.runtime.boundaries import CLAIM, Boundary, around
@@ -17,6 +18,8 @@ from jobs.runtime.failures import ClaimUnsettledError, JobHeldError
 from jobs.runtime.job_stores import JobStores
 from jobs.stores.checkpoints import Appended, AppendResult, Unknown
 from jobs.stores.checkpoints import Refused as AppendRefused
+from jobs.stores.lease import LeaseStore
+from jobs.stores.warehouse import Warehouse
 
 _log = structlog.get_logger(__name__)
 
@@ -34,11 +37,17 @@ class Claimed:
     seen: Observed
 
 
-def decide(seen: Observed, job: JobName, *, take_over: bool) -> RecoveryPlan:
-    """Return what recovery will do; raise JobHeldError naming who holds the job."""
+def decide(seen: Observed, warehouse: Warehouse, *, take_over: bool) -> RecoveryPlan:
+    """Return what recovery will do; raise JobHeldError naming who holds the job.
+
+    A holder without a lease is given one, from now on, if the warehouse can be written.
+    """
     decision = decide_recovery(seen, take_over=take_over)
     if isinstance(decision, Refused):
-        raise JobHeldError(job, decision.holder, decision.generation, decision.why)
+        if decision.give_lease_ms is not None:
+            with suppress(OSError):  # then the next start is refused in the same words, and --take-over is the way
+                LeaseStore(warehouse).renew(decision.generation, decision.holder, decision.give_lease_ms)
+        raise JobHeldError(warehouse.paths.job, decision.holder, decision.generation, decision.why)
     return decision
 
 

@@ -125,7 +125,7 @@ def _claim(stores: JobStores, origin: ForeignRow, boundary: Boundary) -> Claimed
     """Claim the job above every generation and every id of the origin, so that no name is ever used twice."""
     for _ in range(claiming.TRIES):
         seen = stores.observe()
-        plan = claiming.decide(seen, stores.warehouse.paths.job, take_over=False)
+        plan = claiming.decide(seen, stores.warehouse, take_over=False)
         above = MayClaim(
             generation=Generation(max(plan.claim.generation, origin.last_generation + 1)),
             first_id=CheckpointId(max(plan.claim.first_id, origin.last_id + 1)),

@@ -48,7 +48,7 @@ def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], aske
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
     seen = observe_sound(stores)
-    plan = claiming.decide(seen, warehouse.paths.job, take_over=True)
+    plan = claiming.decide(seen, warehouse, take_over=True)
     return _planned(warehouse, plan.restore, sources, asked)[0]
 
 
@@ -64,7 +64,7 @@ def reset(
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)
     seen = observe_sound(stores)
-    decision = claiming.decide(seen, warehouse.paths.job, take_over=False)
+    decision = claiming.decide(seen, warehouse, take_over=False)
     must_be_sound(warehouse, decision)
     _planned(warehouse, decision.restore, sources, asked)
     with holding(stores, boundary) as (claimed, hold):

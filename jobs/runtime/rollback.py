@@ -79,7 +79,7 @@ def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cro
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary, beyond_damage=True)
     seen = stores.observe()
-    claiming.decide(seen, warehouse.paths.job, take_over=False)
+    claiming.decide(seen, warehouse, take_over=False)
     if not _to_be_mended(stores, seen):  # else versions that have gone come back first
         plan_rollback(stores, seen, checkpoint, checksums=True)
     with holding(stores, boundary, beyond_behind=True) as (claimed, hold):

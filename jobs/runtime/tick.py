@@ -249,7 +249,7 @@ class _Tick:
             newest = claiming.newest_generation(seen)
             take_over = take_over and generation in (None, newest)
             generation = newest
-            decision = self._told(claiming.decide(seen, self._plan.job, take_over=take_over))
+            decision = self._told(claiming.decide(seen, self._warehouse, take_over=take_over))
             if not self._may_begin(seen, decision):
                 continue
             claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from checkpointing.commit import fencing
+from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused
 from checkpointing.commit.two_phase import CommitEffect
 from checkpointing.coordinator import failure_policy
 from checkpointing.coordinator.completion import Completion
@@ -20,14 +22,14 @@ from checkpointing.coordinator.request_decider import DeciderView
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation
 from checkpointing.job import restoring
 from checkpointing.job.ending import Ending, Next
 from checkpointing.job.readers import SourceReaders
 from checkpointing.job.wiring import OWN_REQUEST, Wiring
 from checkpointing.messages import EndTick
 from checkpointing.messages import NotifyComplete as TellComplete
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Holder, Row
 from spec.mutants import scenes
 from spec.mutants.judges import COORDINATOR, directed
 from spec.mutants.planting import Patch, mutant
@@ -317,3 +319,46 @@ def a_door_does_not_know_that_state_may_be_left_behind(patch: Patch) -> None:
         real(graph, record, max_parallelism)
 
     patch.function(restoring, "check_fits", check_fits)
+
+
+# ------------------------------------------------------------------ whom a claim leaves alone
+
+_POLITE = directed(scenes.a_holder_that_nobody_can_see_is_given_time, "polite")
+
+
+def _deciding(patch: Patch, change: Callable[[HolderObserved, MayClaim | Refused], MayClaim | Refused]) -> None:
+    real = fencing.decide_claim
+
+    def decide_claim(
+        rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, take_over: bool
+    ) -> MayClaim | Refused:
+        return change(seen, real(rows, seen, now_ms, take_over=take_over))
+
+    patch.put(fencing, "decide_claim", decide_claim)
+
+
+@mutant("polite", _POLITE)
+def a_holder_that_nobody_can_see_counts_as_dead(patch: Patch) -> None:
+    def at_once(seen: HolderObserved, decision: MayClaim | Refused) -> MayClaim | Refused:
+        unseen = isinstance(decision, Refused) and decision.give_lease_ms is not None
+        return MayClaim(Generation(3), CheckpointId(2), "dead") if unseen else decision
+
+    _deciding(patch, at_once)
+
+
+@mutant("polite", _POLITE)
+def a_holder_that_nobody_can_see_is_never_given_a_lease(patch: Patch) -> None:
+    def without(seen: HolderObserved, decision: MayClaim | Refused) -> MayClaim | Refused:
+        return replace(decision, give_lease_ms=None) if isinstance(decision, Refused) else decision
+
+    _deciding(patch, without)
+
+
+@mutant("polite", _POLITE)
+def a_lease_that_has_run_out_is_given_again(patch: Patch) -> None:
+    def again(seen: HolderObserved, decision: MayClaim | Refused) -> MayClaim | Refused:
+        holder = Holder(host="elsewhere", pid=1, started="then")
+        unseen = seen.alive is None and isinstance(decision, MayClaim)
+        return Refused(holder, Generation(2), "unseen", give_lease_ms=30_000) if unseen else decision
+
+    _deciding(patch, again)

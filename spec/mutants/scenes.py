@@ -3,7 +3,8 @@
 A scene returns whether the invariant held.
 """
 
-from checkpointing.commit import durability, leftovers
+from checkpointing.commit import durability, fencing, leftovers
+from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
 from checkpointing.commit.two_phase import CommitIdentity, Draft, TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
@@ -18,7 +19,7 @@ from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import AppendRow, CutRecorded, RowAppended, TablesChecked
 from checkpointing.metadata.paths import StagedName
-from checkpointing.metadata.record import RowKind, Statistics
+from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics
 
 _FIRST = CheckpointId(1)
 _TASKS: tuple[Task, ...] = ("vertex/0", "vertex/1")
@@ -81,6 +82,24 @@ def every_entry_since_the_last_cut_is_made_durable() -> bool:
     table = TableName("out/numbers")
     due = durability.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
     return due == (durability.Entries(table, 6, 7),)
+
+
+def a_holder_that_nobody_can_see_is_given_time() -> bool:
+    """It shows no lease, or an older generation's: it is refused, has a lease to renew, and is replaced when that ends.
+
+    A start that repeats itself meanwhile finds the lease that it gave, not another one.
+    """
+    holder = Holder(host="elsewhere", pid=1, started="then")
+    claim = Claim(generation=Generation(2), holder=holder, first_id=_FIRST, last_id=_FIRST, at_ms=0, nonce="n")
+    lease: Lease | None = Lease(Generation(1), 10**9)
+    for now_ms in (10**6, 10**6 + 1, 10**6 + 20_000):
+        decision = fencing.decide_claim((claim,), HolderObserved(None, lease), now_ms, take_over=False)
+        if not isinstance(decision, Refused):
+            return False
+        if decision.give_lease_ms is not None:
+            lease = Lease(decision.generation, now_ms + decision.give_lease_ms)
+    late = fencing.decide_claim((claim,), HolderObserved(None, lease), 10**6 + 40_000, take_over=False)
+    return isinstance(late, MayClaim)
 
 
 def _coordinator() -> CheckpointCoordinator:

@@ -20,7 +20,7 @@ from spec.explore_job import SmallJob
 from spec.history import CutWritten, FileMissed
 from spec.invariants import Violation
 from spec.savepoints import drained_rows
-from tests.conformance.pipeline import JOB, PATHS, TABLES
+from tests.conformance.pipeline import PATHS, TABLES
 from tests.conformance.witness import Witness
 
 _SCANNED = ("DiscardFiles", "DiscardLeftovers")
@@ -60,7 +60,9 @@ class RealWorld:
         """Let another coordinator claim the job, and die at once."""
         stores = JobStores(self.warehouse, self.watch)
         seen = stores.observe()
-        claiming.append_claim(stores, seen, claiming.decide(seen, JOB, take_over=True), this_process(), self.watch)
+        claiming.append_claim(
+            stores, seen, claiming.decide(seen, stores.warehouse, take_over=True), this_process(), self.watch
+        )
 
     def others(self) -> tuple[CheckpointId, ...]:
         """Return the rows that the job may go back to: all but where it stands."""

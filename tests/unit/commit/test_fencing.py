@@ -5,6 +5,7 @@ import pytest
 from checkpointing.commit.fencing import (
     GRACE_BEFORE_LEASE_MS,
     IDS_PER_CLAIM,
+    LEASE_OF_THE_UNSEEN_MS,
     HolderObserved,
     Lease,
     MayClaim,
@@ -70,9 +71,31 @@ def test_a_lease_that_has_run_out_is_taken_over(alive):
 
 
 def test_the_lease_of_an_older_generation_says_nothing():
-    """A lease file that a fenced-out holder renewed last protects nobody."""
-    seen = HolderObserved(alive=None, lease=Lease(Generation(2), NOW_MS + 99_000))
+    """A lease file that a fenced-out holder renewed last protects nobody, and is no lease of the present one."""
+    old = Lease(Generation(2), NOW_MS + 99_000)
+    seen = HolderObserved(alive=True, lease=old)
     assert isinstance(decide((CLAIM,), seen), MayClaim)
+    assert decide((CLAIM,), SILENT) == decide((CLAIM,), HolderObserved(alive=None, lease=old))
+
+
+def test_a_holder_elsewhere_without_a_lease_is_given_one():
+    """Nobody here can look at its process: however old its claim, it has the time of a lease from when it is seen."""
+    for now_ms in (CLAIM.at_ms, NOW_MS, NOW_MS * 1_000):
+        decision = decide((CLAIM,), SILENT, now_ms=now_ms)
+        assert isinstance(decision, Refused)
+        assert (HOLDER, 3, LEASE_OF_THE_UNSEEN_MS) == (decision.holder, decision.generation, decision.give_lease_ms)
+        assert "30 s from now" in decision.why
+    given = Lease(Generation(3), NOW_MS + LEASE_OF_THE_UNSEEN_MS)
+    seen = HolderObserved(alive=None, lease=given)
+    refused = decide((CLAIM,), seen, now_ms=given.expires_ms - 1)
+    assert isinstance(refused, Refused)
+    assert refused.give_lease_ms is None
+    assert isinstance(decide((CLAIM,), seen, now_ms=given.expires_ms), MayClaim)
+
+
+def test_a_holder_elsewhere_without_a_lease_can_be_taken_over():
+    """The user's word counts at once."""
+    assert isinstance(decide((CLAIM,), SILENT, take_over=True), MayClaim)
 
 
 def test_a_process_that_has_only_just_claimed_may_lack_its_lease():
