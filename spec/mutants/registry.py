@@ -11,6 +11,7 @@ from spec.mutants import (
     keeping,
     living,
     mishaps,
+    outside,
     resets,
     rollbacks,
     savepoints,
@@ -31,6 +32,7 @@ _ROOMS = (
     resets,
     columns,
     mishaps,
+    outside,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {
