@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from jobs.cli.errors import CommandError, ExitCode
+from jobs.engine_paths import typed
 
 
 def init(
@@ -38,7 +39,7 @@ def init(
                 ("project ", "bold"), (made.name, "bold"), f" in {made.folder}: it depends on {made.tidemark}"
             ),
             *(Text(f"  {file}") for file in made.files),
-            Text(f"go on with: cd {folder} && make run"),
+            Text(f"go on with: cd {typed(folder)} && make run"),
             Text("and then:   make test"),
         ),
         soft_wrap=True,

@@ -16,6 +16,7 @@ from typing import Final
 
 from checkpointing.identifiers import InvalidNameError, job_name
 from jobs.distribution import DISTRIBUTION
+from jobs.engine_paths import typed
 from jobs.init.dependency import UnknownOriginError, requirement
 
 TEMPLATES: Final = Path(__file__).parent / "template"
@@ -78,7 +79,7 @@ def checked_name(name: str, folder: Path, *, given: bool = True) -> str:
     near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "project"
     near = near if near[0].isalpha() and _wrong_with(near) is None else f"my_{near}"
     what = f"the name {name!r}" if given else f"the folder's name {name!r}, which would be the project's,"
-    raise ProjectRefusedError(f"{what} {wrong}: name it otherwise, as in 'tidemark init {folder} --name {near}'")
+    raise ProjectRefusedError(f"{what} {wrong}: name it otherwise, as in 'tidemark init {typed(folder)} --name {near}'")
 
 
 def _wrong_with(name: str) -> str | None:

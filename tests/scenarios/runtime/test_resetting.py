@@ -68,8 +68,8 @@ def test_a_dry_run_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "error", "said"),
     [
-        (Reset("nunbers", "start"), RollbackRefusedError, "reads no source 'nunbers': its sources are numbers"),
-        (Reset("numbers", "start", "c"), RollbackRefusedError, "has read no split 'c': its splits are a, b"),
+        (Reset("nunbers", "start"), RollbackRefusedError, "reads no source 'nunbers': did you mean 'numbers'"),
+        (Reset("numbers", "start", "c"), RollbackRefusedError, "has read no split 'c': there are a, b"),
         (Reset("numbers", "../x"), NoSuchPositionError, "'../x' is no position in split a.*a number from 0 to 150"),
         (Reset("numbers", "151"), NoSuchPositionError, "'151' is no position in split a.*a number from 0 to 150"),
     ],
