@@ -16,6 +16,8 @@ from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.failures import UnusableWarehouseError
 from jobs.runtime.job_state import has_run, state_of
 from jobs.runtime.job_stores import JobStores
+from jobs.stores.own_tables import OwnTableChangedError
+from jobs.stores.standing import TableLogDamagedError
 from jobs.stores.warehouse import Warehouse
 
 
@@ -44,6 +46,8 @@ def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sourc
         looked, sections = _of_job(warehouse, grace_ms, sources, verify=verify)
     except UnusableWarehouseError:  # the section of the places says so
         looked, sections = False, ()
+    except (TableLogDamagedError, OwnTableChangedError) as error:
+        looked, sections = False, (Section("job", (), (Finding(error.what, error.way_out),)),)
     except Exception as error:  # noqa: BLE001 - whatever keeps it from looking is what it has to say
         first = (str(error).splitlines() or [""])[0]
         folder = warehouse.path(warehouse.paths.folder)

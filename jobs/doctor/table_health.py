@@ -20,6 +20,7 @@ from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
 from jobs.stores.output_tables import shape_of
+from jobs.stores.row_files import is_own
 from jobs.stores.table_rules import problems_of, purge
 from jobs.stores.warehouse import Warehouse
 
@@ -38,7 +39,10 @@ def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[R
     warehouse, modes = stores.warehouse, modes_of(rows)
     refused = dict(_refused(stores, tables, rows))
     named = [
-        *((name, _own(warehouse, name)) for name in (warehouse.paths.checkpoints, warehouse.paths.cuts)),
+        *(
+            (name, _own(warehouse, name, refused.get(TableName(name))))
+            for name in (warehouse.paths.checkpoints, warehouse.paths.cuts)
+        ),
         *(
             (str(table.name), _of(warehouse, table.name, modes, refused.get(table.name)))
             for table in _with_logs(warehouse, tables)
@@ -60,7 +64,13 @@ def _refused(
 ) -> Iterator[tuple[TableName, Finding]]:
     """Yield the tables that show less than the newest cut, or more than the newest row, as the next tick would."""
     try:
-        mending = must_be_mendable(stores, rows).mending
+        doubt = must_be_mendable(stores, rows)
+        mending, cuts = doubt.mending, stores.warehouse.paths.cuts
+        if doubt.rebuilt:
+            ids = ", ".join(str(checkpoint) for checkpoint in sorted(doubt.rebuilt))
+            what = f"the cuts of checkpoints {ids} are lost: a file of {cuts} is gone or damaged"
+            mend = f"{command('run', stores.warehouse)}, which tells them again from rows and logs"
+            yield TableName(cuts), Finding(what, mend)
         for table in sorted(mending.tables):
             what = f"table {table} shows less than the recorded cuts say: entries of its log have gone"
             yield table, Finding(what, f"{command('run', stores.warehouse)}, which publishes again what it lacks")
@@ -79,8 +89,15 @@ def _with_logs(warehouse: Warehouse, tables: tuple[JobTable, ...]) -> Iterator[J
     return (table for table in tables if not table.is_channel(warehouse.paths))
 
 
-def _own(warehouse: Warehouse, name: str) -> _Health:
-    return _Health(*_log(warehouse, name, warehouse.path(name)))
+def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:
+    folder = warehouse.path(name)
+    seen, findings = _log(warehouse, name, folder)
+    strange = [path for path in active_paths(DeltaTable(str(folder))) if not is_own(path)]
+    found = [*([refused] if refused is not None else []), *findings]
+    if strange:
+        what = f"{name} holds {len(strange)} files that others wrote ({min(strange)}), where only Tidemark may write"
+        found.append(Finding(what, f"{command('run', warehouse)}, whose next row takes them out"))
+    return _Health(seen, tuple(found))
 
 
 def _of(

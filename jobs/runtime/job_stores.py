@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.commit.behind import Correction, Standing
+from checkpointing.commit.behind import Correction, Cuts, Standing
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
@@ -145,12 +145,21 @@ class JobStores:
                 self._outputs.published(publication.table, publication.columns)
             return answer
 
-    def standing(self, rows: Iterable[Row], tables: Collection[TableName] | None, *, whole: bool = False) -> Standing:
+    def standing(
+        self,
+        rows: Iterable[Row],
+        tables: Collection[TableName] | None,
+        *,
+        whole: bool = False,
+        told: Cuts | None = None,
+    ) -> Standing:
         """Return what the tables' logs say of these rows and the recorded cuts, looking at these `tables` alone.
 
-        Raises TableLogDamagedError. Call it before any other thread uses the stores.
+        `told` are cuts that are not recorded and count as such. Raises TableLogDamagedError. Call it before any other
+        thread uses the stores.
         """
-        return observe_standing(self.warehouse, self._logs, rows, self.recorded_cuts(), tables, whole=whole)
+        cuts: Cuts = {**self.recorded_cuts(), **(told or {})}
+        return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
 
     def correct_cuts(self, correction: Correction) -> None:
         """Record cuts otherwise than they are; see `CutStore.correct`."""

@@ -5,11 +5,12 @@ process that dies in between has changed nothing that the next start would not d
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from checkpointing.commit.behind import Lost, Mending, Standing, corrected, decide_mending
+from checkpointing.commit.behind import Correction, Cuts, Lost, Mending, Standing, corrected, decide_mending
+from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.record import Row
@@ -28,6 +29,8 @@ class Doubt:
 
     seen: Standing
     mending: Mending
+    rebuilt: Cuts
+    """Cuts that were lost, told again from rows and logs: `seen` has them, and they are yet to be recorded."""
 
 
 def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
@@ -38,6 +41,9 @@ def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collectio
     root, job = stores.warehouse.root, stores.warehouse.paths.job
     try:
         seen = stores.standing(rows, tables)
+        told = _lost_cuts(stores, seen, tables)
+        if told:
+            seen = stores.standing(rows, tables, told=told)
     except TableLogDamagedError as damaged:
         raise TablesBehindError(damaged.table, damaged.what, damaged.way_out) from damaged
     mending = decide_mending(seen)
@@ -51,7 +57,25 @@ def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collectio
             table = each.publication.table
             what = f"table {table} in {root} shows less than the newest cut of {job}, and {damage}"
             raise TablesBehindError(table, what, _way_out(stores, rows, table))
-    return Doubt(seen, mending)
+    return Doubt(seen, mending, told)
+
+
+def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] | None) -> Cuts:
+    """Return the cuts whose file is lost, as rows and logs tell them; raise TablesBehindError if the newest is not."""
+    if not lacks_cuts(seen):
+        return {}
+    found = rebuilt(stores.standing(seen.rows, tables, whole=True), tuple(seen.logs) if tables is None else tables)
+    if found.unknown is not None:
+        warehouse = stores.warehouse
+        folder = warehouse.path(warehouse.paths.cuts)
+        raise TablesBehindError(
+            found.unknown,
+            f"the newest cut of {warehouse.paths.job} in {warehouse.root} is lost, a file of {folder} being gone or "
+            f"damaged, and no retained row tells at which version table {found.unknown} belongs to it",
+            f"restore the folder {folder} from a backup of the warehouse, or begin anew in an empty warehouse "
+            f"('tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER')",
+        )
+    return found.cuts
 
 
 def must_have_logs(stores: JobStores, doubt: Doubt) -> Doubt:
@@ -99,8 +123,11 @@ def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]
     Only for whoever holds the job; every table must have a log. Raises RollForwardError, CutsNotRecordedError.
     """
     seen, mending = doubt.seen, doubt.mending
+    told = tuple(f"the cut of checkpoint {each} was lost: told again from rows and logs" for each in doubt.rebuilt)
     if not mending.tables:
-        return ()
+        with around(boundary, CORRECT_CUTS):
+            stores.correct_cuts(Correction(doubt.rebuilt, ()))
+        return told
     for each in mending.again:
         with around(boundary, f"{PUBLISH_AGAIN}:{each.publication.table}"):
             answer = stores.publish(each.publication, each.checkpoint, again=True)
@@ -113,8 +140,8 @@ def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]
     }
     correction = corrected(seen, published)
     with around(boundary, CORRECT_CUTS):
-        stores.correct_cuts(correction)
-    return (*_told(doubt), *(f"the cut of checkpoint {each} is lost: dropped" for each in correction.dropped))
+        stores.correct_cuts(replace(correction, changed={**doubt.rebuilt, **correction.changed}))
+    return (*told, *_told(doubt), *(f"the cut of checkpoint {each} is lost: dropped" for each in correction.dropped))
 
 
 def _told(doubt: Doubt) -> list[str]:

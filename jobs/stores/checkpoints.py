@@ -33,7 +33,8 @@ from jobs.stores.delta_log import (
     no_fault,
     remove,
 )
-from jobs.stores.row_files import RowFiles
+from jobs.stores.own_tables import opened
+from jobs.stores.row_files import RowFiles, is_own
 from jobs.stores.warehouse import Warehouse
 
 GENERATIONS_KEPT: Final = 20
@@ -119,7 +120,7 @@ class CheckpointStore:
         """
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.path(warehouse.paths.checkpoints), hook=hook)
-        self._files = RowFiles(self._log.folder, SCHEMA)
+        self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"checkpoint"}))  # a claim is of none
         self._beyond_damage = beyond_damage
         self._decoded: dict[str, Row] = {}
         self._damaged: dict[str, DamagedRow] = {}
@@ -132,7 +133,7 @@ class CheckpointStore:
 
         Raises UnknownFormatError or UnreadableRowError (see the codec) for a row that cannot be read.
         """
-        table = self._log.current()
+        table = opened(self._warehouse, self._log, self._warehouse.paths.checkpoints)
         return table.version(), self._rows(table)
 
     def observe_at(self, version: int) -> tuple[Row, ...]:
@@ -210,7 +211,7 @@ class CheckpointStore:
             sound = [entry for entry in entries if entry["nonce"] not in leaves]
             kept = list(changes.apply(sound, self._warehouse.writer))
             staying += kept
-            if kept != list(entries):
+            if kept != list(entries) or not is_own(path):
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)
         actions += [remove(path, at_ms) for path in unreadable if path in leaves]

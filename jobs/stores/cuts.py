@@ -13,7 +13,8 @@ from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.stores import maintenance
 from jobs.stores.checkpoints import SMALL_TABLE
 from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault, remove
-from jobs.stores.row_files import RowFiles
+from jobs.stores.own_tables import opened
+from jobs.stores.row_files import RowFiles, is_own
 from jobs.stores.warehouse import Warehouse
 
 TRIES: Final = 10
@@ -45,7 +46,7 @@ class CutsNotRecordedError(RuntimeError):
 
 
 class CutStore:
-    """The `cuts` table of one job."""
+    """The `cuts` table of one job. A row file that is lost is passed over: what it said is told again (`rebuilt`)."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Open the table, creating it if this is the job's first tick."""
@@ -117,13 +118,18 @@ class CutStore:
             at_ms = {each: cut.published_at_ms for each, cut in self.entries().items()}
             survivors, actions = self._without(table, known.keys() - set(dropped) - changed.keys())
             rows = [
-                {"checkpoint": each, "table": name, "version": version, "published_at_ms": at_ms[each]}
+                {
+                    "checkpoint": each,
+                    "table": name,
+                    "version": version,
+                    "published_at_ms": at_ms.get(each, self._warehouse.now_ms()),
+                }
                 for each, cut in changed.items()
                 for name, version in cut.items()
             ]
             if survivors or rows:
                 now_ms = self._warehouse.now_ms()
-                actions.append(self._files.write(f"{max(known):020d}", [*survivors, *rows], now_ms))
+                actions.append(self._files.write(f"{max((*known, *changed)):020d}", [*survivors, *rows], now_ms))
             try:
                 self._log.commit(table, actions, says={"cuts_corrected": sorted(changed), "cuts_dropped": [*dropped]})
             except Exception as error:  # noqa: BLE001 - read back at the next turn
@@ -137,16 +143,16 @@ class CutStore:
 
     def entries(self) -> dict[CheckpointId, RecordedCut]:
         """Return all recorded cuts with their times, of one version of the table."""
-        table = self._log.current()
+        table = self._opened()
         at_ms: dict[CheckpointId, int] = {}
-        for rows in self._files.read(active_paths(table)).values():
+        for rows in self._files.read_sound(active_paths(table))[0].values():
             for row in rows:
                 at_ms[row["checkpoint"]] = max(row["published_at_ms"], at_ms.get(row["checkpoint"], 0))
         return {each: RecordedCut(each, at_ms[each], cut) for each, cut in self._cuts(table).items()}
 
     def all(self) -> dict[CheckpointId, Cut]:
         """Return every recorded cut, of one version of the table; raise UnreadableRowError for a foreign entry."""
-        return self._cuts(self._log.current())
+        return self._cuts(self._opened())
 
     def recorded(self) -> frozenset[CheckpointId]:
         """Return the checkpoints whose cut is recorded."""
@@ -156,6 +162,9 @@ class CutStore:
         """Keep the log short. Call it while holding the job, away from the commit path."""
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
+
+    def _opened(self) -> DeltaTable:
+        return opened(self._warehouse, self._log, self._warehouse.paths.cuts)
 
     def _row(self, checkpoint: CheckpointId, table: TableName, version: int) -> dict[str, Any]:
         now_ms = self._warehouse.now_ms()
@@ -179,16 +188,18 @@ class CutStore:
         at_ms = self._warehouse.now_ms()
         survivors: list[dict[str, Any]] = []
         actions: list[Any] = []
-        for path, entries in self._files.read(active_paths(table)).items():
+        found, lost = self._files.read_sound(active_paths(table))
+        actions += [remove(path, at_ms) for path in lost]
+        for path, entries in found.items():
             kept = [row for row in entries if retained is None or row["checkpoint"] in retained]
-            if len(kept) < len(entries):
+            if len(kept) < len(entries) or not is_own(path):
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)
         return survivors, actions
 
     def _cuts(self, table: DeltaTable) -> dict[CheckpointId, Cut]:
         cuts: dict[CheckpointId, Cut] = {}
-        for rows in self._files.read(active_paths(table)).values():
+        for rows in self._files.read_sound(active_paths(table))[0].values():
             for row in rows:
                 checkpoint, name, version = self._entry(row)
                 cuts.setdefault(checkpoint, {})[name] = version

@@ -73,6 +73,8 @@ class DeltaLog:
         self._folder = folder
         self._hook = hook
         self._table: DeltaTable | None = None
+        self.sound_at: int | None = None
+        """The version at which nobody else was found to have taken anything out (`own_tables`)."""
 
     @property
     def folder(self) -> Path:

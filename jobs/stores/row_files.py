@@ -19,11 +19,17 @@ from jobs.stores.files import write_durable
 FOLDER = "_rows"
 
 
+def is_own(path: str) -> bool:
+    """Return whether a path, as the log names it, is that of a file of ours; others may have appended theirs."""
+    return path.startswith(f"{FOLDER}/")
+
+
 class RowFiles:
     """The row files of one table; what was read stays in memory while it is active."""
 
-    def __init__(self, table_folder: Path, schema: pa.Schema) -> None:
-        """Name the table and the columns of its rows."""
+    def __init__(self, table_folder: Path, schema: pa.Schema, *, nullable: frozenset[str] = frozenset()) -> None:
+        """Name the table and the columns of its rows, and those that are null in some of ours."""
+        self._nullable = nullable
         self._folder = table_folder
         self._schema = schema
         self._read: dict[str, tuple[dict[str, Any], ...]] = {}
@@ -37,13 +43,12 @@ class RowFiles:
         write_durable(self._folder / path, content)
         return add(path, len(content), f'{{"numRecords":{len(rows)}}}', at_ms)
 
-    def read(self, paths: list[str]) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return the rows of each of the active files; files never change, so each is read once."""
-        self._read = {path: self._read[path] if path in self._read else self._load(path) for path in paths}
-        return self._read
-
     def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
-        """Return what `read` returns of the files that can be read, and of the others what is wrong with them."""
+        """Return the rows of each active file, and of those that cannot be read what is wrong with them.
+
+        Files never change, so each is read once. A file of others may be ours compacted: its rows count as far as
+        they are whole, and no file of ours has them.
+        """
         found: dict[str, tuple[dict[str, Any], ...]] = {}
         unreadable: dict[str, str] = {}
         for path in paths:
@@ -51,8 +56,15 @@ class RowFiles:
                 found[path] = self._read[path] if path in self._read else self._load(path)
             except (OSError, pa.ArrowException) as error:
                 unreadable[path] = f"{type(error).__name__}: {error}"
+        ours = [row for path, rows in found.items() if is_own(path) for row in rows]
+        for path, rows in found.items():
+            if not is_own(path):
+                found[path] = tuple(row for row in rows if self._is_whole(row) and row not in ours)
         self._read = found
         return found, unreadable
+
+    def _is_whole(self, row: dict[str, Any]) -> bool:
+        return all(row.get(field.name) is not None for field in self._schema if field.name not in self._nullable)
 
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
         # A third of the time of pq.read_table, which makes a dataset of the file: there are few rows in each.

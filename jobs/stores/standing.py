@@ -65,7 +65,7 @@ def look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: A
         loaded = log.current()
         shows = CheckpointId(logs.shown(loaded, table))
     except Exception as error:
-        raise _damaged(warehouse, table, error) from error
+        raise damaged_log(warehouse, table, error) from error
     application = warehouse.paths.transaction_id(table)
     looked = there if versions is None else [version for version in there if version in versions]
     entries = {version: published_by(log.folder, version, application) for version in looked}
@@ -73,7 +73,9 @@ def look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: A
     return LogSeen(loaded.version(), shows, published, there[0])
 
 
-def _damaged(warehouse: Warehouse, table: TableName, error: Exception) -> TableLogDamagedError:
+def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:
+    """Return what is wrong with a log that cannot be loaded, by the entry that is in the way."""
+    table = TableName(name)
     folder = warehouse.path(table)
     backup = f"restore {folder} from a backup of the warehouse"
     broken = broken_entry(folder)

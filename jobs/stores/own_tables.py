@@ -1,0 +1,53 @@
+"""`checkpoints` and `cuts` in a world of other writers: nobody but Tidemark may write there, and some do.
+
+What others append is passed over, and leaves with our next commit. An OPTIMIZE keeps our rows, in a file of its own.
+Whoever else took our own files out took rows, so nothing begins until that is taken back.
+"""
+
+from itertools import takewhile
+
+from deltalake import DeltaTable
+
+from jobs.engine_paths import typed
+from jobs.stores.delta_log import DeltaLog, file_actions, newest_entries
+from jobs.stores.row_files import is_own
+from jobs.stores.standing import damaged_log
+from jobs.stores.warehouse import Warehouse
+
+
+class OwnTableChangedError(Exception):
+    """Somebody's commit took Tidemark's own files out of `checkpoints` or `cuts`: `what` names it."""
+
+    def __init__(self, what: str, way_out: str) -> None:
+        super().__init__(f"{what}: {way_out}")
+        self.what = what
+        self.way_out = way_out
+
+
+def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> DeltaTable:
+    """Return the table at its newest version, as Tidemark left it.
+
+    Raises TableLogDamagedError, naming the entry that is missing or cut off, and OwnTableChangedError.
+    """
+    try:
+        table = log.current()
+    except Exception as error:
+        raise damaged_log(warehouse, name, error) from error
+    if log.sound_at == table.version():
+        return table
+    foreign = list(takewhile(lambda entry: entry.ours is None and entry.version > 0, newest_entries(table)))
+    lost: set[str] = set()
+    for entry in reversed([each for each in foreign if each.operation != "OPTIMIZE"]):
+        for action, path in file_actions(log.folder, entry.version):
+            if is_own(path):
+                lost = lost | {path} if action == "remove" else lost - {path}
+    if lost:
+        before = foreign[-1].version - 1
+        undo = f"from deltalake import DeltaTable; DeltaTable({str(log.folder)!r}).restore({before})"
+        raise OwnTableChangedError(
+            f"somebody else's commit ({foreign[-1]}) took {len(lost)} of Tidemark's own files out of {name} in "
+            f"{warehouse.root}, where nobody but Tidemark may write",
+            f"take it back with python -c {typed(undo)}, and start again",
+        )
+    log.sound_at = table.version()
+    return table
