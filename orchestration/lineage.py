@@ -57,7 +57,7 @@ def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()
 def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec:
     return dg.AssetSpec(
         naming.cuts_key(),
-        deps=[naming.table_key(table.name) for table in plan.graph.tables() if naming.shows(table)],
+        deps=[naming.table_key(table.name) for table in _ends(plan) if naming.shows(table)],
         group_name=naming.group(CUTS),
         kinds={"delta"},
         description=(
@@ -69,6 +69,13 @@ def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec
         code_version="-".join(dict.fromkeys(code_version(plan, vertex) for vertex in plan.graph.operators())),
         skippable=True,
     )
+
+
+def _ends(plan: JobPlan) -> Iterator[Table]:
+    """Yield each output table; a state only if its vertex writes no other table, for else that one stands for it."""
+    for vertex in plan.graph.vertices:
+        outputs = [table for table in vertex.tables if table.mode is not TableMode.STATE]
+        yield from outputs or vertex.tables
 
 
 def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str]) -> dg.AssetSpec:

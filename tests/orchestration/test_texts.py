@@ -63,5 +63,5 @@ def test_no_text_names_a_feature_by_its_id(texts):
 @pytest.mark.parametrize("makefile", ["Makefile", "jobs/init/template/Makefile.template"])
 def test_dagster_keeps_all_its_folders_together(makefile):
     """`make dev` makes .dagster Dagster's home, for no setting moves the folders `logs` and `.logs_queue` elsewhere."""
-    said = (ROOT / makefile).read_text().replace("$$", "$")
-    assert "ln -sf ../dagster.yaml .dagster/dagster.yaml && DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dg dev" in said
+    said = (ROOT / makefile).read_text()
+    assert re.search(r"ln -sf \.\./dagster.yaml \.dagster/dagster.yaml && DAGSTER_HOME=\S+/\.dagster\"? ", said)
