@@ -124,6 +124,8 @@ def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]
     """
     seen, mending = doubt.seen, doubt.mending
     told = tuple(f"the cut of checkpoint {each} was lost: told again from rows and logs" for each in doubt.rebuilt)
+    if not mending.tables and not doubt.rebuilt:
+        return ()
     if not mending.tables:
         with around(boundary, CORRECT_CUTS):
             stores.correct_cuts(Correction(doubt.rebuilt, ()))
