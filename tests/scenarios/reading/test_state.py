@@ -99,6 +99,6 @@ def test_an_unknown_operator_is_answered_with_those_that_there_are(tmp_path):
     """The message names them."""
     KeyedJob(tmp_path).epoch({})
     with pytest.raises(
-        NoSuchOperatorError, match="cut 1 of counts has no state of an operator 'nope': there are by_key"
+        NoSuchOperatorError, match="cut 1 of counts has no state of an operator 'nope': there is only by_key"
     ):
         Cuts(tmp_path, JOB).latest().state("nope")
