@@ -100,61 +100,68 @@ class CheckpointConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     interval_ms: Milliseconds | None = Field(default=None, ge=SHORTEST_INTERVAL_MS)
-    """Time between periodic triggers; None: no periodic trigger."""
+    """Time between two periodic triggers. None: no periodic trigger."""
     every_rows: Count | None = Field(default=None, gt=0)
-    """Trigger when this many rows came since the last trigger; None: rows do not trigger."""
+    """Begin a checkpoint when this many rows were read since the last trigger. None: rows trigger nothing."""
     rows_of: tuple[str, ...] = ()
-    """The sources whose rows `every_rows` counts; empty: all."""
+    """The sources whose rows `every_rows` counts. Empty: all sources."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    """Whether a gate waits for all barriers: exactly_once or at_least_once."""
+    """exactly_once: gates wait for all barriers. at_least_once: they do not, so a crash may count rows twice."""
     timeout_ms: Milliseconds = Field(default=600_000, ge=SHORTEST_INTERVAL_MS)
-    """Time from the trigger until a checkpoint that has not completed expires."""
+    """A checkpoint that has not completed this long after its trigger expires."""
     min_pause_ms: Milliseconds = Field(default=0, ge=0, le=LONGEST_PAUSE_MS)
-    """Least time between a completion and the next periodic trigger."""
+    """The shortest time between the completion of a checkpoint and the next periodic trigger."""
     max_concurrent: Count = Field(default=1, ge=1)
-    """Most checkpoints pending at a time; forced savepoints ignore it."""
+    """How many checkpoints may be pending at a time. Forced savepoints ignore this."""
     tolerable_failures: Count = Field(default=0, ge=0)
-    """Consecutive counted failures that the job survives."""
+    """How many checkpoints in a row may fail before the job fails.
+    Counted are checkpoints that expired, that a subtask declined, or that could not be written. A failed suite, a
+    changed table and a newer claim always fail the job.
+    """
     retained: Count = Field(default=1, ge=1)
-    """Completed checkpoints that are kept."""
+    """How many completed checkpoints are kept. Savepoints are kept besides."""
     retain_on_cancellation: bool = True
-    """Whether a cancelled job's checkpoints stay."""
+    """Whether checkpoints stay when the job is cancelled. If not, only savepoints do."""
     unaligned: bool = False
-    """Whether barriers overtake records, which then become channel state."""
+    """Whether barriers overtake rows that wait. The checkpoint then stores these rows as channel state."""
     alignment_timeout_ms: Milliseconds | None = Field(default=None, ge=0)
-    """With `unaligned`: start aligned and turn unaligned after this time; None: unaligned at once."""
+    """With `unaligned`: a checkpoint starts aligned and turns unaligned after this time. None: unaligned at once."""
     max_alignment_bytes: Count | None = None
-    """None: a blocked channel is held back; else its input is buffered up to this, -1 without a limit."""
+    """How many bytes are buffered of channels that wait for a barrier. Beyond it the checkpoint is declined.
+    None: nothing is buffered, and the sources of such channels stop reading. -1: no limit.
+    """
     after_tasks_finish: bool = True
-    """Whether checkpoints go on after some subtasks have finished."""
+    """Whether checkpoints are still taken after some subtasks have finished."""
     max_parallelism: Count = Field(default=DEFAULT_MAX_PARALLELISM, ge=1, le=KEY_GROUPS_MAX)
-    """The number of key groups, fixed for the job's life."""
+    """The number of key groups. It is fixed for the job's life: a tick with another number is refused."""
     micro_batch_rows_max: Count = Field(default=1_000_000, gt=0)
-    """Most rows in one micro-batch of a vertex."""
+    """The largest number of rows in one micro-batch of a vertex."""
     slice_rows_max: Count = Field(default=100_000, gt=0)
-    """Most rows that a source reads at a time."""
+    """The largest number of rows that a source reads at a time."""
     state_backend: StateBackendKind = StateBackendKind.INCREMENTAL
-    """Where keyed state lies: incremental, full or memory; it may change between two ticks."""
+    """Where keyed state is stored: incremental, full or memory. You may change it between two ticks."""
     memory_state_bytes_max: Count | None = Field(default=None, ge=1, le=MEMORY_STATE_BYTES_MAX)
-    """Most bytes of one subtask's state in a checkpoint's row, compressed (memory); None: 1,048,576; most: 256 MiB."""
+    """With state_backend memory: the largest compressed state of one subtask in bytes. None: 1 MiB. At most 256 MiB."""
     restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
-    """What becomes of a tick whose job failed: none, fixed_delay, failure_rate or exponential_delay."""
+    """Whether a tick restarts after a failure: none, fixed_delay, failure_rate or exponential_delay."""
     restart_attempts: Count | None = Field(default=None, ge=1)
-    """Most restarts in a tick (fixed_delay; None: 1), or between two quiet times (exponential_delay; None: no end)."""
+    """How many restarts are allowed in a tick (fixed_delay; None: 1).
+    For exponential_delay: in a row, until `restart_reset_after_ms` starts the count anew. None: any number.
+    """
     restart_delay_ms: Milliseconds | None = Field(default=None, ge=0)
-    """Time from a failure to the restart, the first one of exponential_delay; None: a second."""
+    """Time from a failure to the restart. For exponential_delay: to the first restart. None: a second."""
     restart_failures_max: Count | None = Field(default=None, ge=1)
-    """Most failures within the interval that the tick survives (failure_rate); None: 1."""
+    """How many failures within the interval the tick survives (failure_rate). None: 1."""
     restart_failures_interval_ms: Milliseconds | None = Field(default=None, ge=1)
-    """The interval in which failures are counted (failure_rate); None: a minute."""
+    """The interval in which failures are counted (failure_rate). None: a minute."""
     restart_delay_max_ms: Milliseconds | None = Field(default=None, ge=1)
-    """The delay's limit (exponential_delay); None: five minutes."""
+    """The longest delay (exponential_delay). None: five minutes."""
     restart_multiplier: Number | None = Field(default=None, gt=1)
-    """What the delay grows by from failure to failure (exponential_delay); None: 2."""
+    """The factor by which the delay grows from failure to failure (exponential_delay). None: 2."""
     restart_reset_after_ms: Milliseconds | None = Field(default=None, ge=1)
-    """Time without a failure after which the delay starts anew (exponential_delay); None: an hour."""
+    """After this time without a failure the delay starts anew (exponential_delay). None: an hour."""
     restart_jitter: Number | None = Field(default=None, ge=0, le=1)
-    """Share of the delay by which it is spread either way (exponential_delay); None: 0.1."""
+    """A random share by which each delay is made longer or shorter (exponential_delay). None: 0.1."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

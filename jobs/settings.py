@@ -81,41 +81,41 @@ class TickSettings(CheckpointConfig, BaseSettings):
     )
 
     rows_of: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
-    """The sources whose rows `every_rows` counts, separated by commas; empty: all."""
+    """The sources whose rows `every_rows` counts, separated by commas. Empty: all sources."""
 
     warehouse: Annotated[Path, BeforeValidator(_named_folder)] = Path("warehouse")
-    """The folder of the tables; all processes of the job must reach it. A relative path begins at the project."""
+    """The folder of the tables. All processes of the job must reach it. A relative path begins at the project."""
     data: Annotated[Path, BeforeValidator(_named_folder)] = Path("data")
     """The folder of the pipeline's input. A relative path begins at the project."""
     parallelism: Count | None = Field(default=None, ge=1)
-    """Subtasks of each keyed vertex; None: what the pipeline says."""
+    """The number of subtasks of each keyed vertex. None: what the pipeline says."""
 
     spark_master: str | None = Field(default=None, min_length=1)
-    """A Spark master, `local[2]` or `spark://host:port`; None: in this process, with `spark_cores`."""
+    """A Spark master, `local[2]` or `spark://host:port`. None: a local Spark with `spark_cores`."""
     spark_cores: Count | None = Field(default=None, ge=1)
-    """Cores of a local Spark; None: all that this process may use."""
+    """The cores of a local Spark. None: all that this process may use."""
     spark_memory: Annotated[str, BeforeValidator(_spark_memory)] = "2g"
-    """Heap of a JVM that the tick starts, as Spark writes it."""
+    """The heap of a JVM that the tick starts, written as for Spark: `512m`, `2g`."""
     spark_connect_url: str | None = Field(default=None, pattern=r"^sc://.+")
-    """A running Connect server, `sc://host:port`, instead of a Spark of our own."""
+    """A running Spark Connect server, `sc://host:port`. The tick then starts no Spark."""
 
     until_caught_up: bool = True
-    """End when all that is there has been read and committed; False: wait for more."""
+    """End when all rows that the sources have were read and committed. False: wait for more."""
     checkpoints: Count | None = Field(default=None, ge=1)
     """End after this many completed checkpoints."""
     duration_ms: Milliseconds | None = Field(default=None, ge=1)
     """End after this time, with a last checkpoint."""
     take_over: bool = False
-    """Take the job from whoever holds it, alive or not."""
+    """Take the job from its holder, alive or not."""
     allow_non_restored_state: bool = False
-    """Leave state behind whose operator the pipeline no longer has, instead of refusing the restore."""
+    """If the pipeline no longer has an operator or table of the checkpoint, leave it behind. False: refuse."""
 
     reader_grace_ms: Milliseconds = Field(default=DEFAULT_READER_GRACE_MS, ge=0)
-    """How long a file stays that nobody needs any more, for the sake of who is just reading it."""
+    """How long clean-up keeps an unneeded file, so that a reader that is still at work does not fail."""
     table_log_keep_ms: Milliseconds = Field(default=DEFAULT_TABLE_LOG_KEEP_MS, ge=0)
-    """How long a table's log entry stays at least, though no retained checkpoint needs its version any more."""
+    """The shortest time that an entry of a table's log is kept after no retained checkpoint needs it."""
     clean_up: bool = True
-    """Whether a tick that ends in order deletes, as its last act, what nobody needs any more."""
+    """Whether a tick that ends normally deletes unneeded files as its last act."""
 
     @classmethod
     def settings_customise_sources(

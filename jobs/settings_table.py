@@ -36,10 +36,11 @@ _OWN: Final = (
 )
 _FEATURE: Final = re.compile(r" \((?:[A-Z]\d+(?:, )?)+\)")
 _HEAD: Final = """# Settings
-A later place wins: the default, the pipeline's own, `[tool.tidemark]` of the project (`warehouse` and `data` only), the
-environment variable, the command line or the launchpad. The variable of `retained` is `TIDEMARK_RETAINED`, and so on.
-`tidemark run` takes every setting as `--set retained=5`, and those with a flag of their own by that too. Times are
-milliseconds, or text with a unit: `500ms`, `30s`, `5m`, `2h`.
+You can set a value in several places. Each of these overrides the ones before it: the default, the pipeline,
+`[tool.tidemark]` of the project (`warehouse` and `data` only), the environment variable, the arguments of
+`build_definitions`, the command line or Dagster's launchpad. The variable of `retained` is `TIDEMARK_RETAINED`, and so
+on. `tidemark run` takes every setting as `--set retained=5`. Some settings have a flag too. Times are milliseconds, or
+text with a unit: `500ms`, `30s`, `5m`, `2h`.
 
 | setting | meaning | default | flag |
 |---|---|---|---|
