@@ -10,7 +10,7 @@ _WORKER: Final = "Traceback (most recent call last)"
 _CAUSE: Final = re.compile(r"^(?:Caused by: |: )(?:[\w.$]+\.)?(?P<kind>[\w$]+): (?P<said>.+)$", re.MULTILINE)
 _CALLED_FROM: Final = re.compile(r"was called from\s+(?P<file>\S.*?):(?P<line>\d+)\s*$", re.MULTILINE)
 
-_SMALLER: Final = "make micro-batches smaller with --set micro_batch_rows_max=100000 --set slice_rows_max=100000"
+_SMALLER: Final = "make micro-batches smaller, as with --set micro_batch_rows_max=50000 --set slice_rows_max=10000"
 _OUT_OF_MEMORY: Final = f"- the function ran out of memory: {_SMALLER}"
 _CORRECT: Final = ": correct it and run again, nothing of this micro-batch counts"
 _DIED: Final = (

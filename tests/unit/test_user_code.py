@@ -96,7 +96,7 @@ def test_an_endless_traceback_is_cut():
             "a Python worker died while it ran the vertex's function",
         ),
         (WORKER.replace("shop.errors.BadRow: this row is bad", "MemoryError"), "MemoryError (in helper, /home/ada"),
-        (WORKER.replace("shop.errors.BadRow: this row is bad", "MemoryError"), "--set micro_batch_rows_max=100000"),
+        (WORKER.replace("shop.errors.BadRow: this row is bad", "MemoryError"), "--set micro_batch_rows_max=50000"),
         ("java.lang.OutOfMemoryError: Java heap space\n\tat x", "give it more with --spark-memory 4g"),
         (
             '\tat x\nCaused by: java.io.IOException: Cannot run program "/no/python": error=2',

@@ -116,7 +116,7 @@ def test_a_worker_that_dies_is_a_sentence(function, tmp_path, spark):
     report = failed(pipeline_of(mapped(function)), tmp_path, spark)
     sentence = sentence_of(report.message)
     assert sentence.startswith("micro-batch 1 of vertex bronze failed: a Python worker died while it ran")
-    assert "--set micro_batch_rows_max=100000" in sentence
+    assert "--set micro_batch_rows_max=50000" in sentence
 
 
 KILLS_THE_JVM = """
