@@ -10,7 +10,7 @@ from enum import Enum
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 
 UNKNOWN_CRC32 = -1
-"""The checksum of a file that only a table's log knows: whoever copies it finds it out."""
+"""The checksum of a file that only a table's log knows. A copy of the file computes it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

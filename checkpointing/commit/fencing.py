@@ -56,7 +56,7 @@ class MayClaim:
 class Refused:
     """Somebody else holds the job; nothing was changed.
 
-    `give_lease_ms`: write a lease of that length in the holder's name, so that whoever looks next sees when it ends. A
+    `give_lease_ms`: write a lease of that length in the holder's name, so that the next start sees when it ends. A
     holder that lives renews it. None: there is nothing to write.
     """
 

@@ -35,7 +35,9 @@ def run(  # noqa: PLR0913 - an option each
     mode: Annotated[str | None, typer.Option(help="exactly_once or at_least_once.")] = None,
     unaligned: Annotated[bool | None, typer.Option(help="Let barriers overtake records.")] = None,
     retained: Annotated[int | None, typer.Option(help="Completed checkpoints to keep.")] = None,
-    take_over: Annotated[bool | None, typer.Option("--take-over", help="Take the job from whoever holds it.")] = None,
+    take_over: Annotated[
+        bool | None, typer.Option("--take-over", help="Take the job from the process that holds it.")
+    ] = None,
     from_: FromRow = None,
     claim: Claim = None,
     allow_non_restored_state: LeaveState = None,

@@ -48,7 +48,7 @@ Origin = OwnRow | ForeignRow
 def find_origin(text: str, root: Path, job: JobName) -> Origin:
     """Return what `--from TEXT` means for the job's tick in the warehouse `root`: `N`, `DIR` or `DIR@N`.
 
-    Raises NoSuchSavepointError saying what is there instead, TableNotCopyableError for a table that cannot be
+    Raises NoSuchSavepointError naming the savepoints that exist, TableNotCopyableError for a table that cannot be
     told whole, and what the codec raises for rows of another version.
     """
     folder, number = _parsed(text)

@@ -120,7 +120,7 @@ def _way_out(stores: JobStores, rows: Collection[Row], table: TableName) -> str:
 def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]:
     """Publish again what the tables lack, correct the cuts, and return what was done, a line a table.
 
-    Only for whoever holds the job; every table must have a log. Raises RollForwardError, CutsNotRecordedError.
+    Only for the process that holds the job; every table must have a log. Raises RollForwardError, CutsNotRecordedError.
     """
     seen, mending = doubt.seen, doubt.mending
     told = tuple(f"the cut of checkpoint {each} was lost: told again from rows and logs" for each in doubt.rebuilt)
