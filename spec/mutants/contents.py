@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from checkpointing.channel_items import Segment
+from checkpointing.columns import TableColumns
 from checkpointing.commit import live_files as live
 from checkpointing.commit import net
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
@@ -156,9 +157,10 @@ def a_state_table_is_published_as_what_is_new_in_it(patch: Patch) -> None:
         vertices: Mapping[VertexId, VertexRecord],
         parent: CheckpointRecord | None,
         versions: Mapping[TableName, int],
+        columns: Iterable[TableColumns],
     ) -> tuple[TableRecord, ...]:
         before = {handle.path for record in (parent.tables if parent else ()) for handle in record.files}
-        return tuple(_without(record, before) for record in real(graph, vertices, parent, versions))
+        return tuple(_without(record, before) for record in real(graph, vertices, parent, versions, columns))
 
     patch.function(net, "net_tables", net_tables)
 
