@@ -1,13 +1,13 @@
 """The Delta table `checkpoints`: every append is a compare-and-swap, and one of them is THE COMMIT POINT.
 
-A row is one small Parquet file that one log entry adds. Whoever appends names the version it saw; the
-append is that version's successor or nothing. Any reply of the log but success is unknown until the
+A row is one small Parquet file that one log entry adds. The process that appends names the version that it saw.
+The append is that version's successor or nothing. Any reply of the log but success is unknown until the
 row's nonce is looked for: found, the row is in; not found while another commit has taken that version,
 it certainly is not and never will be; not found and the version free, nobody can tell yet, and only a
 commit by somebody else (a new claim) settles it.
 
-Appended means durable: the row's file is synced before the commit and the log entry after it. Whoever appends
-a checkpoint has made the files durable that it names (`JobStores.append`).
+Appended means durable: the row's file is synced before the commit and the log entry after it.
+`JobStores.append` makes the files that a checkpoint names durable before that.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

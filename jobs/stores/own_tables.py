@@ -1,7 +1,7 @@
 """`checkpoints` and `cuts` in a world of other writers: nobody but Tidemark may write there, and some do.
 
 What others append is passed over, and leaves with our next commit. An OPTIMIZE keeps our rows, in a file of its own.
-Whoever else took our own files out took rows, so nothing begins until that is taken back.
+If somebody else takes our own files out, rows are lost, so no tick begins until that is taken back.
 """
 
 from itertools import takewhile

@@ -41,7 +41,7 @@ def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iter
     """Return the schema that a table gets: `columns` as they are said, and those of others; None if it has it.
 
     A column that is there in its type stays as it is, with whatever others have noted of it; those that are `leaving`
-    go. Columns of ours come in their order where the table has only ours, else behind what is there.
+    go. Columns of ours come in their order where the table has only ours, else behind the table's other columns.
     """
     there: Mapping[str, Field] = {field.name: field for field in table.schema().fields}
     said = {column.name: column for column in columns}

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.cli import run as run_command
+from jobs.cli.main import execute
 from jobs.runtime.boundaries import boundary_names
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
@@ -58,6 +60,19 @@ def tick(tmp_path: Path) -> Callable[..., TickReport]:
         return run_tick(planned, settings, listener, engine=engine, boundary=boundary, inbox=inbox)
 
     return run
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+
+    def type_in(*words):
+        code = execute([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return type_in
 
 
 @pytest.fixture(scope="session")

@@ -3,17 +3,14 @@
 import pytest
 
 from checkpointing.job.restoring import CutDoesNotFitError
-from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.pipeline import Pipeline, count, max_of, sum_of
 from jobs.planner import plan
 from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.job_stores import JobStores
-from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS
 
 HERE = "tests.scenarios.runtime.test_changed_meaning"
 
@@ -36,19 +33,6 @@ def root(tmp_path):
     """Return a warehouse with two checkpoints of a count and a sum by key, and rows still to read."""
     run(tmp_path / "warehouse", 2)
     return tmp_path / "warehouse"
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 @pytest.mark.parametrize(

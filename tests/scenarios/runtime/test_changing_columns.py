@@ -1,4 +1,4 @@
-"""Columns are part of the commit: seen with their checkpoint, taken back with it, left to whoever goes back (D6)."""
+"""Columns are part of the commit: seen with their checkpoint, and taken back with it (D6)."""
 
 from shutil import rmtree
 
@@ -113,7 +113,7 @@ def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
 
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
 def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
-    """Whoever dies there has changed no table, and the previous version goes on as if nothing had been."""
+    """A tick that dies there has changed no table, and the previous version goes on as if it had never run."""
     monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     before = versions(tmp_path)

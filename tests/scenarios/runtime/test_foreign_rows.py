@@ -8,32 +8,15 @@ import zlib
 import pytest
 from deltalake import DeltaTable
 
-from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.runtime.at_rest import savepoint_at_rest
 from jobs.runtime.cleaning import clean_up
-from jobs.runtime.tick import run_tick
 from jobs.stores.savepoint_copy import copy_savepoint
 from tests.scenarios.runtime.crafting import craft, craft_column, craft_cut
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import LocalEngine
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 EVIL = b"written by somebody else"
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 @pytest.fixture

@@ -5,13 +5,10 @@ import json
 import polars as pl
 import pytest
 
-from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, LocalEngine, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, read_cut
 from tests.scenarios.runtime.test_savepoints_at_rest import hold
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -22,19 +19,6 @@ def root(tmp_path):
     """Return a warehouse with two checkpoints."""
     run(tmp_path / "warehouse", 2)
     return tmp_path / "warehouse"
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 def test_a_savepoint_at_rest_is_told_with_its_files_and_how_to_drop_it(root, typed):

@@ -90,7 +90,7 @@ def test_a_version_number_that_was_given_again_proves_nothing():
 
 
 def test_a_hole_behind_a_newer_publication_is_lost():
-    """Nothing can be published before what is there."""
+    """An older checkpoint cannot be published behind a newer one."""
     lost = decide_mending(seen(ROWS, CUTS, log(5, 5, v3=3, v5=5))).lost
     assert [(T, 5, 5, 4)] == [(each.table, each.shows, each.cut, each.lacks) for each in lost]
 
