@@ -84,8 +84,8 @@ $(ENV): pyproject.toml requirements.lock bootstrap.lock
 	@$(BIN)/python .ci/make_environment.py
 	@touch $@
 
-$(JARS): jobs/runtime/jars.py $(ENV)
-	@$(BIN)/python -m jobs.runtime.jars
+$(JARS): jobs/spark/jars.py $(ENV)
+	@$(BIN)/python -m jobs.spark.jars
 	@touch $@
 
 $(CLASSES): $(JARS)

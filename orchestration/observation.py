@@ -9,8 +9,8 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.holding.job_state import Activity, JobState, has_run, observe_state
 from jobs.planner import JobPlan
-from jobs.runtime.job_state import Activity, JobState, has_run, observe_state
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.table_contents import TableShown, rows_at, table_shown

@@ -9,9 +9,9 @@ import dagster as dg
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.holding.failures import JobHeldError, TickRefusedError
 from jobs.launch import Launch
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import JobHeldError, TickRefusedError
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
 from orchestration.checks import kept_results, rejected_results

@@ -72,8 +72,8 @@ def _shared_as(item: pytest.Item) -> str | None:
 def spark() -> Iterator["SparkSession"]:
     """Return the one Spark session of this process of a test run, with Delta."""
     # Imported late: the pure tests must not pay for Spark.
-    from jobs.runtime.jars import delta_jars
-    from jobs.runtime.session import SparkConfig, open_session
+    from jobs.spark.jars import delta_jars
+    from jobs.spark.session import SparkConfig, open_session
 
     session = open_session(SparkConfig(jars=delta_jars()))
     yield session

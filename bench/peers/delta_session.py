@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from jobs.runtime.jars import delta_jars
+from jobs.spark.jars import delta_jars
 
 
 def delta_session(cores: int, memory: str, settings: Mapping[str, str]) -> SparkSession:

@@ -7,15 +7,15 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.at_rest.asking import Ended, end_now
+from jobs.at_rest.cancelling import Deleted, delete_checkpoints
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.explain import prepared
 from jobs.cli.quantities import plural
 from jobs.cli.savepoints import asked_since, withdrawn
 from jobs.engine_paths import typed
+from jobs.holding.failures import JobHeldError
 from jobs.launch import Launch
-from jobs.runtime.asking import Ended, end_now
-from jobs.runtime.cancelling import Deleted, delete_checkpoints
-from jobs.runtime.failures import JobHeldError
 from jobs.settings import Layer
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.warehouse import Warehouse

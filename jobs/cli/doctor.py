@@ -13,10 +13,10 @@ from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import plural
 from jobs.doctor.examination import Examination, examine
+from jobs.holding.job_state import has_run
 from jobs.launch import launch
 from jobs.pipelines.registry import UnknownPipelineError
 from jobs.project import InvalidProjectError
-from jobs.runtime.job_state import has_run
 from jobs.settings import InvalidSettingsError, Layer, resolve
 from jobs.sources.port import Source
 

@@ -44,7 +44,7 @@ def code_of(error: BaseException) -> ExitCode:
     """Return the exit code that a command ends with after an error."""
     if isinstance(error, CommandError):
         return error.code
-    from jobs.runtime.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
+    from jobs.holding.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
 
     if isinstance(error, JobHeldError):
         return ExitCode.HELD

@@ -12,7 +12,7 @@ from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.errors import CommandError, ExitCode
-from jobs.runtime.job_state import has_run, must_have_run
+from jobs.holding.job_state import has_run, must_have_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import is_alive

@@ -7,9 +7,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.evolution import Change
+from jobs.at_rest.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
 from jobs.cli.quantities import count, plural, size
 from jobs.cli.render_timeline import describe_position
-from jobs.runtime.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
 
 
 def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:

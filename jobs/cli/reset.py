@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.text import Text
 
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.at_rest.resetting import Reset, ResetPlan, preview_reset, reset
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.explain import prepared
 from jobs.cli.quantities import count
 from jobs.cli.render_rollback import named, splits_grid
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.resetting import Reset, ResetPlan, preview_reset, reset
+from jobs.holding.failures import JobHeldError
 from jobs.settings import Layer
 from jobs.stores.warehouse import Warehouse
 

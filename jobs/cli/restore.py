@@ -10,6 +10,9 @@ from checkpointing.evolution import Change, first_refused
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
+from jobs.at_rest.importing import Import, import_row, restorable
+from jobs.at_rest.restore_origin import ForeignRow, OwnRow, find_origin
+from jobs.at_rest.restore_plan import restore_plan
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.observation import newest_restorable
 from jobs.cli.quantities import plural
@@ -17,13 +20,10 @@ from jobs.cli.render_restore import render_changes, render_restore
 from jobs.cli.savepoints import copies
 from jobs.doctor.findings import command
 from jobs.engine_paths import typed
+from jobs.holding.failures import JobHeldError
 from jobs.launch import Launch
 from jobs.planner import JobPlan
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.importing import Import, import_row, restorable
-from jobs.runtime.restore_origin import ForeignRow, OwnRow, find_origin
-from jobs.runtime.restore_plan import restore_plan
-from jobs.runtime.state_migration import all_changes, find_migrations, migrated
+from jobs.recovery.state_migration import all_changes, find_migrations, migrated
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.savepoint_copy import named_files, recorded_cuts
 from jobs.stores.warehouse import Warehouse

@@ -3,13 +3,13 @@
 from rich.console import Console
 from rich.text import Text
 
+from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import count, plural
 from jobs.cli.render_rollback import render_rollback
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.rollback import RolledBack, preview_rollback, roll_back
-from jobs.runtime.rollback_plan import RollbackPlan
+from jobs.holding.failures import JobHeldError
+from jobs.recovery.rollback_plan import RollbackPlan
 from jobs.settings import Layer
 
 

@@ -22,8 +22,8 @@ from jobs.cli.render_flights import render_accounting, render_routes
 from jobs.cli.render_summary import render_caught_up, render_done, render_lines, render_places
 from jobs.cli.restore import Restoring, restore
 from jobs.cli.rows_ahead import rows_ahead
+from jobs.holding.failures import JobHeldError
 from jobs.launch import Launch
-from jobs.runtime.failures import JobHeldError
 from jobs.runtime.tick import TickReport, run_tick
 from jobs.settings import Layer
 

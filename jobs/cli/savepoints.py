@@ -8,13 +8,13 @@ from rich.text import Text
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
+from jobs.at_rest.disposing import dispose
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
 from jobs.cli.quantities import count, plural, size
 from jobs.engine_paths import typed
-from jobs.runtime.asking import Taken, Waiting, stop, take_savepoint
-from jobs.runtime.disposing import dispose
-from jobs.runtime.failures import JobHeldError
+from jobs.holding.failures import JobHeldError
 from jobs.settings import Layer
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.file_copies import Copied

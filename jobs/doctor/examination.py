@@ -12,10 +12,10 @@ from jobs.doctor.key_health import key_section
 from jobs.doctor.machine_health import machine_section
 from jobs.doctor.place_health import place_section
 from jobs.doctor.table_health import table_section
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import UnusableWarehouseError
-from jobs.runtime.job_state import has_run, state_of
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import UnusableWarehouseError
+from jobs.holding.job_state import has_run, state_of
+from jobs.holding.job_stores import JobStores
 from jobs.stores.own_tables import OwnTableChangedError
 from jobs.stores.standing import TableLogDamagedError
 from jobs.stores.warehouse import Warehouse

@@ -12,8 +12,8 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.files import files_of, handles_of
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.doctor.findings import Finding, Section, command
+from jobs.recovery.restore_damage import way_out
 from jobs.runtime.cleaning import plan_cleanup
-from jobs.runtime.restore_damage import way_out
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import file_size
 from jobs.stores.soundness import damages

@@ -7,7 +7,7 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.doctor.findings import Finding, Section, command
-from jobs.runtime.job_state import Activity, JobState
+from jobs.holding.job_state import Activity, JobState
 from jobs.stores.cuts import Cut
 from jobs.stores.holders import is_alive
 from jobs.stores.requests import RequestFolder, Unreadable

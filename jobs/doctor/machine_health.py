@@ -10,8 +10,8 @@ from typing import Final
 
 from jobs.distribution import DISTRIBUTION
 from jobs.doctor.findings import Finding, Section, command
-from jobs.runtime.jars import DELTA_COORDINATE, JarsError, delta_jars, jars_folder
-from jobs.runtime.programs import Program, java, worker_python
+from jobs.spark.jars import DELTA_COORDINATE, JarsError, delta_jars, jars_folder
+from jobs.spark.programs import Program, java, worker_python
 from jobs.stores.warehouse import Warehouse
 
 PINNED: Final = ("pyspark", "delta-spark", "deltalake", "pandas")

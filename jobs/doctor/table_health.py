@@ -12,10 +12,10 @@ from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.cleanup.tables import JobTable
 from jobs.doctor.findings import Finding, Section, command
-from jobs.runtime.failures import TablesAheadError, TablesBehindError
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.tables_ahead import must_not_be_ahead
-from jobs.runtime.tables_behind import must_be_mendable
+from jobs.holding.failures import TablesAheadError, TablesBehindError
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.tables_ahead import must_not_be_ahead
+from jobs.recovery.tables_behind import must_be_mendable
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length

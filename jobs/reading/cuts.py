@@ -11,11 +11,11 @@ from typing import Final, assert_never
 from checkpointing.identifiers import CheckpointId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from jobs.holding.job_state import must_have_run
 from jobs.reading.cut import Cut
 from jobs.reading.failures import NoSuchCutError
 from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
 from jobs.reading.reserving import LEASE_MS, Found, Reserved
-from jobs.runtime.job_state import must_have_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore, RecordedCut
 from jobs.stores.maintenance import EVERY_VERSIONS

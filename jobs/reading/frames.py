@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame as SparkFrame
 
 from jobs.reading.cut import Cut
-from jobs.runtime.jars import delta_jars
-from jobs.runtime.session import SparkConfig, open_session
+from jobs.spark.jars import delta_jars
+from jobs.spark.session import SparkConfig, open_session
 
 _KINDS: Final = "polars.LazyFrame, polars.DataFrame, pandas.DataFrame, pyarrow.Table or pyspark.sql.DataFrame"
 

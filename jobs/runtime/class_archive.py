@@ -23,10 +23,10 @@ from rich.console import Console
 from checkpointing.config import CheckpointConfig
 from jobs.pipeline import Pipeline, count
 from jobs.planner import plan
-from jobs.runtime.jars import JarsError, delta_jars
-from jobs.runtime.session import CLASS_ARCHIVE, JVM_OPTIONS, SILENT, SparkConfig, open_session
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.sequence import SequenceSource
+from jobs.spark.jars import JarsError, delta_jars
+from jobs.spark.session import CLASS_ARCHIVE, JVM_OPTIONS, SILENT, SparkConfig, open_session
 
 _EXIT_S: Final = 300
 _ROOM_BYTES: Final = 1 << 30

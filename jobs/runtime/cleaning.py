@@ -15,12 +15,12 @@ from checkpointing.identifiers import Generation
 from jobs.cleanup.deleting import Deleted, delete_unneeded, drop_empty_folders
 from jobs.cleanup.gathering import Gathered, gather
 from jobs.cleanup.looks import note_look, read_looks
-from jobs.runtime.at_rest import held
-from jobs.runtime.boundaries import CLEANUP, Boundary, around, cross_freely
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.job_state import Activity, must_have_run, state_of
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.lease_keeper import LeaseKeeper
+from jobs.holding.boundaries import CLEANUP, Boundary, around, cross_freely
+from jobs.holding.failures import JobHeldError
+from jobs.holding.job_state import Activity, must_have_run, state_of
+from jobs.holding.job_stores import JobStores
+from jobs.holding.lease_keeper import LeaseKeeper
+from jobs.recovery.held import held
 from jobs.stores.files import drop_unfinished
 from jobs.stores.lease import LeaseStore
 from jobs.stores.reservations import ReservationStore

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from checkpointing.messages import Fact, NotifyAborted, NotifyComplete, RunMicroBatch
-from jobs.runtime.boundaries import CarriedOut, boundary_of
+from jobs.holding.boundaries import CarriedOut, boundary_of
 
 SPARK_THREADS: Final = 4
 """Micro-batches at a time: Spark shares its cores among them."""

@@ -31,12 +31,12 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from jobs.cleanup.log_keeping import LogKeeping
+from jobs.holding.boundaries import Boundary, CarriedOut, around, boundary_of
+from jobs.holding.job_stores import JobStores
 from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge
-from jobs.runtime.boundaries import Boundary, CarriedOut, around, boundary_of
 from jobs.runtime.engine import Engine
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError

@@ -18,7 +18,7 @@ from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import SparkStarted, SparkStarting, TickListener
-from jobs.runtime.session import SparkConfig, abandon, is_alive, open_session
+from jobs.spark.session import SparkConfig, abandon, is_alive, open_session
 from jobs.state.worker_copy import CopyUses
 
 _log = structlog.get_logger(__name__)

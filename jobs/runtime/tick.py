@@ -29,36 +29,36 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
+from jobs.holding import claiming
+from jobs.holding.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boundary_from_environment
+from jobs.holding.claiming import Claimed
+from jobs.holding.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TickRefusedError
+from jobs.holding.hold import Hold
+from jobs.holding.job_state import must_be_usable
+from jobs.holding.job_stores import JobStores
+from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
-from jobs.runtime import claiming
-from jobs.runtime.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boundary_from_environment
-from jobs.runtime.claiming import Claimed
+from jobs.recovery.recovering import discard_leftovers, roll_forward
+from jobs.recovery.restore_damage import must_be_sound, observe_sound
+from jobs.recovery.state_migration import plan_with_migrations
+from jobs.recovery.tables_ahead import must_not_be_ahead
+from jobs.recovery.tables_behind import mend, must_be_mendable
 from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
 from jobs.runtime.driver import Clock, Driver, Inbox
 from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine, SparkEngine
-from jobs.runtime.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TickRefusedError
-from jobs.runtime.holding import Hold
 from jobs.runtime.input_look import look_at_input
 from jobs.runtime.interrupts import stopping_on_interrupt
-from jobs.runtime.job_state import must_be_usable
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.listener import InputLooked, Narrator, OrderedListener, Recovery, SilentListener, TickListener
 from jobs.runtime.notices import Notices
-from jobs.runtime.programs import must_start_spark
-from jobs.runtime.recovering import discard_leftovers, roll_forward
 from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.restarting import Restarts
-from jobs.runtime.restore_damage import must_be_sound, observe_sound
-from jobs.runtime.session import SparkConfig
-from jobs.runtime.state_migration import plan_with_migrations
-from jobs.runtime.tables_ahead import must_not_be_ahead
-from jobs.runtime.tables_behind import mend, must_be_mendable
 from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds, TraceWriter, drop_old_traces
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.sources.port import SourceError
+from jobs.spark.programs import must_start_spark
+from jobs.spark.session import SparkConfig
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore

@@ -21,10 +21,10 @@ from checkpointing.messages import (
     SavepointKind,
     SavepointTaken,
 )
+from jobs.at_rest.resetting import Reset, reset
+from jobs.at_rest.rollback import roll_back
+from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.engine import Engine
-from jobs.runtime.resetting import Reset, reset
-from jobs.runtime.rollback import roll_back
-from jobs.runtime.rollback_plan import RollbackRefusedError
 from jobs.sources.position_form import START
 from jobs.stores.rollback_tables import TableNotRolledBackError
 from spec.explore_job import DrivenJob, SmallJob

@@ -31,13 +31,13 @@ from checkpointing.messages import (
     SuitesJudged,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.holding.boundaries import CarriedOut
+from jobs.holding.hold import Hold
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
-from jobs.runtime.boundaries import CarriedOut
 from jobs.runtime.driver import Inbox
 from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine
-from jobs.runtime.holding import Hold
 from jobs.runtime.listener import SilentListener
 from jobs.runtime.tick import RuntimeSettings, _Tick
 from jobs.state.failures import StateFileError

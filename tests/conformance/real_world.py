@@ -10,8 +10,8 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import CheckpointId, SplitId, TableName
 from checkpointing.metadata.record import Row
-from jobs.runtime import claiming
-from jobs.runtime.job_stores import JobStores
+from jobs.holding import claiming
+from jobs.holding.job_stores import JobStores
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
 from spec import model

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from checkpointing.messages import AppendRow, EndTick, PublishTable, SavepointKind
 from jobs.runtime.engine import SparkEngine
 from jobs.runtime.listener import SilentListener
-from jobs.runtime.session import SparkConfig
+from jobs.spark.session import SparkConfig
 from spec.faults import Faults
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.pipeline import KEYS, MAX_PARALLELISM, key_group

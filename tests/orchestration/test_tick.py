@@ -13,8 +13,8 @@ from checkpointing.commit.fencing import release_of
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.tick import LEASE_MS
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, read
-from jobs.runtime.connect_server import connect_server
-from jobs.runtime.session import SparkConfig
+from jobs.spark.connect_server import connect_server
+from jobs.spark.session import SparkConfig
 from spec.traces import judge
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import JobHeldError
+from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.listener import Restarting, SilentListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.sequence import SequenceSource

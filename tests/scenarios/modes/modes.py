@@ -15,8 +15,8 @@ from checkpointing.messages import Fact, NotifyAborted
 from checkpointing.trace import TickStarted, TraceEntry, read
 from jobs.runtime.engine import SparkEngine
 from jobs.runtime.listener import SilentListener
-from jobs.runtime.session import SparkConfig
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.spark.session import SparkConfig
 from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
 from tests.scenarios.modes.first_days import CONFIG, planned
 from tests.scenarios.modes.slow_weather import Due, Fate, SlowWeather

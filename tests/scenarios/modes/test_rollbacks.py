@@ -4,7 +4,7 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.runtime.rollback import roll_back
+from jobs.at_rest.rollback import roll_back
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.modes.cuts import JOB, final, records, wrong_with

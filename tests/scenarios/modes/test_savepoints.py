@@ -12,13 +12,13 @@ import pytest
 from checkpointing.messages import SavepointKind, SavepointRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import RowKind
+from jobs.at_rest.importing import Import, import_row
+from jobs.at_rest.restore_origin import ForeignRow, find_origin
 from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import SparkEngine
-from jobs.runtime.importing import Import, import_row
 from jobs.runtime.listener import MicroBatchRan, SilentListener
-from jobs.runtime.restore_origin import ForeignRow, find_origin
-from jobs.runtime.session import SparkConfig
 from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.spark.session import SparkConfig
 from jobs.stores.savepoint_copy import copy_savepoint
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.modes.cuts import JOB, final, newest, records, wrong_with

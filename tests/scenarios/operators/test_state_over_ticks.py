@@ -15,11 +15,11 @@ from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.operators.functions import Processed
 from jobs.pipeline import Pipeline
 from jobs.planner import JobPlan, plan
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse

@@ -14,12 +14,12 @@ from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cleanup.deleting import delete_unneeded
 from jobs.cleanup.gathering import gather
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import NeverRunError
+from jobs.holding.job_stores import JobStores
 from jobs.reading import CutGoneError, Cuts, NotReservedError
 from jobs.reading.reserving import Found, Reserved
-from jobs.runtime.boundaries import cross_freely
 from jobs.runtime.cleaning import clean_up, decide_cleanup
-from jobs.runtime.failures import NeverRunError
-from jobs.runtime.job_stores import JobStores
 from jobs.stores.reservations import InvalidReservationError, ReservationStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.savepoint_job import at, run

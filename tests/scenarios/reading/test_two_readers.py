@@ -13,8 +13,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.messages import TickOutcome
+from jobs.holding.failures import NeverRunError
 from jobs.reading import Cut, Cuts, NoSuchCutError
-from jobs.runtime.failures import NeverRunError
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build
 

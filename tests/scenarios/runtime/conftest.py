@@ -7,7 +7,7 @@ import pytest
 
 from jobs.cli import run as run_command
 from jobs.cli.main import execute
-from jobs.runtime.boundaries import boundary_names
+from jobs.holding.boundaries import boundary_names
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 

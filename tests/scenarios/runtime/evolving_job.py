@@ -19,9 +19,9 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId, job_nam
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.holding.boundaries import Boundary, KillAt, cross_freely
 from jobs.pipeline import AggregateColumn, Pipeline, count, max_of, sum_of
 from jobs.planner import JobPlan, plan
-from jobs.runtime.boundaries import Boundary, KillAt, cross_freely
 from jobs.runtime.listener import SilentListener, TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from checkpointing.config import CheckpointConfig
-from jobs.runtime.session import SparkConfig
 from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.spark.session import SparkConfig
 from tests.scenarios.runtime.sequence_job import CONFIG, build
 
 LOST_AT = 3

@@ -20,9 +20,9 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.at_rest.rollback import roll_back
+from jobs.holding.boundaries import KillAt
 from jobs.planner import JobPlan
-from jobs.runtime.boundaries import KillAt
-from jobs.runtime.rollback import roll_back
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.savepoint_job import at, records

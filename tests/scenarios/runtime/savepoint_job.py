@@ -14,9 +14,9 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.boundaries import KillAt
-from jobs.runtime.importing import Import, import_row
-from jobs.runtime.restore_origin import ForeignRow, find_origin
+from jobs.at_rest.importing import Import, import_row
+from jobs.at_rest.restore_origin import ForeignRow, find_origin
+from jobs.holding.boundaries import KillAt
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.file_copies import Copied

@@ -23,15 +23,15 @@ from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.snapshots import RangeFiles
+from jobs.holding.failures import JobHeldError
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.planner import JobPlan, plan
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.session import SparkConfig
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
+from jobs.spark.session import SparkConfig
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.runtime.failures import TickRefusedError
+from jobs.holding.failures import TickRefusedError
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 

@@ -9,10 +9,10 @@ import pytest
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import RowKind
-from jobs.runtime.asking import NothingRunsError, stop, take_savepoint
+from jobs.at_rest.asking import NothingRunsError, stop, take_savepoint
+from jobs.at_rest.importing import import_row
+from jobs.holding.failures import SavepointRefusedError
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import SavepointRefusedError
-from jobs.runtime.importing import import_row
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.holders import this_process
 from jobs.stores.requests import RequestFolder
@@ -161,7 +161,7 @@ def test_a_failing_savepoint_is_told_with_the_reason(tmp_path, monkeypatch):
     """What the tick says against it is what the user reads."""
     run(tmp_path, 1)
     with running(tmp_path):
-        monkeypatch.setattr("jobs.runtime.asking.RequestFolder.answer_to", refused)
+        monkeypatch.setattr("jobs.at_rest.asking.RequestFolder.answer_to", refused)
         with pytest.raises(SavepointRefusedError, match=r"process \d+ on .* took no savepoint: a suite said no"):
             take_savepoint(at(tmp_path), patiently)
 

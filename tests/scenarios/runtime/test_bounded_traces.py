@@ -14,10 +14,10 @@ from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.config import CheckpointConfig
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
-from jobs.runtime.asking import end_now, stop, take_savepoint
-from jobs.runtime.boundaries import cross_freely
+from jobs.at_rest.asking import end_now, stop, take_savepoint
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.driver import Inbox
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.runtime.trace import TraceBounds
 from spec.traces import judge

@@ -14,15 +14,15 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
+from jobs.at_rest.asking import end_now, stop
+from jobs.at_rest.cancelling import delete_checkpoints
+from jobs.at_rest.importing import import_row
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.runtime.asking import end_now, stop
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.cancelling import delete_checkpoints
+from jobs.holding.failures import JobHeldError, TablesAheadError
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import JobHeldError, TablesAheadError
-from jobs.runtime.importing import import_row
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process

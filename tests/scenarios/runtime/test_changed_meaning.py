@@ -4,10 +4,10 @@ import pytest
 
 from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.cli.errors import ExitCode
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count, max_of, sum_of
 from jobs.planner import plan
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
 from jobs.sources.sequence import SequenceSource
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS

@@ -8,9 +8,9 @@ from deltalake.schema import PrimitiveType
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.restoring import CutDoesNotFitError
+from jobs.at_rest.rollback import roll_back
 from jobs.pipeline import count, max_of
-from jobs.runtime.rollback import roll_back
-from jobs.runtime.state_migration import all_changes, find_migrations
+from jobs.recovery.state_migration import all_changes, find_migrations
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (

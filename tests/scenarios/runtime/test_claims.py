@@ -15,9 +15,9 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
+from jobs.holding.boundaries import KILL_VARIABLE
+from jobs.holding.failures import JobHeldError
 from jobs.runtime import tick as tick_module
-from jobs.runtime.boundaries import KILL_VARIABLE
-from jobs.runtime.failures import JobHeldError
 from jobs.runtime.tick import TickReport
 from tests.scenarios.runtime.sequence_job import read_cut
 

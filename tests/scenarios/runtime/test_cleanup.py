@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from jobs.runtime.at_rest import savepoint_at_rest
+from jobs.at_rest.importing import import_row
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.holding.failures import TablesBehindError
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.cleaning import clean_up, plan_cleanup
-from jobs.runtime.failures import TablesBehindError
-from jobs.runtime.importing import import_row
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores import holders
 from jobs.stores.checkpoints import Appended

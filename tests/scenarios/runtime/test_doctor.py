@@ -12,15 +12,15 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Holder
+from jobs.at_rest.disposing import dispose
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import Examination, examine
 from jobs.doctor.key_health import key_section
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.boundaries import cross_freely
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.cleaning import clean_up
-from jobs.runtime.disposing import dispose
-from jobs.runtime.job_stores import JobStores
 from jobs.stores import holders
 from jobs.stores.requests import RequestFolder
 from jobs.stores.warehouse import Warehouse

@@ -8,8 +8,8 @@ import zlib
 import pytest
 from deltalake import DeltaTable
 
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.cli.errors import ExitCode
-from jobs.runtime.at_rest import savepoint_at_rest
 from jobs.runtime.cleaning import clean_up
 from jobs.stores.savepoint_copy import copy_savepoint
 from tests.scenarios.runtime.crafting import craft, craft_column, craft_cut

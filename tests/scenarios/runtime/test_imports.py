@@ -7,14 +7,14 @@ from checkpointing.commit.fencing import newest_claim
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import RowKind
+from jobs.at_rest.importing import import_row, restorable
+from jobs.at_rest.restore_origin import OwnRow, find_origin
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import JobHeldError, SavepointRefusedError
+from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count
 from jobs.planner import plan
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import JobHeldError, SavepointRefusedError
-from jobs.runtime.importing import import_row, restorable
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.restore_origin import OwnRow, find_origin
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.savepoint_copy import copy_savepoint, named_files

@@ -3,8 +3,8 @@
 import pytest
 from deltalake import DeltaTable
 
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.rollback import roll_back
+from jobs.at_rest.rollback import roll_back
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.stores.savepoint_copy import recorded_cuts
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, read_cut

@@ -12,10 +12,10 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.planner import plan
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.listener import NoticeFailed, SilentListener
 from jobs.sources.committed_positions import CommitsToFile, committed_in
 from jobs.sources.sequence import SequenceSource

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from jobs.at_rest.rollback import roll_back
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.cli.main import execute
+from jobs.holding.failures import TablesBehindError
 from jobs.reading import Cuts
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.failures import TablesBehindError
-from jobs.runtime.rollback import roll_back
 from jobs.stores.cuts import CutStore
 from jobs.stores.own_tables import OwnTableChangedError
 from jobs.stores.standing import TableLogDamagedError

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from checkpointing.metadata.record import RowKind
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import JobHeldError, SavepointRefusedError
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.resetting import Reset, preview_reset, reset
-from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.at_rest.resetting import Reset, preview_reset, reset
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import JobHeldError, SavepointRefusedError
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.sources.seeking import NoSuchPositionError
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, laid_out, newest, tick

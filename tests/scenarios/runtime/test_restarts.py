@@ -18,9 +18,9 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim
-from jobs.runtime.boundaries import cross_freely
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.driver import Inbox
-from jobs.runtime.job_stores import JobStores
 from jobs.runtime.listener import Restarting, SilentListener
 from jobs.sources.port import SourceError
 from jobs.sources.sequence import SequenceSource

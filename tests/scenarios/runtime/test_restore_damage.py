@@ -5,12 +5,12 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.at_rest.rollback import preview_rollback, roll_back
 from jobs.cli.main import execute
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.restore_damage import DamagedCheckpointError
-from jobs.runtime.rollback import preview_rollback, roll_back
-from jobs.runtime.rollback_plan import RollbackRefusedError
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.restore_damage import DamagedCheckpointError
+from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.checkpoints import SCHEMA
 from tests.scenarios.runtime.conftest import Dead, Mortal

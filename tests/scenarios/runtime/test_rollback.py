@@ -9,14 +9,14 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.record import RowKind
+from jobs.at_rest.rollback import preview_rollback, roll_back
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import JobHeldError, NeverRunError
+from jobs.holding.job_stores import JobStores
 from jobs.planner import plan
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.boundaries import cross_freely
+from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.driver import Inbox
-from jobs.runtime.failures import JobHeldError, NeverRunError
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.rollback import preview_rollback, roll_back
-from jobs.runtime.rollback_plan import RollbackRefusedError
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.cuts import CutStore
 from jobs.stores.rollback_tables import TableNotRolledBackError

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from jobs.runtime.failures import ClaimUnsettledError
-from jobs.runtime.rollback import roll_back
+from jobs.at_rest.rollback import roll_back
+from jobs.holding.failures import ClaimUnsettledError
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal

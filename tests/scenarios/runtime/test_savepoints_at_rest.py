@@ -10,12 +10,12 @@ from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import RowKind
-from jobs.runtime.asking import NothingRunsError, Taken, stop, take_savepoint
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.disposing import dispose
-from jobs.runtime.failures import JobHeldError, NeverRunError, SavepointRefusedError
-from jobs.runtime.job_stores import JobStores
+from jobs.at_rest.asking import NothingRunsError, Taken, stop, take_savepoint
+from jobs.at_rest.disposing import dispose
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import JobHeldError, NeverRunError, SavepointRefusedError
+from jobs.holding.job_stores import JobStores
 from jobs.stores.checkpoints import Appended
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process

@@ -13,16 +13,16 @@ import pytest
 from deltalake import write_deltalake
 
 from checkpointing.identifiers import CheckpointId
+from jobs.at_rest.rollback import preview_rollback, roll_back
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.cli import run as run_command
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine
+from jobs.holding.boundaries import CORRECT_CUTS, PUBLISH_AGAIN
+from jobs.holding.failures import TablesAheadError, TablesBehindError
 from jobs.reading import Cuts, CutUnreadableError
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.boundaries import CORRECT_CUTS, PUBLISH_AGAIN
+from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.cleaning import clean_up
-from jobs.runtime.failures import TablesAheadError, TablesBehindError
-from jobs.runtime.rollback import preview_rollback, roll_back
-from jobs.runtime.rollback_plan import RollbackRefusedError
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore

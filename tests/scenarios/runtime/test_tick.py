@@ -16,10 +16,10 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import read
-from jobs.runtime.boundaries import cross_freely
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import JobHeldError
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.driver import DoorFailedError, Inbox
-from jobs.runtime.failures import JobHeldError
-from jobs.runtime.job_stores import JobStores
 from jobs.stores.checkpoints import Appended
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore

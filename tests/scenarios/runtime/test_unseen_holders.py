@@ -8,8 +8,8 @@ from checkpointing.metadata.record import Claim, Holder
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import Appended
 from jobs.stores.lease import LeaseStore

@@ -17,8 +17,8 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine
+from jobs.holding.failures import UnusableWarehouseError
 from jobs.reading import Cuts
-from jobs.runtime.failures import UnusableWarehouseError
 from jobs.stores.files import NotARegularFileError, read_regular
 from jobs.stores.lease import LeaseStore
 from jobs.stores.requests import RequestFolder, Unreadable

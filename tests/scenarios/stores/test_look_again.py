@@ -6,8 +6,8 @@ from deltalake import DeltaTable
 from checkpointing.graph import Table, TableMode
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication, TablePublished
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.stores.delta_log import DeltaLog
 
 

@@ -64,7 +64,7 @@ def test_a_job_that_is_held_is_one_exit_code(tmp_path):
     from checkpointing.identifiers import Generation, job_name
     from checkpointing.metadata.record import Holder
     from jobs.cli.errors import code_of
-    from jobs.runtime.failures import JobHeldError
+    from jobs.holding.failures import JobHeldError
 
     held = JobHeldError(job_name("numbers"), Holder(host="h", pid=1, started="s"), Generation(1), "it lives")
     assert ExitCode.HELD == code_of(held)

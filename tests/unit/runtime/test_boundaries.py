@@ -11,7 +11,7 @@ import pytest
 from checkpointing.identifiers import CheckpointId, Generation, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
-from jobs.runtime.boundaries import (
+from jobs.holding.boundaries import (
     KILL_VARIABLE,
     InvalidBoundaryError,
     KillAt,
@@ -19,8 +19,8 @@ from jobs.runtime.boundaries import (
     boundary_from_environment,
     cross_freely,
 )
+from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.runtime.interrupts import stopping_on_interrupt
-from jobs.runtime.lease_keeper import LeaseKeeper
 from jobs.runtime.listener import OrderedListener, Recovery, SilentListener
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
@@ -78,7 +78,7 @@ def test_without_the_variable_boundaries_are_free(monkeypatch):
 def test_the_kill_strikes_at_that_occurrence_of_any_table():
     """A name without its table means any, and the n-th time is counted over all of them."""
     program = (
-        "from jobs.runtime.boundaries import KillAt\nkill = KillAt('before:PublishTable', 2)\n"
+        "from jobs.holding.boundaries import KillAt\nkill = KillAt('before:PublishTable', 2)\n"
         "for name in ('before:PublishTables', 'after:PublishTable:a', 'before:PublishTable:a',\n"
         "             'before:PublishTable:b'):\n"
         "    print(name, flush=True)\n    kill(name)\nprint('survived')"

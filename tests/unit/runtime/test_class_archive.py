@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.runtime import class_archive, session
+from jobs.runtime import class_archive
 from jobs.runtime.class_archive import ArchiveNotMadeError, make_archive
-from jobs.runtime.jars import JARS_VARIABLE
-from jobs.runtime.session import JVM_OPTIONS, SparkConfig, classic_settings
+from jobs.spark import session
+from jobs.spark.jars import JARS_VARIABLE
+from jobs.spark.session import JVM_OPTIONS, SparkConfig, classic_settings
 
 
 @pytest.fixture

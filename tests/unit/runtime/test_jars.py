@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from jobs.runtime import jars
-from jobs.runtime.jars import JarsError, delta_jars, fetch
+from jobs.spark import jars
+from jobs.spark.jars import JarsError, delta_jars, fetch
 
 CONTENT = b"a jar"
 
@@ -28,7 +28,7 @@ def brings(monkeypatch, name, content):
 
 def test_missing_jars_name_the_command_that_fetches_them(folder):
     """A session without its jars must not fail inside the JVM."""
-    with pytest.raises(JarsError, match=r"a-1\.jar is missing: .*-m jobs\.runtime\.jars'"):
+    with pytest.raises(JarsError, match=r"a-1\.jar is missing: .*-m jobs\.spark\.jars'"):
         delta_jars()
 
 

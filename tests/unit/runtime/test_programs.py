@@ -10,7 +10,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.machine_health import machine_section
-from jobs.runtime.programs import java, worker_python
+from jobs.spark.programs import java, worker_python
 from jobs.stores.warehouse import Warehouse
 
 PIPELINE = """

@@ -14,7 +14,7 @@ from checkpointing.snapshots import SubtaskSnapshot
 from jobs.operators.schemas import arrow_schema
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
-from jobs.runtime.state_migration import find_migrations, plan_with_migrations
+from jobs.recovery.state_migration import find_migrations, plan_with_migrations
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
 from jobs.state.backend import state_file_schema

@@ -20,7 +20,7 @@ from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
-from jobs.runtime.boundaries import Boundary, log_hook
+from jobs.holding.boundaries import Boundary, log_hook
 from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, DamagedRow
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import Cut, CutsNotRecordedError, CutStore

@@ -18,17 +18,17 @@ from checkpointing.evolution import first_refused
 from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from jobs.at_rest.restore_origin import ForeignRow
+from jobs.holding import claiming
+from jobs.holding.boundaries import Boundary, around, cross_freely
+from jobs.holding.claiming import Claimed
+from jobs.holding.failures import ClaimUnsettledError, SavepointRefusedError
+from jobs.holding.hold import Hold
+from jobs.holding.job_state import has_run
+from jobs.holding.job_stores import JobStores
+from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.planner import JobPlan
-from jobs.runtime import claiming
-from jobs.runtime.at_rest import append_row
-from jobs.runtime.boundaries import Boundary, around, cross_freely
-from jobs.runtime.claiming import Claimed
-from jobs.runtime.failures import ClaimUnsettledError, SavepointRefusedError
-from jobs.runtime.holding import Hold
-from jobs.runtime.job_state import has_run
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.lease_keeper import LeaseKeeper
-from jobs.runtime.restore_origin import ForeignRow
+from jobs.recovery.held import append_row
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.delta_log import active_paths

@@ -17,18 +17,18 @@ from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
 from jobs.engine_paths import typed
-from jobs.runtime import claiming
-from jobs.runtime.at_rest import append_row, held
-from jobs.runtime.boundaries import DISCARD_LEFTOVERS, LEASE, Boundary, around, cross_freely
-from jobs.runtime.claiming import Claimed
-from jobs.runtime.failures import RollForwardError, TablesBehindError
-from jobs.runtime.holding import Hold
-from jobs.runtime.job_state import must_have_run
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.lease_keeper import LeaseKeeper
-from jobs.runtime.recovering import RolledForward, roll_forward_tables
-from jobs.runtime.rollback_plan import RollbackPlan, RollbackRefusedError, plan_rollback
-from jobs.runtime.tables_behind import must_be_mendable, must_have_logs
+from jobs.holding import claiming
+from jobs.holding.boundaries import DISCARD_LEFTOVERS, LEASE, Boundary, around, cross_freely
+from jobs.holding.claiming import Claimed
+from jobs.holding.failures import RollForwardError, TablesBehindError
+from jobs.holding.hold import Hold
+from jobs.holding.job_state import must_have_run
+from jobs.holding.job_stores import JobStores
+from jobs.holding.lease_keeper import LeaseKeeper
+from jobs.recovery.held import append_row, held
+from jobs.recovery.recovering import RolledForward, roll_forward_tables
+from jobs.recovery.rollback_plan import RollbackPlan, RollbackRefusedError, plan_rollback
+from jobs.recovery.tables_behind import must_be_mendable, must_have_logs
 from jobs.stores.lease import LeaseStore
 from jobs.stores.leftovers import delete_leftovers, own_folders
 from jobs.stores.warehouse import Warehouse

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jobs.runtime.failures import TickRefusedError
-from jobs.runtime.temporary import private_folder
+from jobs.holding.failures import TickRefusedError
+from jobs.spark.temporary import private_folder
 
 JAVA_VERSIONS: Final = (17, 21)
 WORKER_VARIABLE: Final = "PYSPARK_PYTHON"

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from jobs.runtime.temporary import open_log, private_folder, private_path, spark_folder
+from jobs.spark.temporary import open_log, private_folder, private_path, spark_folder
 
 _log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.runtime.failures import TablesAheadError
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.failures import TablesAheadError
+from jobs.holding.job_stores import JobStores
 
 
 def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tuple[Row, ...]) -> None:

@@ -14,9 +14,9 @@ from checkpointing.metadata.codec import UnreadableRowError
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.engine_paths import typed
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import TickRefusedError
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import TickRefusedError
+from jobs.holding.job_stores import JobStores
 from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 

@@ -12,13 +12,13 @@ from checkpointing.commit.leftovers import Referenced
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.holding.boundaries import Boundary, around, cross_freely
+from jobs.holding.failures import ClaimUnsettledError, TablesAheadError
+from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
-from jobs.runtime.at_rest import held
-from jobs.runtime.boundaries import Boundary, around, cross_freely
-from jobs.runtime.failures import ClaimUnsettledError, TablesAheadError
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.recovering import roll_forward
-from jobs.runtime.tables_ahead import must_not_be_ahead
+from jobs.recovery.held import held
+from jobs.recovery.recovering import roll_forward
+from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.stores.leftovers import delete_leftovers, own_folders
 from jobs.stores.warehouse import Warehouse
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import Holder, Row
-from jobs.runtime.failures import NeverRunError, UnusableWarehouseError
+from jobs.holding.failures import NeverRunError, UnusableWarehouseError
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.holders import is_alive
 from jobs.stores.lease import LeaseStore

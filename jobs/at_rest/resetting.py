@@ -11,14 +11,15 @@ from uuid import uuid4
 from checkpointing.commit.reset import Move, moved, reset_row
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from jobs.runtime import claiming
-from jobs.runtime.at_rest import append_row, no_checkpoint_yet
-from jobs.runtime.boundaries import Boundary, around, cross_freely
-from jobs.runtime.job_state import must_have_run
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.restore_damage import must_be_sound, observe_sound
-from jobs.runtime.rollback import APPEND_ROW, discard_behind, holding, publish
-from jobs.runtime.rollback_plan import NoSuchRowError, SplitBack, splits_back
+from jobs.at_rest.rollback import APPEND_ROW, discard_behind, holding, publish
+from jobs.at_rest.savepoint import no_checkpoint_yet
+from jobs.holding import claiming
+from jobs.holding.boundaries import Boundary, around, cross_freely
+from jobs.holding.job_state import must_have_run
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.held import append_row
+from jobs.recovery.restore_damage import must_be_sound, observe_sound
+from jobs.recovery.rollback_plan import NoSuchRowError, SplitBack, splits_back
 from jobs.sources.port import Source
 from jobs.sources.seeking import Place, seek
 from jobs.stores.warehouse import Warehouse

@@ -6,9 +6,9 @@ import structlog
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import Claim, Release
-from jobs.runtime.boundaries import RELEASE, Boundary, around
-from jobs.runtime.claiming import newest_generation
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import RELEASE, Boundary, around
+from jobs.holding.claiming import newest_generation
+from jobs.holding.job_stores import JobStores
 from jobs.stores.checkpoints import Appended
 
 _log = structlog.get_logger(__name__)

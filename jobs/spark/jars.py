@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jobs.runtime.environment import spark_environment, spark_home
+from jobs.spark.environment import spark_environment, spark_home
 
 DELTA_COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
@@ -78,7 +78,7 @@ def delta_jars() -> tuple[Path, ...]:
     paths = tuple((jars_folder() / name).absolute() for name in LOCKED)
     for path in paths:
         if not path.exists():
-            raise JarsError(f"{path} is missing: fetch the Delta jars with '{sys.executable} -m jobs.runtime.jars'")
+            raise JarsError(f"{path} is missing: fetch the Delta jars with '{sys.executable} -m jobs.spark.jars'")
     return paths
 
 

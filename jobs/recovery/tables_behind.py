@@ -15,10 +15,10 @@ from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.record import Row
 from jobs.engine_paths import typed
-from jobs.runtime.boundaries import CORRECT_CUTS, PUBLISH_AGAIN, Boundary, around
-from jobs.runtime.failures import RollForwardError, TablesBehindError
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.rollback_plan import reachable
+from jobs.holding.boundaries import CORRECT_CUTS, PUBLISH_AGAIN, Boundary, around
+from jobs.holding.failures import RollForwardError, TablesBehindError
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.rollback_plan import reachable
 from jobs.stores.soundness import damages
 from jobs.stores.standing import TableLogDamagedError
 

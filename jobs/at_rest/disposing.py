@@ -4,11 +4,11 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.failures import ClaimUnsettledError, NoSuchSavepointError, SavepointRefusedError
-from jobs.runtime.job_state import must_have_run
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.rollback import holding, publish
+from jobs.at_rest.rollback import holding, publish
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.failures import ClaimUnsettledError, NoSuchSavepointError, SavepointRefusedError
+from jobs.holding.job_state import must_have_run
+from jobs.holding.job_stores import JobStores
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jobs.runtime.environment import spark_environment, spark_home
-from jobs.runtime.session import SparkConfig, classic_settings
-from jobs.runtime.temporary import private_folder
+from jobs.spark.environment import spark_environment, spark_home
+from jobs.spark.session import SparkConfig, classic_settings
+from jobs.spark.temporary import private_folder
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 180.0

@@ -12,8 +12,8 @@ from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from checkpointing.metadata.row_validity import NUMBER_MAX
-from jobs.runtime.failures import NoSuchSavepointError, SavepointRefusedError
-from jobs.runtime.job_state import has_run
+from jobs.holding.failures import NoSuchSavepointError, SavepointRefusedError
+from jobs.holding.job_state import has_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.savepoint_copy import read_manifest, recorded_cuts
 from jobs.stores.warehouse import Warehouse

@@ -13,9 +13,9 @@ from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.runtime.boundaries import DISCARD_LEFTOVERS, ROLL_FORWARD, ROLL_FORWARD_CUT, Boundary, around
-from jobs.runtime.failures import RollForwardError
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import DISCARD_LEFTOVERS, ROLL_FORWARD, ROLL_FORWARD_CUT, Boundary, around
+from jobs.holding.failures import RollForwardError
+from jobs.holding.job_stores import JobStores
 from jobs.stores.leftovers import delete_leftovers
 
 

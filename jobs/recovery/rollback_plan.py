@@ -12,9 +12,9 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.runtime.boundaries import cross_freely
-from jobs.runtime.job_stores import JobStores
-from jobs.runtime.restore_damage import way_out
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.restore_damage import way_out
 from jobs.sources.position_form import rows_before
 from jobs.stores.checkpoints import DamagedRow
 from jobs.stores.rollback_tables import (

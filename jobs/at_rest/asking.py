@@ -13,9 +13,9 @@ from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder, Row
-from jobs.runtime.at_rest import savepoint_at_rest
-from jobs.runtime.failures import JobHeldError, NotCancelledError, SavepointRefusedError
-from jobs.runtime.job_state import Activity, JobState, must_have_run, observe_state, state_of
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.holding.failures import JobHeldError, NotCancelledError, SavepointRefusedError
+from jobs.holding.job_state import Activity, JobState, must_have_run, observe_state, state_of
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.holders import is_alive, this_process
 from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer

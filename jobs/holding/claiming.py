@@ -13,9 +13,9 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import Claim, Holder
-from jobs.runtime.boundaries import CLAIM, Boundary, around
-from jobs.runtime.failures import ClaimUnsettledError, JobHeldError
-from jobs.runtime.job_stores import JobStores
+from jobs.holding.boundaries import CLAIM, Boundary, around
+from jobs.holding.failures import ClaimUnsettledError, JobHeldError
+from jobs.holding.job_stores import JobStores
 from jobs.stores.checkpoints import Appended, AppendResult, Unknown
 from jobs.stores.checkpoints import Refused as AppendRefused
 from jobs.stores.lease import LeaseStore

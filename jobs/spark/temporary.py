@@ -19,7 +19,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from checkpointing.metadata.record import Holder
-from jobs.runtime.failures import TickRefusedError
+from jobs.holding.failures import TickRefusedError
 from jobs.stores.files import read_regular, write_durable
 from jobs.stores.holders import is_alive, this_process
 

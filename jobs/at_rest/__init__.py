@@ -1,0 +1,1 @@
+"""What is done to a job while no tick runs: savepoint, import, rollback, reset, disposal, cancellation. No Spark."""

@@ -1,0 +1,1 @@
+"""Holding a job: observing its rows, claiming it, keeping its lease, releasing it."""

@@ -1,0 +1,1 @@
+"""Spark's plumbing: the session, a Connect server, jars, and the programs that must be there."""
