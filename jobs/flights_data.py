@@ -178,7 +178,7 @@ def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "data")
     console = Console(stderr=True)
     started = time.monotonic()
-    with console.status(f"laying out flights and weather under {root}"):
+    with console.status(f"writing flights and weather under {root}"):
         done = prepare(root)
     what = f"{done.flights_rows:,} flights and {done.weather_rows:,} weather observations under {root}"
     how = f"{done.files_written} files written" if done.files_written else "already complete"

@@ -111,7 +111,7 @@ def _read(root: Path) -> Project:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise InvalidProjectError(f"{file} cannot be read ({error}): mend it") from error
+        raise InvalidProjectError(f"{file} cannot be read ({error}): correct it") from error
     tool = tables.get("tool", {})
     own = tool.get("tidemark", {}) if isinstance(tool, dict) else {}
     if not isinstance(own, dict):

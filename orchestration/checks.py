@@ -83,7 +83,7 @@ def _results(
     found = {} if verdict is None else {_identity(each.type, each.kwargs): each for each in verdict.expectations}
     for expectation, name in check_names(suite).items():
         one = found.get(_identity(expectation.type, expectation.kwargs))
-        said = "no rows have been judged by it" if one is None else str(one)
+        said = "it has judged no rows yet" if one is None else str(one)
         yield dg.AssetCheckResult(
             passed=not not_judged if one is None else one.success,
             asset_key=naming.table_key(TableName(suite.table)),

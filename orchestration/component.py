@@ -54,7 +54,7 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     warehouse: str | None = Field(default=None, description="The folder of the tables.")
     data: str | None = Field(default=None, description="The folder of the input.")
     key_prefix: list[str] = Field(
-        default_factory=list, description="What stands before every asset key and every name of a job or sensor."
+        default_factory=list, description="The prefix of every asset key and of every name of a job or sensor."
     )
     group_name: str = Field(default=GROUPS, description="The groups' names; may hold {pipeline} and {layer}.")
     show_state: bool = Field(default=True, description="Whether operators' states are assets.")

@@ -90,7 +90,7 @@ class CutIOManager(dg.ConfigurableIOManager):
     """
 
     cuts: dg.ResourceDependency[CutResource]
-    key_prefix: list[str] = Field(default=[], description="What stands before the tables' asset keys.")
+    key_prefix: list[str] = Field(default=[], description="The prefix of the tables' asset keys.")
 
     def load_input(self, context: dg.InputContext) -> object:
         """Return the table that the upstream asset stands for; raises what `CutResource.read` raises."""
@@ -106,8 +106,8 @@ class CutIOManager(dg.ConfigurableIOManager):
         """Refuse to write: only ticks write a pipeline's tables."""
         del obj
         raise dg.Failure(
-            f"{context.asset_key.to_user_string()} cannot be written by the manager of a pipeline's tables, which only "
-            "ticks write: give the asset another io_manager_key, such as 'io_manager'",
+            f"{context.asset_key.to_user_string()} cannot be written by this I/O manager, since only ticks write a "
+            "pipeline's tables: give the asset another io_manager_key, such as 'io_manager'",
             allow_retries=False,
         )
 

@@ -95,14 +95,15 @@ def _names(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[str]:
 
 def _about(name: str, limits: Limits) -> str:
     return {
-        ONE_CUT: "The table is at the newest checkpoint, like all others: at the Delta version of its cut, its files "
-        "those of the checkpoint's row; and the retained rows form one line.",
-        FRESH: f"The newest checkpoint is at most {seconds(limits.fresh_within_ms)} old, or the sources have nothing "
-        "that it lacks.",
-        LAG: "How far the tables are behind the sources: the age of the newest checkpoint while the sources have rows "
-        f"that it lacks, else nothing. At most {seconds(limits.fresh_within_ms)}.",
-        WAITING: "No row waits for its counterpart that waited already at a retained checkpoint "
-        f"{seconds(limits.waiting_within_ms)} ago.",
+        ONE_CUT: "The table shows the newest checkpoint, like all others: it is at the Delta version of the cut, and "
+        "has exactly the checkpoint's files. The retained checkpoints form one line.",
+        FRESH: (
+            f"The newest checkpoint is at most {seconds(limits.fresh_within_ms)} old, or the sources have no new rows."
+        ),
+        LAG: "How far the tables are behind the sources. If the sources have rows that are in no checkpoint yet, the "
+        f"lag is the age of the newest checkpoint, else 0. It may be at most {seconds(limits.fresh_within_ms)}.",
+        WAITING: "No row has waited for its counterpart since a retained checkpoint that is more than "
+        f"{seconds(limits.waiting_within_ms)} old.",
     }[name]
 
 
@@ -146,7 +147,7 @@ def _wrong(
 ) -> Iterator[str]:
     """Yield what keeps a table from being at the newest checkpoint; a table that it does not change stays behind."""
     if recorded is None:
-        yield f"checkpoint {newest.checkpoint} is committed, its cut not recorded yet: the next tick publishes it"
+        yield f"checkpoint {newest.checkpoint} is committed, its cut is not recorded yet: the next tick publishes it"
         return
     if seen is None or recorded > seen.version:
         yield f"the cut says version {recorded}, and the table {'is gone' if seen is None else f'is at {seen.version}'}"
@@ -176,7 +177,7 @@ def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: 
     age_ms = max(look.now_ms - newest.statistics.committed_ms, 0)
     unread = look.rows_unread
     passed = age_ms <= limits.fresh_within_ms or unread == 0
-    behind = f"{count(unread)} rows wait at the sources" if unread else "the sources have nothing that it lacks"
+    behind = f"{count(unread)} rows wait at the sources" if unread else "the sources have nothing new"
     return dg.AssetCheckResult(
         passed=passed,
         asset_key=check.asset_key,
@@ -206,7 +207,7 @@ def _waiting(
     if since is None:
         oldest = min(look.stands.records, key=lambda record: record.checkpoint)
         compared = (
-            f"since when cannot be told: the oldest checkpoint kept is of {moment(oldest.statistics.committed_ms)}"
+            f"since when is not known: the oldest retained checkpoint is of {moment(oldest.statistics.committed_ms)}"
         )
     else:
         compared = f"{count(late)} of them since before {moment(since.statistics.committed_ms)}"

@@ -29,7 +29,10 @@ def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
         specs=health_specs(deployment.plan, deployment.naming, deployment.limits),
         config_schema=setting_fields(*FOLDERS) | _limit_fields(),
         can_subset=True,
-        description=f"Do all tables of {deployment.plan.job} show one cut, is it fresh, does anything wait too long?",
+        description=(
+            f"Checks that all tables of {deployment.plan.job} show one cut, that it is fresh, and that no "
+            "row waits too long."
+        ),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         yield from _judged(deployment, context)

@@ -27,7 +27,7 @@ def launchpad_schema() -> dict[str, dg.Field]:
         is_required=False,
         default_value=REPORT_EVERY_DEFAULT,
         description=(
-            "Report every so many checkpoints as materializations while the tick runs; the last one always is. "
+            "Report each n-th checkpoint as materializations while the tick runs; the last one always is. "
             "Each report is an event for every table."
         ),
     )

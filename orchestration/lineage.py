@@ -90,7 +90,7 @@ def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str
         naming.source_key(name),
         group_name=naming.group(SOURCES),
         kinds={"parquet"} if isinstance(source, LiesInFolder) else set(),
-        description=f"{what}. Every checkpoint holds its position; nothing here is ever written.",
+        description=f"{what}. Each checkpoint holds the position in it. Tidemark never writes here.",
         owners=owners,
         tags={JOB_TAG: naming.name},
         metadata=told,

@@ -79,7 +79,7 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             "savepoint",
             _savepoint,
             {"to": dg.Field(dg.String, is_required=False, description="Make a self-contained copy of it there.")},
-            f"A savepoint of {job}: a running tick takes it and goes on; a job at rest needs none.",
+            f"Take a savepoint of the running tick of {job}, or of the newest checkpoint if no tick runs.",
         ),
         _operation_job(
             deployment,
@@ -90,11 +90,11 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
                     dg.Enum(
                         "Stop",
                         [
-                            dg.EnumValue("suspend", description="What waits stays in the state."),
-                            dg.EnumValue("drain", description="The input ends: what waits is put out."),
+                            dg.EnumValue("suspend", description="Waiting rows stay in the state."),
+                            dg.EnumValue("drain", description="The sources end, and waiting rows are emitted."),
                         ],
                     ),
-                    description="suspend keeps in the state what waits, drain puts it out first.",
+                    description="suspend keeps waiting rows in the state, drain emits them first.",
                 )
             },
             f"Stop the running tick of {job} with a savepoint.",
@@ -114,7 +114,7 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             "cleanup",
             _cleanup,
             {DRY_RUN: _dry_run(), **setting_fields("reader_grace_ms")},
-            f"Delete what no retained checkpoint, no savepoint and no reader of {job} needs any more.",
+            f"Delete files that no retained checkpoint, savepoint or reader of {job} needs any more.",
         ),
     )
 
@@ -169,7 +169,9 @@ def _savepoint(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any
         must_be_free(warehouse, to)
     taken = take_savepoint(warehouse, _teller(context))
     record = _record(warehouse, taken.checkpoint)
-    by = f"taken by {taken.by}, which goes on" if taken.by else f"taken at rest, of checkpoint {record.parent}"
+    by = (
+        f"taken by {taken.by}, which goes on" if taken.by else f"made of checkpoint {record.parent}, since no tick runs"
+    )
     context.log.info("savepoint %d of %s: %s", record.checkpoint, warehouse.paths.job, by)
     told = _told(record, taken)
     if to is None:
@@ -231,7 +233,7 @@ def _told(record: CheckpointRecord, taken: Taken) -> dict[str, Any]:
     files = named_files(record).values()
     return {
         "savepoint": int(record.checkpoint),
-        "taken_by": str(taken.by or "nobody: the job was at rest"),
+        "taken_by": str(taken.by or "nobody: no tick was running"),
         "files": len(files),
         "bytes": sum(file.bytes for file in files),
         "restore_with": f"tidemark run {record.job} --from {record.checkpoint}",

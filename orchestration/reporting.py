@@ -125,7 +125,7 @@ class EpochReporter:
             case MicroBatchSlow():
                 self._context.log.warning(
                     "vertex %s has been at work on micro-batch %d for %d s: if its function hangs, end this run and "
-                    "mend the function; what is committed stays",
+                    "correct the function; what is committed stays",
                     progress.vertex,
                     progress.micro_batch,
                     progress.for_ms // 1000,

@@ -49,7 +49,7 @@ def rule_results(
                 asset_key=naming.table_key(quarantine),
                 check_name=name,
                 severity=dg.AssetCheckSeverity.WARN,
-                description=said if newest is not None else "no rows have been judged by it",
+                description=said if newest is not None else "it has judged no rows yet",
                 metadata={
                     "rows_quarantined": dg.MetadataValue.int(rows),
                     **({} if newest is None else {"checkpoint": dg.MetadataValue.int(newest.checkpoint)}),

@@ -140,7 +140,7 @@ def _succeeded(
     outcome = report.outcome.value.replace("_", " ")
     materialized = tuple(_materialized(report, reporter, stands))
     if not materialized:
-        context.log.info("%s: Dagster knows of all that the tables hold; nothing is materialized", outcome)
+        context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)
     yield from materialized
     yield from kept_results(plan, deployment.naming, stands)
     newest = () if stands.epoch is None else (stands.epoch.record,)

@@ -42,7 +42,7 @@ def tick_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition, cro
         job=job,
         cron_schedule=cron,
         execution_fn=execute,
-        description=f"A tick of pipeline {name} at a time; it ends by itself when it has caught up.",
+        description=f"Starts a tick of pipeline {name}, which ends by itself when it has caught up.",
     )
 
 
@@ -124,9 +124,13 @@ def recovery_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
     """Return the one run that takes up a failed one, with its settings, or why there is none."""
     if RECOVERS_TAG in failed.tags:
-        return SkipReason(f"run {failed.run_id} was itself a recovery, of {failed.tags[RECOVERS_TAG]}: look at it")
+        return SkipReason(
+            f"run {failed.run_id} was itself the recovery of {failed.tags[RECOVERS_TAG]}: look at its error"
+        )
     if FAILURE_TAG in failed.tags:
-        return SkipReason(f"run {failed.run_id} would fail again ({failed.tags[FAILURE_TAG]}): it says what to do")
+        return SkipReason(
+            f"run {failed.run_id} would fail again ({failed.tags[FAILURE_TAG]}): its error says what to do"
+        )
     return dg.RunRequest(
         run_key=f"recovers-{failed.run_id}", run_config=failed.run_config, tags={RECOVERS_TAG: failed.run_id}
     )
@@ -152,7 +156,9 @@ def _decided(
         return SkipReason(f"checkpoint {checkpoint} holds all that the sources offer")
     cursor = " ".join([f"checkpoint={checkpoint}", *(f"{name}={each.digest}" for name, each in sorted(found.items()))])
     if cursor == context.cursor:
-        return SkipReason("a tick was started for what the sources offer, and did not get further; nothing is new")
+        return SkipReason(
+            "a tick was already started for these rows and did not get further; the sources have nothing newer"
+        )
     context.update_cursor(cursor)
     rows = {f"tidemark/rows_unread.{name}": _rows(number) for name, number in unread.items()}
     return dg.RunRequest(run_key=cursor, tags=rows)

@@ -241,7 +241,7 @@ class TwoPhaseCommit:
             case RowUnknown():
                 return self._end(
                     CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
-                    f"whether the row was written is unknown ({fact.error}); start again: the next tick finds out",
+                    f"whether the entry was written is unknown ({fact.error}); start again: the next tick finds out",
                 )
             case TablePublished():
                 return self._published(fact)

@@ -237,7 +237,7 @@ class Completion:
             return ""
         waited_s = (self._books.now_ms - pending.triggered_ms) // 1000
         return (
-            f"no snapshot came from vertex {', '.join(late)} within {waited_s} s: if a function hangs, mend it; "
+            f"no snapshot came from vertex {', '.join(late)} within {waited_s} s: if a function hangs, correct it; "
             "if it is slow, set a longer timeout_ms or smaller micro-batches (micro_batch_rows_max)"
         )
 

@@ -74,7 +74,8 @@ def decode(text: str) -> Row:
     if number > FORMAT or kind not in _MODELS:
         what = f"format {number}" if number > FORMAT else f"kind {_shown(kind)!r}"
         raise UnknownFormatError(
-            f"a {_shown(kind)} row in `checkpoints` was written by {writer} in {what}, and this version reads formats "
+            f"a {_shown(kind)} entry in `checkpoints` was written by {writer} in {what}, and this version reads "
+            "formats "
             f"up to {FORMAT}: install {writer} or newer"
         )
     row = _row(kind, number, envelope["row"], writer)
@@ -82,10 +83,10 @@ def decode(text: str) -> Row:
         must_be_valid(row)
     except InvalidFieldError as error:
         raise UnreadableRowError(
-            f"{_named(row)}, written by {writer}, is none that Tidemark writes: {error}. {_WAY_OUT}"
+            f"{_named(row)}, written by {writer}, is not one that Tidemark writes: {error}. {_WAY_OUT}"
         ) from error
     if kind_of(row).value != kind:
-        raise UnreadableRowError(f"{_named(row)} calls itself a {kind} row outside. {_WAY_OUT}")
+        raise UnreadableRowError(f"{_named(row)} calls itself a {kind} entry outside. {_WAY_OUT}")
     return row
 
 
@@ -103,7 +104,7 @@ def _row(kind: str, number: int, row: dict[str, Any], writer: str) -> Row:
         raise
     except (ValueError, TypeError, AttributeError) as error:
         raise UnreadableRowError(
-            f"a {kind} row written by {writer} is damaged: {_first_of(error)}. {_WAY_OUT}"
+            f"a {kind} entry written by {writer} is damaged: {_first_of(error)}. {_WAY_OUT}"
         ) from error
 
 
@@ -118,8 +119,8 @@ def _first_of(error: Exception) -> str:
 
 def _named(row: Row) -> str:
     if isinstance(row, CheckpointRecord):
-        return f"the row of {row.kind.value} {row.checkpoint} of job {_shown(row.job)}"
-    return f"the {kind_of(row).value} row of generation {row.generation}"
+        return f"the entry of {row.kind.value} {row.checkpoint} of job {_shown(row.job)}"
+    return f"the {kind_of(row).value} entry of generation {row.generation}"
 
 
 def _shown(text: str) -> str:
@@ -129,14 +130,14 @@ def _shown(text: str) -> str:
 
 def _envelope(text: object) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > ROW_CHARACTERS_MAX:
-        raise UnreadableRowError(f"a row in `checkpoints` is no text, or is too long. {_WAY_OUT}")
+        raise UnreadableRowError(f"an entry in `checkpoints` is not text, or is too long. {_WAY_OUT}")
     try:
         envelope: Any = from_json(text)
     except ValueError as error:
-        raise UnreadableRowError(f"a row in `checkpoints` is no JSON: {error}. {_WAY_OUT}") from error
+        raise UnreadableRowError(f"an entry in `checkpoints` is not JSON: {error}. {_WAY_OUT}") from error
     if not isinstance(envelope, dict):
-        raise UnreadableRowError(f"a row in `checkpoints` is no JSON object: {_shown(text)}. {_WAY_OUT}")
+        raise UnreadableRowError(f"an entry in `checkpoints` is not a JSON object: {_shown(text)}. {_WAY_OUT}")
     for name, kind in _ENVELOPE.items():
         if not isinstance(envelope.get(name), kind) or envelope[name] is True or envelope[name] is False:
-            raise UnreadableRowError(f"a row in `checkpoints` has no {name!r}: {_shown(text)}. {_WAY_OUT}")
+            raise UnreadableRowError(f"an entry in `checkpoints` has no {name!r}: {_shown(text)}. {_WAY_OUT}")
     return envelope

@@ -51,7 +51,7 @@ def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> Checkpo
         )
     if not row.is_savepoint:
         raise SavepointRefusedError(
-            f"{checkpoint} of {job} is a checkpoint, which goes by itself when newer ones complete; "
+            f"{checkpoint} of {job} is a checkpoint, which is deleted when newer ones complete; "
             f"its savepoints are {savepoints}"
         )
     return row

@@ -114,7 +114,7 @@ def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
     records = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
     if max(last_generation(rows), last_id(rows)) > _IDS_MAX:
         raise SavepointRefusedError(
-            f"--from {text}: the rows in {root} count generations or checkpoints up to "
+            f"--from {text}: the entries in {root} count generations or checkpoints up to "
             f"{max(last_generation(rows), last_id(rows))}, which no job has reached: name another savepoint"
         )
     manifest = read_manifest(warehouse)

@@ -59,8 +59,8 @@ def _delete(started: Launch, warehouse: Warehouse, progress: Console) -> Deleted
 def _ended(job: JobName, ended: Ended, *, retained: bool) -> Text:
     if ended.by is None:
         return Text.assemble((str(job), "bold"), f" is cancelled: no tick of it runs ({ended.why})")
-    how = "died before it ended in order" if ended.died else "ended"
-    again = "; what it had not committed will be read again" if retained else ""
+    how = "died before it ended normally" if ended.died else "ended"
+    again = "; the next tick reads again what it had not committed" if retained else ""
     return Text.assemble((str(job), "bold"), f" is cancelled: {ended.by} {how}{again}")
 
 

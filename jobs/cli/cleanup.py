@@ -35,7 +35,7 @@ def render_cleanup(job: JobName, done: Cleanup, grace_ms: int, *, dry_run: bool)
     shown = done.decision.delete if dry_run else done.deleted.files
     parts: list[RenderableType] = []
     if done.beside is not None:
-        parts.append(Text(f"{job} is held by {done.beside}: what its own generation wrote stays for now"))
+        parts.append(Text(f"{job} is held by {done.beside}: files of its own generation stay for now"))
     if shown:
         parts.append(_by_table(shown, f"{job}: {'would be deleted' if dry_run else 'deleted'}"))
     parts.append(_summary(job, done, shown, dry_run=dry_run))
@@ -74,6 +74,6 @@ def _waiting(waiting: tuple[Unneeded, ...], grace_ms: int) -> Text:
     amount = f"{plural(len(waiting), 'file')}, {size(sum(each.file.bytes for each in waiting))}"
     first = moment(min(each.since_ms for each in waiting) + grace_ms)
     return Text(
-        f"{amount}, needed no more, stay until nobody can still be reading them: for {seconds(grace_ms)} "
+        f"{amount}, are unneeded and stay for readers that may still use them: for {seconds(grace_ms)} "
         f"(reader_grace_ms), the first until {first} UTC"
     )

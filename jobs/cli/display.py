@@ -106,7 +106,7 @@ class PlainDisplay:
                 self.say("Spark is starting")
             case SparkStarted():
                 self._spark_started()
-                self.say(f"Spark is there after {seconds(progress.duration_ms)}")
+                self.say(f"Spark started in {seconds(progress.duration_ms)}")
             case RowsRead():
                 self.tally.read(progress.rows)
             case MicroBatchRan():
@@ -142,7 +142,7 @@ class PlainDisplay:
         """Say which vertex has been at work for long, since its function may hang."""
         self.say(
             f"vertex {slow.vertex} has been at work on micro-batch {slow.micro_batch} for {seconds(slow.for_ms)}: "
-            "if its function hangs, end the tick with Ctrl-C and mend the function; what is committed stays",
+            "if its function hangs, end the tick with Ctrl-C and correct the function; what is committed stays",
             style="yellow",
         )
 
@@ -218,7 +218,7 @@ class LiveDisplay(PlainDisplay):
                 self._doing = "Spark is starting"
             case SparkStarted():
                 self._spark_started()
-                self._doing = f"Spark is there after {seconds(progress.duration_ms)}"
+                self._doing = f"Spark started in {seconds(progress.duration_ms)}"
             case RowsRead():
                 self.tally.read(progress.rows)
             case MicroBatchRan():

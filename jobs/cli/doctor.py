@@ -60,7 +60,7 @@ def verdict(found: Examination) -> Verdict:
 
 
 def render_examination(found: Examination) -> RenderableType:
-    """Return the page: what was seen, then each finding with what mends it."""
+    """Return the page: what was seen, then each finding with the command that repairs it."""
     page = Table.grid(padding=(0, 2))
     for section in found.sections:
         page.add_row(Text(section.name, style="bold"), "", "")
@@ -69,7 +69,7 @@ def render_examination(found: Examination) -> RenderableType:
     parts: list[RenderableType] = [page, _verdict(found)]
     for number, finding in enumerate(found.findings, start=1):
         parts.append(Text(f"{number}. {finding.what}"))
-        parts.append(Text(f"   mend: {finding.mend}", style="bold"))
+        parts.append(Text(f"   repair: {finding.repair}", style="bold"))
     return Group(*parts)
 
 
@@ -91,7 +91,7 @@ def _document(found: Examination) -> dict[str, object]:
         "verdict": verdict(found).name.lower(),
         "sections": {section.name: dict(section.seen) for section in found.sections},
         "findings": [
-            {"section": section.name, "what": finding.what, "mend": finding.mend}
+            {"section": section.name, "what": finding.what, "repair": finding.repair}
             for section in found.sections
             for finding in section.findings
         ],

@@ -66,7 +66,7 @@ def sentence_of(error: BaseException) -> str:
     accident = accident_of(error)
     if accident is not None:
         return f"{accident}. The system said: {said}"
-    return f"{said}; add --debug for the whole story"
+    return f"{said}; add --debug for the traceback"
 
 
 def story_of(error: BaseException) -> str:

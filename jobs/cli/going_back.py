@@ -19,7 +19,7 @@ def rollback(
     dry_run: DryRun = False,
     warehouse: Warehouse = None,
 ) -> ExitCode:
-    """Take all tables, state and positions back to a checkpoint, in one step."""
+    """Take all tables, state and positions back to a checkpoint, in one commit."""
     from jobs.cli.rollback import rollback as go_back  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
@@ -31,12 +31,12 @@ def reset(
     source: Annotated[str | None, typer.Argument(metavar="SOURCE", help="Which source.")] = None,
     *,
     to: To,
-    split: Annotated[str | None, typer.Option(help="Only this split of it.")] = None,
+    split: Annotated[str | None, typer.Option(help="Only this split of the source.")] = None,
     dry_run: DryRun = False,
     warehouse: Warehouse = None,
     data: Data = None,
 ) -> ExitCode:
-    """Read one source from another position on; tables and state stay."""
+    """Move the position of one source; tables and state stay as they are."""
     name, which = pipeline_and_source(pipeline, source)
     from jobs.cli.reset import ResetAsked, reset_source  # noqa: PLC0415 - imports Spark's types
 

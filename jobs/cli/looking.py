@@ -16,7 +16,7 @@ def cleanup(
     reader_grace: Annotated[str | None, typer.Option(help="How long unneeded files stay for readers: 24h.")] = None,
     warehouse: Warehouse = None,
 ) -> ExitCode:
-    """Delete what no checkpoint, savepoint or reader needs any more."""
+    """Delete files that no checkpoint, savepoint or reader needs any more."""
     from jobs.cli.cleanup import cleanup as clean_up  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse, "reader_grace_ms": reader_grace})
@@ -29,11 +29,11 @@ def doctor(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every file: compare checksums, look for double keys.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     warehouse: Warehouse = None,
     data: Data = None,
 ) -> ExitCode:
-    """Say whether a job is healthy, and what mends what is not."""
+    """Check a job, and print the command that repairs each finding."""
     from jobs.cli.doctor import doctor as examine  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse, "data": data})
@@ -55,7 +55,7 @@ def list_checkpoints(pipeline: Pipeline = None, warehouse: Warehouse = None) -> 
 
 
 def show_checkpoint(pipeline: Pipeline = None, number: Number = None, warehouse: Warehouse = None) -> None:
-    """Show an epoch's life as a timeline."""
+    """Show the life of an epoch as a timeline."""
     from jobs.cli.reports import show_checkpoint as show  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
@@ -72,13 +72,13 @@ def cut(pipeline: Pipeline = None, moment: Moment = None, warehouse: Warehouse =
 def state(
     pipeline: Pipeline = None,
     operator: Annotated[
-        str | None, typer.Argument(metavar="OPERATOR", help="Whose state; without it those that have one.")
+        str | None, typer.Argument(metavar="OPERATOR", help="Without it, the operators with state are listed.")
     ] = None,
     *,
     at: Annotated[str, typer.Option(metavar="N|latest|TIMESTAMP", help="Which cut.")] = "latest",
     key: Annotated[list[str] | None, typer.Option(metavar="[COLUMN=]VALUE", help="Only this key, repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
-    sql: Annotated[str | None, typer.Option(metavar="spark|duckdb", help="Print the query instead.")] = None,
+    sql: Annotated[str | None, typer.Option(metavar="spark|duckdb", help="Print a query instead of the rows.")] = None,
     warehouse: Warehouse = None,
 ) -> None:
     """Show an operator's state at a cut, one row per key."""

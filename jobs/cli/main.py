@@ -36,7 +36,7 @@ _POSSIBLE: Final = re.compile(r"(?P<typed>-\S+) \(Possible options: (?P<options>
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=_HELP)
-checkpoints_app = typer.Typer(rich_markup_mode=None, help="The retained checkpoints of a pipeline.")
+checkpoints_app = typer.Typer(rich_markup_mode=None, help="List the retained checkpoints, or show the life of one.")
 app.add_typer(checkpoints_app, name="checkpoints")
 checkpoints_app.command("list")(looking.list_checkpoints)
 checkpoints_app.command("show")(looking.show_checkpoint)
@@ -61,8 +61,8 @@ def tidemark(
 ) -> None:
     """Run pipelines on Spark and Delta, one consistent cut at a time.
 
-    Exit codes: 0 done; 1 failed; 2 typed or set wrongly, nothing was started; 3 another tick holds the job;
-    4 what was asked for (a pipeline, checkpoint, table, operator, source or job) does not exist.
+    Exit codes: 0 done; 1 failed; 2 wrong command, argument or setting, nothing was started; 3 another tick holds the
+    job; 4 the pipeline, checkpoint, table, operator, source or job does not exist.
     """
     del debug, version
 
@@ -73,7 +73,10 @@ def main() -> None:
     code = execute(sys.argv[1:])
     out.flush()
     if code is ExitCode.DONE and out.error is not None and not isinstance(out.error, BrokenPipeError):
-        _say(f"stdout could not be written ({out.error.strerror}), so not all is shown; what was done stays done")
+        _say(
+            f"stdout could not be written ({out.error.strerror}), so a part of the report is lost; what was "
+            "committed stays"
+        )
         code = ExitCode.FAILED
     sys.exit(code)
 

@@ -92,7 +92,7 @@ def observe_history(root: Path, job: JobName) -> History:
     records = sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: -row.checkpoint)
     claim = newest_claim(rows)
     if claim is None or release_of(rows, claim.generation) is not None:
-        holder = "nobody holds the job: the last tick ended in order" if claim else "nobody has held the job"
+        holder = "nobody holds the job: the last tick ended normally" if claim else "nobody has held the job"
     elif is_alive(claim.holder) is False:
         holder = f"{claim.holder} held the job as generation {claim.generation} and has died: the next tick takes over"
     else:

@@ -42,7 +42,7 @@ def _kind(vertex: VertexExplanation) -> str:
             names = f": {', '.join(vertex.splits)}" if vertex.splits else ", its input is not there yet"
             return f"source of {plural(vertex.parallelism, 'split')}{names}{cap}"
         case VertexKind.STATELESS:
-            return "stateless, writes its rows down"
+            return "stateless, writes its rows to files"
         case VertexKind.KEYED:
             return f"keyed, {plural(vertex.parallelism, 'subtask')}"
         case _ as unreachable:

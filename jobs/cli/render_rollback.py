@@ -73,16 +73,16 @@ def _left_behind(plan: RollbackPlan) -> Iterator[Text]:
     if rows:
         yield Text(f"{count(sum(rows))} rows will be read again")
     if plan.pending is not None:
-        yield Text(f"{named(plan.pending)} is committed and not published yet: that is done first")
+        yield Text(f"{named(plan.pending)} is committed and not published yet: it is published first")
     if plan.turn.dropped:
-        yield Text(f"abandoned, and gone with the rollback: {_ids(plan.turn.dropped)}")
+        yield Text(f"abandoned, and deleted with the rollback: {_ids(plan.turn.dropped)}")
     if plan.turn.abandoned:
         what = plural(len(plan.turn.abandoned), "savepoint")
         yield Text(f"abandoned, and kept until disposed of: {what} ({_ids(plan.turn.abandoned)})")
     if plan.turn.adopted:
-        yield Text(f"on the line again: {_ids(plan.turn.adopted)}")
+        yield Text(f"no longer abandoned: {_ids(plan.turn.adopted)}")
     for row in plan.damaged:
-        yield Text(f"damaged, and gone with the rollback: {row}", style="yellow")
+        yield Text(f"damaged, and deleted with the rollback: {row}", style="yellow")
     yield Text(f"to be able to come back, take a savepoint first: tidemark savepoint {plan.job}", style="dim")
 
 

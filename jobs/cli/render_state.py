@@ -46,8 +46,8 @@ def _notes(state: OperatorState, shown: int, total: int) -> Iterator[RenderableT
         yield Text(plural(total, "key"))
     if state.rows_on_their_way:
         yield Text(
-            f"an unaligned checkpoint: {plural(state.rows_on_their_way, 'row')} on their way into {state.operator} "
-            "belong to this cut, but to no key's state yet"
+            f"an unaligned checkpoint: {plural(state.rows_on_their_way, 'row')} in flight to {state.operator} "
+            "belong to this cut and are not in the state yet"
         )
 
 

@@ -38,7 +38,7 @@ def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment,
     flying = {was.vertex: Flying.of(was) for was in record.vertices}
     for vertex in life.vertices:
         found.extend(_of_vertex(vertex, flying.get(vertex.vertex, Flying())))
-    found.append(Moment(life.committed_ms, "coordinator", "COMMIT POINT: the row is in `checkpoints`", "bold green"))
+    found.append(Moment(life.committed_ms, "coordinator", "COMMIT POINT: the entry is in `checkpoints`", "bold green"))
     if published_ms is not None:
         found.append(Moment(published_ms, "tables", "published, cut recorded", "green"))
     return tuple(sorted(found, key=lambda each: each.at_ms))

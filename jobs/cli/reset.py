@@ -35,15 +35,16 @@ def reset_source(asked: ResetAsked, given: Layer, out: Console) -> ExitCode:
     wanted = Reset(asked.source, asked.to, asked.split)
     if asked.dry_run:
         plan = preview_reset(warehouse, started.plan.sources, wanted)
-        heading = f": {asked.source} from where {named(plan.newest)} stands; nothing was changed"
+        heading = f": source {asked.source}, which stands at {named(plan.newest)}; nothing was changed"
         out.print(Text.assemble(("reset plan ", "bold"), (str(job), "bold"), heading), soft_wrap=True)
     else:
         try:
             plan, row = reset(warehouse, started.plan.sources, wanted)
         except JobHeldError as held:
             raise CommandError(
-                f"{held.holder} holds {job} (generation {held.generation}), and a source is reset at rest: "
-                f"'tidemark stop {asked.pipeline} --suspend' ends its tick in order; nothing was changed",
+                f"{held.holder} holds {job} (generation {held.generation}), and a reset needs a job that no tick "
+                "holds: "
+                f"'tidemark stop {asked.pipeline} --suspend' ends its tick; nothing was changed",
                 ExitCode.HELD,
             ) from held
         out.print(Text.assemble((str(job), "bold"), f" goes on from {named(row)}: {asked.source} is at {asked.to}"))

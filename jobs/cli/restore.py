@@ -41,7 +41,7 @@ class Restoring:
         """Refuse what means nothing without `--from`."""
         if self.claim is not None and self.origin is None:
             flag = "--claim" if self.claim else "--no-claim"
-            raise CommandError(f"{flag}: say of what, with --from DIR or --from DIR@N", ExitCode.USAGE)
+            raise CommandError(f"{flag}: name the savepoint too, with --from DIR or --from DIR@N", ExitCode.USAGE)
 
 
 @dataclass(frozen=True, slots=True)

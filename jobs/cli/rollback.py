@@ -29,8 +29,9 @@ def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, 
         done = roll_back(warehouse, checkpoint)
     except JobHeldError as held:
         raise CommandError(
-            f"{held.holder} holds {pipeline} (generation {held.generation}), and a job is rolled back at rest: "
-            f"'tidemark stop {pipeline} --suspend' ends its tick in order; nothing was changed",
+            f"{held.holder} holds {pipeline} (generation {held.generation}), and a rollback needs a job that no tick "
+            "holds: "
+            f"'tidemark stop {pipeline} --suspend' ends its tick; nothing was changed",
             ExitCode.HELD,
         ) from held
     out.print(_done(done), soft_wrap=True)

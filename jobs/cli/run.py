@@ -80,7 +80,7 @@ def _said(outcome: TickOutcome) -> str:
         case TickOutcome.CAUGHT_UP:
             return "is caught up"
         case TickOutcome.STOPPED:
-            return "stopped in order"
+            return "was stopped"
         case TickOutcome.FAILED:
             return "failed; what is committed stays"
         case _ as unreachable:
@@ -100,7 +100,7 @@ def _check_input(started: Launch) -> None:
     data = started.settings.data
     if started.plan.job == DEMO and not (data / DEMO).is_dir():
         raise CommandError(
-            f"the input of {DEMO} is not in {data.absolute()}: lay it out with 'make data', or name it with --data"
+            f"the input of {DEMO} is not in {data.absolute()}: write it with 'make data', or name it with --data"
         )
 
 

@@ -14,13 +14,13 @@ UntilCaughtUp = Annotated[
 ]
 FromRow = Annotated[
     str | None,
-    typer.Option("--from", metavar="N|DIR|DIR@N", help="Begin from a checkpoint, a savepoint's folder, a warehouse."),
+    typer.Option("--from", metavar="N|DIR|DIR@N", help="Begin from a checkpoint, a savepoint's copy, a warehouse."),
 ]
 Claim = Annotated[
-    bool | None, typer.Option("--claim/--no-claim", help="Use the savepoint's folder up, or copy its files.")
+    bool | None, typer.Option("--claim/--no-claim", help="Move the copy's files, which uses it up, or copy them.")
 ]
 LeaveState = Annotated[
-    bool | None, typer.Option("--allow-non-restored-state", help="Leave behind what the pipeline no longer has.")
+    bool | None, typer.Option("--allow-non-restored-state", help="Leave behind state and tables of removed steps.")
 ]
 
 
@@ -33,7 +33,7 @@ def run(  # noqa: PLR0913 - an option each
     every_rows: Annotated[int | None, typer.Option(help="A checkpoint every so many rows.")] = None,
     interval: Annotated[str | None, typer.Option(help="A checkpoint every so often: 10s.")] = None,
     mode: Annotated[str | None, typer.Option(help="exactly_once or at_least_once.")] = None,
-    unaligned: Annotated[bool | None, typer.Option(help="Let barriers overtake records.")] = None,
+    unaligned: Annotated[bool | None, typer.Option(help="Let barriers overtake rows.")] = None,
     retained: Annotated[int | None, typer.Option(help="Completed checkpoints to keep.")] = None,
     take_over: Annotated[
         bool | None, typer.Option("--take-over", help="Take the job from the process that holds it.")
@@ -85,7 +85,7 @@ def savepoint(
     dispose: Annotated[int | None, typer.Option(metavar="N", help="Delete savepoint N instead.")] = None,
     warehouse: Warehouse = None,
 ) -> None:
-    """Take a savepoint: a running tick is asked for it, a job at rest needs none."""
+    """Take a savepoint of the running tick, or of the newest checkpoint if no tick runs."""
     from jobs.cli import savepoints  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse})
@@ -100,16 +100,16 @@ def savepoint(
 def stop(
     pipeline: Pipeline = None,
     *,
-    drain: Annotated[bool, typer.Option("--drain", help="End the input first: what still waits is put out.")] = False,
-    suspend: Annotated[bool, typer.Option("--suspend", help="Keep what waits in the state.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End the sources, and emit the waiting rows.")] = False,
+    suspend: Annotated[bool, typer.Option("--suspend", help="Keep the waiting rows in the state.")] = False,
     warehouse: Warehouse = None,
 ) -> None:
     """Stop the running tick with a savepoint."""
     name = chosen(pipeline)
     if drain == suspend:
         raise CommandError(
-            f"say how to stop: 'tidemark stop {name} --suspend' keeps in the state what waits, "
-            f"'tidemark stop {name} --drain' puts it out first",
+            f"say how to stop: 'tidemark stop {name} --suspend' keeps the waiting rows in the state, "
+            f"'tidemark stop {name} --drain' emits them first",
             ExitCode.USAGE,
         )
     from checkpointing.messages import SavepointKind  # noqa: PLC0415 - imports pydantic

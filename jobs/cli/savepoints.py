@@ -49,7 +49,7 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
             raise withdrawn("stop") from None
     record = _record(warehouse, taken.checkpoint)
     did = "drained" if kind is SavepointKind.DRAIN else "suspended"
-    waits = "what waited was put out" if kind is SavepointKind.DRAIN else "what waits stays in the state"
+    waits = "waiting rows were emitted" if kind is SavepointKind.DRAIN else "waiting rows stay in the state"
     out.print(
         Group(
             Text.assemble(
@@ -107,7 +107,9 @@ def copies(copied: Copied) -> str:
 
 
 def _taken(job: JobName, record: CheckpointRecord, taken: Taken) -> RenderableType:
-    by = f"taken by {taken.by}, which goes on" if taken.by else f"taken at rest, of checkpoint {record.parent}"
+    by = (
+        f"taken by {taken.by}, which goes on" if taken.by else f"made of checkpoint {record.parent}, since no tick runs"
+    )
     return Group(
         Text.assemble(("savepoint ", "bold"), (str(record.checkpoint), "bold"), f" of {job}: {by}"),
         Text(f"it names {_amount(record)}, which stay until 'tidemark savepoint {job} --dispose {record.checkpoint}'"),
@@ -129,12 +131,12 @@ def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
 
 def asked_since(waiting: Waiting) -> str:
     """Return how long somebody has been waiting for whom, in a line."""
-    return f"asked {waiting.holder} {waiting.seconds:.0f} s ago; Ctrl-C takes the request back"
+    return f"asked {waiting.holder} {waiting.seconds:.0f} s ago; Ctrl-C withdraws the request"
 
 
 def withdrawn(what: str) -> CommandError:
     """Return what is said when somebody stops waiting."""
     return CommandError(
-        f"interrupted: the {what} is no longer asked for. If the tick had begun it, it may still come: "
+        f"interrupted: the request for the {what} is withdrawn. If the tick has begun it, it may still complete: "
         "'tidemark checkpoints list' shows it"
     )

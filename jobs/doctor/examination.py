@@ -60,8 +60,8 @@ def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sourc
 def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bool) -> tuple[bool, tuple[Section, ...]]:
     if not has_run(warehouse):
         what = f"{warehouse.paths.job} has never run in {warehouse.root}, so there is nothing to look at yet"
-        mend = f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse"
-        return False, (Section("job", (), (Finding(what, mend),)),)
+        repair = f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse"
+        return False, (Section("job", (), (Finding(what, repair),)),)
     stores = JobStores(warehouse, cross_freely)
     rows, cuts = stores.rows(), stores.recorded_cuts()
     return True, (

@@ -70,8 +70,8 @@ def _older(warehouse: Warehouse, row: CheckpointRecord) -> str:
     if row.is_savepoint:
         gone = command("savepoint", warehouse, "--dispose", str(row.checkpoint))
         return f"restore it from a backup, or give the savepoint up: {gone}"
-    takes = f"{command('run', warehouse)}, whose checkpoints take its place"
-    return f"restore it from a backup, or {takes}; no tick begins from it unasked"
+    takes = f"{command('run', warehouse)}, whose checkpoints replace it"
+    return f"restore it from a backup, or {takes}; a tick begins from it only if you name it"
 
 
 def _readable(rows: tuple[Row, ...], cuts: Mapping[CheckpointId, Cut]) -> dict[CheckpointId, Cut]:

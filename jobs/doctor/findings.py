@@ -1,4 +1,4 @@
-"""What an examination says: sections of what it saw, and findings, each with what mends it."""
+"""What the doctor reports: sections of what it saw, and findings, each with the command that repairs it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,10 @@ _DEFAULT_ROOT: Final = Path("warehouse")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be, and the command or the deed that mends it."""
+    """Something that is wrong, and the command or the action that repairs it."""
 
     what: str
-    mend: str
+    repair: str
 
 
 @dataclass(frozen=True, slots=True)

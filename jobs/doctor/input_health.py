@@ -25,7 +25,7 @@ def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]
     except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
         first = (str(error).splitlines() or [""])[0]
         what = f"the pipeline cannot be loaded, so its input was not looked at: {first}"
-        yield Section("input", (), (Finding(what, "mend the pipeline's code"),))
+        yield Section("input", (), (Finding(what, "correct the pipeline's code"),))
         return
     if looks:
         seen = tuple((str(look.source), _seen(look)) for look in looks)

@@ -47,8 +47,8 @@ def _findings(warehouse: Warehouse, looked: dict[TableName, _Looked]) -> Iterato
         if look.doubled:
             yield Finding(
                 f"upsert table {table} holds {look.doubled}",
-                "let the function of the vertex that writes it put out rows under its own keys only, then fill the "
-                f"tables anew: tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER",
+                "change the function of the vertex that writes it, so that it emits rows under its own keys only; then "
+                f"fill the tables again: tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER",
             )
 
 

@@ -74,8 +74,8 @@ def _pins() -> Iterator[Finding]:
             yield Finding(f"package {name} is {found}, and Tidemark is pinned to {name}{rules}", _install(name, rules))
     wheel, jar = _installed("delta-spark"), DELTA_COORDINATE.rpartition(":")[2]
     if wheel is not None and wheel != jar:
-        mend = _install("delta-spark", f"=={jar}")
-        yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", mend)
+        repair = _install("delta-spark", f"=={jar}")
+        yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", repair)
 
 
 def _install(name: str, rules: str) -> str:

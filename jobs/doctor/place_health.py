@@ -17,5 +17,5 @@ def _lease(warehouse: Warehouse) -> Iterator[Finding]:
     path = warehouse.path(warehouse.paths.lease)
     kind = kind_of(path)
     if kind not in {None, "a file"}:
-        what = f"the lease {path} is {kind}, not a file: a tick takes it for no lease"
+        what = f"the lease {path} is {kind}, not a file: ticks ignore it"
         yield Finding(what, f"rm -r {path}")

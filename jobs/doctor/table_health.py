@@ -69,11 +69,11 @@ def _refused(
         if doubt.rebuilt:
             ids = ", ".join(str(checkpoint) for checkpoint in sorted(doubt.rebuilt))
             what = f"the cuts of checkpoints {ids} are lost: a file of {cuts} is gone or damaged"
-            mend = f"{command('run', stores.warehouse)}, which tells them again from rows and logs"
-            yield TableName(cuts), Finding(what, mend)
+            repair = f"{command('run', stores.warehouse)}, which rebuilds them from checkpoint entries and logs"
+            yield TableName(cuts), Finding(what, repair)
         for table in sorted(mending.tables):
-            what = f"table {table} shows less than the recorded cuts say: entries of its log have gone"
-            yield table, Finding(what, f"{command('run', stores.warehouse)}, which publishes again what it lacks")
+            what = f"table {table} shows less than the recorded cuts say: entries of its log are gone"
+            yield table, Finding(what, f"{command('run', stores.warehouse)}, which publishes the missing files again")
         shown = [table.name for table in _with_logs(stores.warehouse, tables) if table.name not in mending.tables]
         must_not_be_ahead(stores, shown, rows)
     except (TablesBehindError, TablesAheadError) as error:
@@ -96,7 +96,7 @@ def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:
     found = [*([refused] if refused is not None else []), *findings]
     if strange:
         what = f"{name} holds {len(strange)} files that others wrote ({min(strange)}), where only Tidemark may write"
-        found.append(Finding(what, f"{command('run', warehouse)}, whose next row takes them out"))
+        found.append(Finding(what, f"{command('run', warehouse)}, whose next commit removes them"))
     return _Health(seen, tuple(found))
 
 
@@ -126,7 +126,7 @@ def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Find
     seen = f"{length.entries} log entries ({length.since_checkpoint} of them to open it)"
     if length.since_checkpoint < LONG_LOG:
         return seen, ()
-    what = f"table {name}: whoever opens it reads {length.since_checkpoint} log entries"
+    what = f"table {name}: every reader has to read {length.since_checkpoint} log entries"
     return seen, (Finding(what, f"{command('run', warehouse)}, which writes a Delta log checkpoint"),)
 
 
@@ -149,7 +149,7 @@ def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: Tab
     if changed and mode in (TableMode.UPSERT, TableMode.STATE):
         entries = ", ".join(str(entry) for entry in reversed(changed[:3]))
         what = f"table {name} was changed by others since the last checkpoint ({entries})"
-        yield Finding(what, f"{command('run', warehouse)}: the next checkpoint that touches it sets it back")
+        yield Finding(what, f"{command('run', warehouse)}: the next checkpoint that changes it restores it")
 
 
 _HARMLESS: Final = frozenset({"SET TBLPROPERTIES", "VACUUM START", "VACUUM END", "CREATE TABLE"})

@@ -66,8 +66,8 @@ class TablesAheadError(TickRefusedError):
     ) -> None:
         begins = f"begins from {newest}, the newest that is left" if newest else "has no checkpoint to begin from"
         self.what = (
-            f"table {table} in {root} shows checkpoint {shows} of {job}, and a tick {begins}, so what the table holds "
-            "would come into it twice"
+            f"table {table} in {root} shows checkpoint {shows} of {job}, and a tick {begins}, so the table's rows "
+            "would be written twice"
         )
         afresh = f"begin anew in an empty warehouse with 'tidemark run {job} --warehouse EMPTY_FOLDER'"
         fork = f"tidemark run {job} --from {typed(f'{root}@{restore}')} --warehouse EMPTY_FOLDER"

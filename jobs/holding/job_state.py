@@ -76,7 +76,7 @@ def state_of(warehouse: Warehouse, rows: tuple[Row, ...]) -> JobState:
     if claim is None:
         return JobState(Activity.AT_REST, None, Generation(0), "nobody has held the job before")
     if release_of(rows, claim.generation) is not None:
-        return JobState(Activity.AT_REST, None, claim.generation, "the last tick ended in order")
+        return JobState(Activity.AT_REST, None, claim.generation, "the last tick ended normally")
     alive = is_alive(claim.holder)
     if alive is False:
         return JobState(Activity.AT_REST, claim.holder, claim.generation, f"{claim.holder} has died")

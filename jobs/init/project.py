@@ -88,7 +88,7 @@ def _wrong_with(name: str) -> str | None:
     except InvalidNameError:
         return "must be lower-case letters, digits and underscores, a letter first, at most 63"
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        return "is a word of Python's"
+        return "is a Python keyword"
     if name in _TAKEN or name in sys.stdlib_module_names or find_spec(name) is not None:
         return "is taken by a module that is there already"
     return None

@@ -6,15 +6,14 @@ import polars as pl
 
 
 class ForeignKeyError(Exception):
-    """A keyed function put out a row under a key that was not its own: names vertex, table, key and the way out."""
+    """A keyed function emitted a row under a key that was not its own: names vertex, table, key and the way out."""
 
     def __init__(self, operator: str, table: str, key: dict[str, object]) -> None:
         named = ", ".join(f"{name}={value}" for name, value in key.items())
         super().__init__(
-            f"vertex {operator}: its function put out a row with the key {named}, and no row with that key reached "
-            f"this subtask; upsert table {table} could then show the key once for each subtask. Put out rows under the "
-            "keys of the rows and the state that the function was given, or key the stream by what the table is keyed "
-            "by"
+            f"vertex {operator}: its function emitted a row with the key {named}, and no row with that key reached "
+            f"this subtask; upsert table {table} could then show the key once for each subtask. Emit rows only under "
+            "the keys of the rows and the state that the function was given, or key the stream by the table's keys"
         )
 
 

@@ -254,9 +254,9 @@ class KeyedStream:
         upstream = self.stream.declarations.updates_of(self.stream.origin)
         if upstream is not None:
             raise InvalidPipelineError(
-                f"{where}: its rows are updates of the aggregate {upstream!r}, which puts out a key's new row whenever "
+                f"{where}: its rows are updates of the aggregate {upstream!r}, which emits a key's new row whenever "
                 "the key changes, and every update would be counted. Aggregate the rows that go into "
-                f"{upstream!r} by ({', '.join(self.keys)}) instead, or let a process function between the two put out "
+                f"{upstream!r} by ({', '.join(self.keys)}) instead, or let a process function between the two emit "
                 "differences"
             )
 

@@ -59,7 +59,7 @@ class JobPlan:
         for name in self.sources:
             if not splits.get(name):
                 raise InvalidPipelineError(
-                    f"source {name}: it has no split to read; lay its input out first, or correct where it looks"
+                    f"source {name}: it has no split to read; write its input first, or correct its folder"
                 )
         vertices = tuple(_with_splits(vertex, splits.get(vertex.id)) for vertex in self.graph.vertices)
         return replace(self, graph=JobGraph(vertices, self.graph.edges))

@@ -137,7 +137,7 @@ class Cut:
         name = self._warehouse.paths.state_table(VertexId(operator))
         row = self._row or self._source.past_row(self._recorded.checkpoint)
         if row is None:
-            raise self._unreadable(f"the state of {operator}", "its row in `checkpoints` was subsumed")
+            raise self._unreadable(f"the state of {operator}", "its entry in `checkpoints` was subsumed")
         return opened_state(self._warehouse.root, row, VertexId(operator), self._opened(name))
 
     def _opened(self, table: str) -> DeltaTable:
@@ -177,7 +177,8 @@ class Cut:
             )
         return CutUnreadableError(
             f"cut {self.checkpoint} of {self.job} is damaged: {what} can't be read at it ({met}): 'tidemark run "
-            f"{self.job}' brings back what the retained rows still hold; else restore the folder from a backup of the "
+            f"{self.job}' brings back what the retained entries still hold; else restore the folder from a backup of "
+            "the "
             "warehouse, or read another cut"
         )
 

@@ -87,7 +87,8 @@ class Reserved:
                 return cut
         self._store.release(self._name)
         raise CutGoneError(
-            f"{_TRIES} cuts of {self._job} went while they were being reserved: set 'retained' higher, so that a cut "
+            f"{_TRIES} cuts of {self._job} were deleted while they were being reserved: set 'retained' higher, so "
+            "that a cut "
             "stays longer than a moment"
         )
 

@@ -123,7 +123,7 @@ def _target(
 
 def _offered(rows: Iterable[CheckpointRecord]) -> str:
     named = [f"{row.checkpoint} (savepoint)" if row.is_savepoint else str(row.checkpoint) for row in restorable(rows)]
-    return ", ".join(named) or "none: no other row is retained"
+    return ", ".join(named) or "none: no other entry is retained"
 
 
 def _history(stores: JobStores, rows: tuple[CheckpointRecord, ...], pending: CheckpointRecord | None) -> History:

@@ -70,8 +70,8 @@ def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] 
         folder = warehouse.path(warehouse.paths.cuts)
         raise TablesBehindError(
             found.unknown,
-            f"the newest cut of {warehouse.paths.job} in {warehouse.root} is lost, a file of {folder} being gone or "
-            f"damaged, and no retained row tells at which version table {found.unknown} belongs to it",
+            f"the newest cut of {warehouse.paths.job} in {warehouse.root} is lost: a file of {folder} is gone or "
+            f"damaged, and no retained entry says which version of table {found.unknown} belonged to the cut",
             f"restore the folder {folder} from a backup of the warehouse, or begin anew in an empty warehouse "
             f"('tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER')",
         )
@@ -101,8 +101,8 @@ def _what(root: Path, job: JobName, lost: Lost) -> str:
     else:
         lacks = f"lacks what checkpoint {lost.lacks} brought"
     return (
-        f"table {lost.table} in {root} {shows} of {job} and {lacks}: entries of its log have gone, and the retained "
-        "rows do not suffice to publish them again"
+        f"table {lost.table} in {root} {shows} of {job} and {lacks}: entries of its log are gone, and the retained "
+        "checkpoint entries do not suffice to publish them again"
     )
 
 
@@ -123,7 +123,9 @@ def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]
     Only for the process that holds the job; every table must have a log. Raises RollForwardError, CutsNotRecordedError.
     """
     seen, mending = doubt.seen, doubt.mending
-    told = tuple(f"the cut of checkpoint {each} was lost: told again from rows and logs" for each in doubt.rebuilt)
+    told = tuple(
+        f"the cut of checkpoint {each} was lost: rebuilt from checkpoint entries and logs" for each in doubt.rebuilt
+    )
     if not mending.tables and not doubt.rebuilt:
         return ()
     if not mending.tables:

@@ -129,7 +129,7 @@ class FilePosition(_Persisted):
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise SourceError(
-                f"{_short(text)} is not a position of a file source; has the source of this vertex been exchanged? "
+                f"{_short(text)} is not a position of a file source; was the source of this vertex replaced? "
                 f"Give the new source an id of its own. ({_first(error)})"
             ) from error
 

@@ -201,7 +201,7 @@ def _footer_if_any(folder: Path, file: FoundFile) -> Footer | None:
 def _changed(root: Path, request: PollSource, error: FileChangedError) -> str:
     path = root / request.split / error.read.name
     return (
-        f"{path} has been read, and its contents are others now ({_sizes(error.read, error.now)}). Put it back as it "
+        f"{path} has been read, and its contents have changed ({_sizes(error.read, error.now)}). Put it back as it "
         "was (its time does not matter), or remove it: what has been read is no longer needed. Bring new rows in a "
         "file of a new name. To read it, and all that was found after it, once more: "
         f"{_reset(request, error.read.name, 0)}"

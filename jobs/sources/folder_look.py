@@ -23,7 +23,7 @@ class Why(Enum):
     SUFFIX = ("whose names do not end in .parquet", "write those as Parquet, or rename them")
     NESTED = ("in folders inside a split's folder", "move those up into the split's folder")
     BESIDE = ("beside the folders of splits", "move those into one of the folders")
-    NO_FILE = ("that cannot be opened as files (broken links?)", "mend or remove those")
+    NO_FILE = ("that cannot be opened as files (broken links?)", "repair or remove those")
 
     def __init__(self, found: str, way_out: str) -> None:
         self.found = found
@@ -52,7 +52,7 @@ class FolderLook:
         found = " and ".join(f"{len(names)} {why.found} ({_few(names)})" for why, names in kinds.items())
         what = f"passes over {self.count} {'file' if self.count == 1 else 'files'} in {self.root}: {found}"
         read = " and ".join(why.way_out for why in kinds)
-        return what, f"to have them read, {read}; to hear no more of them, let their names begin with an underscore"
+        return what, f"to have them read, {read}; to silence this message, let their names begin with an underscore"
 
 
 def is_hidden(name: str) -> bool:

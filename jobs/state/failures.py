@@ -19,7 +19,7 @@ class StateTooLargeError(Exception):
         """Name the operator, the size, the limit and the way out."""
         super().__init__(
             f"operator {operator}: the state of one subtask takes {size_bytes} bytes, and memory_state_bytes_max "
-            f"allows {bytes_max} in a checkpoint's row; set state_backend to incremental, or raise the limit"
+            f"allows {bytes_max} in a checkpoint's entry; set state_backend to incremental, or raise the limit"
         )
 
 

@@ -274,7 +274,7 @@ class CheckpointStore:
         except UnreadableRowError as error:
             if not self._beyond_damage or entry["kind"] in _OF_THE_FENCE:
                 raise
-            named = f"the row of {entry['kind']} {entry['checkpoint']}"
+            named = f"the entry of {entry['kind']} {entry['checkpoint']}"
             self._damaged[entry["nonce"]] = DamagedRow(named, entry["checkpoint"], str(error))
             return None
 
@@ -283,7 +283,7 @@ class CheckpointStore:
         job = self._warehouse.paths.job
         if isinstance(row, CheckpointRecord) and row.job != job:
             raise UnreadableRowError(
-                f"the row of {row.kind.value} {row.checkpoint} is of job {row.job} and lies among those of {job}: "
+                f"the entry of {row.kind.value} {row.checkpoint} is of job {row.job} and lies among those of {job}: "
                 f"restore {self._log.folder} from a backup"
             )
         columns = _columns(row)
@@ -291,7 +291,7 @@ class CheckpointStore:
         if wrong or not isinstance(entry["version"], int):
             name = wrong[0] if wrong else "version"
             raise UnreadableRowError(
-                f"a row of {self._log.folder} says {name} {entry[name]!r} in its column and "
+                f"an entry of {self._log.folder} says {name} {entry[name]!r} in its column and "
                 f"{columns.get(name)!r} in its text: restore the folder from a backup"
             )
         return row

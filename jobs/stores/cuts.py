@@ -220,6 +220,6 @@ class CutStore:
     def _foreign(self, why: str) -> UnreadableRowError:
         job = self._warehouse.paths.job
         return UnreadableRowError(
-            f"an entry of {self._log.folder} is none that Tidemark writes for {job}: {why}. "
+            f"an entry of {self._log.folder} is not one that Tidemark writes for {job}: {why}. "
             "Restore the folder from a backup"
         )

@@ -51,18 +51,18 @@ def lost_files(table: DeltaTable, folder: Path, after: int) -> dict[str, LostFil
 
 
 def merged(by: LogEntry, folder: str) -> str:
-    """Return what is in the way of a rollback, and the way out: rows of ours lie in files with others."""
+    """Return the message and the way out if another writer moved rows of Tidemark into other files."""
     return (
-        f"foreign {by} took files of ours out and wrote their rows into others, so what came after the checkpoint "
-        f"can't be told apart: take it back (RESTORE TABLE delta.`{folder}` TO VERSION AS OF {by.version - 1}), and "
-        "do the same again"
+        f"foreign {by} removed files of Tidemark and wrote their rows into other files, so the rows that came after "
+        f"the checkpoint can't be told apart: undo it (RESTORE TABLE delta.`{folder}` TO VERSION AS OF "
+        f"{by.version - 1}), and do the same again"
     )
 
 
 def marked(paths: Collection[str], folder: str) -> str:
-    """Return what is in the way of a rollback, and the way out: a file with a deletion vector can't be taken out."""
+    """Return the message and the way out if files have deletion vectors, so that a rollback can't remove them."""
     return (
-        f"a DELETE or UPDATE left deletion vectors on {len(paths)} files of ours ({min(paths)}), which only Spark can "
-        f"take out: find its version (DESCRIBE HISTORY delta.`{folder}`), go back to the one before (RESTORE TABLE "
+        f"a DELETE or UPDATE left deletion vectors on {len(paths)} files of Tidemark ({min(paths)}), which only Spark "
+        f"can remove: find its version (DESCRIBE HISTORY delta.`{folder}`), go back to the one before (RESTORE TABLE "
         f"delta.`{folder}` TO VERSION AS OF ...), and do the same again"
     )

@@ -45,9 +45,9 @@ def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> DeltaTable:
         before = foreign[-1].version - 1
         undo = f"from deltalake import DeltaTable; DeltaTable({str(log.folder)!r}).restore({before})"
         raise OwnTableChangedError(
-            f"somebody else's commit ({foreign[-1]}) took {len(lost)} of Tidemark's own files out of {name} in "
+            f"somebody else's commit ({foreign[-1]}) removed {len(lost)} of Tidemark's own files from {name} in "
             f"{warehouse.root}, where nobody but Tidemark may write",
-            f"take it back with python -c {typed(undo)}, and start again",
+            f"undo it with python -c {typed(undo)}, and start again",
         )
     log.sound_at = table.version()
     return table

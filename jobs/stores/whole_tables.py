@@ -90,7 +90,7 @@ def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[Checkpoint
         if at.parent not in records:
             raise TableNotCopyableError(
                 f"{record.kind.value} {record.checkpoint} builds on checkpoint {at.parent}, of which neither the "
-                "row nor the cut is there any more: take a new savepoint"
+                "entry nor the cut exists any more: take a new savepoint"
             )
         at = records[at.parent]
     return Base(at.checkpoint, cuts[at.checkpoint], tuple(reversed(rows)))

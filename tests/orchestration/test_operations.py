@@ -43,7 +43,7 @@ def test_a_savepoint_at_rest_and_its_copy(run_job, operate, tmp_path):
     run_job()
     done = operate("savepoint", to=str(tmp_path / "copy"))
     assert done.success
-    assert (4, "nobody: the job was at rest") == (told(done)["savepoint"], told(done)["taken_by"])
+    assert (4, "nobody: no tick was running") == (told(done)["savepoint"], told(done)["taken_by"])
     assert (tmp_path / "copy" / "gold" / "by_key" / "_delta_log").is_dir()
 
 

@@ -70,4 +70,4 @@ def test_without_a_checkpoint_no_rule_has_judged_anything(plan, tmp_path):
     """Before the first checkpoint the checks say that there was nothing to judge."""
     results = list(rule_results(plan, Naming(plan.job), warehouse_of(tmp_path, plan.job), ()))
     assert results
-    assert {"no rows have been judged by it"} == {each.description for each in results}
+    assert {"it has judged no rows yet"} == {each.description for each in results}

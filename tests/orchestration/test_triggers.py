@@ -60,7 +60,7 @@ def test_new_data_starts_a_tick_once(looked):
     assert "300" == request.tags["tidemark/rows_unread.numbers"]
     again = looked(seen.cursor)
     assert ([], seen.cursor) == (again.run_requests, again.cursor)
-    assert "nothing is new" in again.skip_message
+    assert "the sources have nothing newer" in again.skip_message
 
 
 def test_nothing_new_starts_nothing(looked, run_job):
@@ -97,7 +97,7 @@ def test_a_failed_run_is_taken_up_once():
     request = recovery_of(crashed)
     assert (config, {RECOVERS_TAG: crashed.run_id}) == (request.run_config, request.tags)
     again = recovery_of(dg.DagsterRun(job_name=TICK, tags=request.tags))
-    assert f"was itself a recovery, of {crashed.run_id}" in again.skip_message
+    assert f"was itself the recovery of {crashed.run_id}" in again.skip_message
 
 
 def test_a_failure_that_would_come_again_is_left_to_a_person(run_job, instance):

@@ -61,7 +61,7 @@ def test_a_touched_file_is_no_obstacle_and_a_changed_one_has_a_way_out(spark, tm
     write("2.parquet", 30, 31)
     failed = tick()
     assert TickOutcome.FAILED is failed.outcome
-    assert "2.parquet has been read, and its contents are others now" in failed.message
+    assert "2.parquet has been read, and its contents have changed" in failed.message
     command = failed.message.partition("tidemark ")[2]
     assert ExitCode.DONE is reset(*shlex.split(command.replace("PIPELINE", PIPELINE))), capsys.readouterr().err
     assert (TickOutcome.CAUGHT_UP, [1, 2, 3, 4, 4, 30, 31]) == (tick().outcome, numbers())

@@ -40,7 +40,7 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
     """Wheel and jar of Delta must be one version; every finding says what brings the locked ones back."""
     found = {"pyspark": "4.3.0", "delta-spark": "4.4.1", "pandas": "2.3.3"}
     monkeypatch.setattr(machine_health, "_installed", found.get)
-    said = {finding.what: finding.mend for finding in machine_section(warehouse).findings}
+    said = {finding.what: finding.repair for finding in machine_section(warehouse).findings}
     pip = f"{sys.executable} -m pip install"
     assert {
         "package pyspark is 4.3.0, and Tidemark is pinned to pyspark==4.2.0": f"{pip} 'pyspark==4.2.0'",
@@ -61,6 +61,6 @@ def test_missing_jars_are_said_and_are_no_finding(warehouse, monkeypatch, tmp_pa
 def test_a_full_disk_is_told(warehouse, monkeypatch):
     """And what can be freed."""
     monkeypatch.setattr(machine_health, "FREE_BYTES_MIN", 2**62)
-    said = {finding.what: finding.mend for finding in machine_section(warehouse).findings}
-    (full,) = (mend for what, mend in said.items() if "are free where the warehouse lies" in what)
+    said = {finding.what: finding.repair for finding in machine_section(warehouse).findings}
+    (full,) = (repair for what, repair in said.items() if "are free where the warehouse lies" in what)
     assert f"tidemark cleanup flights --warehouse {warehouse.root}" in full

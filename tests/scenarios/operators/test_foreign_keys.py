@@ -46,8 +46,8 @@ def test_a_key_of_nobody_fails_the_checkpoint_and_nothing_is_visible(spark, tmp_
     """With two subtasks there would be two rows of all. The tick names vertex, key and the way out."""
     report = tick(spark, tmp_path, WithTotal(), 2)
     assert TickOutcome.FAILED is report.outcome
-    assert "vertex counts: its function put out a row with the key key=-1" in report.message
-    assert "key the stream by what the table is keyed by" in report.message
+    assert "vertex counts: its function emitted a row with the key key=-1" in report.message
+    assert "key the stream by the table's keys" in report.message
     assert () == report.completed
     assert 0 == pl.read_delta(str(tmp_path / "gold/counts")).height
 

@@ -37,7 +37,7 @@ def test_the_newest_state_is_a_table_of_real_columns(typed):
     assert ExitCode.DONE == code
     assert [["null", "3", "2", "[]"], ["LAX", "1", "2", "7 and 1 more"]] == cells(out)
     assert "state of by_key at cut 2 of counts" in out
-    assert "40 rows on their way into by_key belong to this cut, but to no key's state yet" in out
+    assert "40 rows in flight to by_key belong to this cut and are not in the state yet" in out
 
 
 def test_an_older_state_and_single_keys_can_be_asked_for(typed):

@@ -86,7 +86,7 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undi
     tick.join()
     assert (ExitCode.DONE, "") == (code, err)
     assert TickOutcome.STOPPED is tick.report.outcome
-    assert f"numbers is cancelled: {this_process()} ended; what it had not committed will be read again" in out
+    assert f"numbers is cancelled: {this_process()} ended; the next tick reads again what it had not committed" in out
     assert f"the next tick begins after {max(records(tmp_path))}" in out
     assert f"go on with: tidemark run {PIPELINE}" in out
     assert [] == requests(tmp_path)
@@ -267,7 +267,7 @@ def test_at_rest_nothing_is_asked(tmp_path, typed):
     assert None is end_now(at(tmp_path), nobody_waits).by
     code, out, _ = typed("cancel", PIPELINE, "--warehouse", tmp_path)
     assert ExitCode.DONE is code
-    assert "numbers is cancelled: no tick of it runs (the last tick ended in order)" in out
+    assert "numbers is cancelled: no tick of it runs (the last tick ended normally)" in out
     assert "retained: 2 checkpoints; the next tick begins after 2" in out
     _, out, _ = typed("cancel", PIPELINE, *DELETE, "--warehouse", tmp_path)
     assert "deleted, since retain_on_cancellation is false: 2 checkpoints (1, 2), and " in out

@@ -1,4 +1,4 @@
-"""The doctor, as a user types it: each ailment is named with what mends it, and mending it makes it go away."""
+"""The doctor, as a user types it: each finding comes with its repair, and the repair removes the finding."""
 
 import json
 import shutil
@@ -59,10 +59,10 @@ def typed(capsys):
 
 
 def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[str, str]:
-    """Return what is found of the job, each with what mends it; the machine's own state is no matter here."""
+    """Return what is found of the job, each with its repair; findings about the machine are left out."""
     found: Examination = examine(at(root), grace_ms, verify=verify)
     return {
-        finding.what: finding.mend
+        finding.what: finding.repair
         for section in found.sections
         if section.name != "machine"
         for finding in section.findings
@@ -80,8 +80,8 @@ def _left_behind(root: Path) -> Path:
 
 def the_one(found: dict[str, str]) -> tuple[str, str]:
     """Return the only finding."""
-    ((what, mend),) = found.items()
-    return what, mend
+    ((what, repair),) = found.items()
+    return what, repair
 
 
 def test_a_job_at_rest_is_healthy(root):
@@ -98,12 +98,12 @@ def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
     write_deltalake(str(root / GOLD), rows.slice(0, 2), mode="append")
     assert not any("more than once" in what for what in of_job(root))
     key = rows.column("key")[0].as_py()
-    mends = {what: mend for what, mend in of_job(root, verify=True).items() if "more than once" in what}
-    what, mend = the_one(mends)
+    repairs = {what: repair for what, repair in of_job(root, verify=True).items() if "more than once" in what}
+    what, repair = the_one(repairs)
     assert what.startswith("upsert table gold/by_key holds 2 keys more than once, such as key=")
     assert what.endswith("(2 rows)")
     assert f"key={key} " in what or f"key={rows.column('key')[1].as_py()} " in what
-    assert "tidemark run numbers --warehouse EMPTY_FOLDER" in mend
+    assert "tidemark run numbers --warehouse EMPTY_FOLDER" in repair
 
 
 def test_an_upsert_table_of_an_older_format_is_not_read_for_double_keys(root):
@@ -167,23 +167,23 @@ def test_a_damaged_snapshot_is_named_with_the_older_one_to_go_back_to(root, dama
     names = {file.path for file in handles_to_restore(records(root)[1])}
     state = next(file for file in handles_to_restore(newest) if file.path not in names)
     damage(root / state.path)
-    what, mend = the_one(of_job(root, verify=verify))
+    what, repair = the_one(of_job(root, verify=verify))
     assert what.startswith("checkpoint 2 is damaged: file ")
     assert state.path in what
     assert expected in what
-    assert "tidemark rollback numbers 1" in mend
+    assert "tidemark rollback numbers 1" in repair
 
 
 def test_a_damaged_savepoint_may_be_given_up(root):
-    """No tick begins from it: the command that disposes of it is what mends."""
+    """No tick begins from it: the command that disposes of it is what repairs."""
     saved = savepoint_at_rest(at(root)).checkpoint
     run(root, 1)
     others = {file.path for number, row in records(root).items() if number != saved for file in handles_to_restore(row)}
     names = [file.path for file in handles_to_restore(records(root)[saved])]
     path = next((path for path in names if path not in others), names[0])
     (root / path).unlink()
-    mends = [mend for what, mend in of_job(root).items() if what.startswith(f"savepoint {saved} is damaged")]
-    assert [True] == [f"tidemark savepoint numbers --dispose {saved}" in mend for mend in mends]
+    repairs = [repair for what, repair in of_job(root).items() if what.startswith(f"savepoint {saved} is damaged")]
+    assert [True] == [f"tidemark savepoint numbers --dispose {saved}" in repair for repair in repairs]
 
 
 def test_a_hollow_table_is_named(root):
@@ -192,18 +192,18 @@ def test_a_hollow_table_is_named(root):
     run(root, 1)
     (foreign,) = (root / BRONZE).glob("*.parquet")
     foreign.unlink()
-    what, mend = the_one(of_job(root))
+    what, repair = the_one(of_job(root))
     assert what.startswith(f"table {BRONZE} at version ")
     assert foreign.name in what
-    assert "restore" in mend
+    assert "restore" in repair
 
 
 def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
-    """Files, bytes and tables, and the command, which mends it."""
+    """Files, bytes and tables, and the command, which repairs it."""
     _left_behind(root)
-    what, mend = the_one(of_job(root, grace_ms=0))
+    what, repair = the_one(of_job(root, grace_ms=0))
     assert f"needed by nobody: in {BRONZE}" in what
-    assert f"tidemark cleanup numbers --warehouse {root}" == mend
+    assert f"tidemark cleanup numbers --warehouse {root}" == repair
     clean_up(at(root), 0)
     assert {} == of_job(root)
 
@@ -211,27 +211,29 @@ def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
 def test_others_changes_and_features_are_named(root):
     """An upsert table that others changed is set back; a constraint forbids publishing until it is dropped."""
     DeltaTable(root / GOLD).delete("key = 1")
-    what, mend = the_one(of_job(root))
+    what, repair = the_one(of_job(root))
     assert what.startswith(f"table {GOLD} was changed by others since the last checkpoint (DELETE at version 3)")
-    assert f"tidemark run numbers --warehouse {root}" in mend
+    assert f"tidemark run numbers --warehouse {root}" in repair
     DeltaTable(root / GOLD).alter.add_constraint({"small": "key < 1000"})
     found = of_job(root)
-    assert any("has the check constraint small" in what and "DROP CONSTRAINT" in mend for what, mend in found.items())
+    assert any(
+        "has the check constraint small" in what and "DROP CONSTRAINT" in repair for what, repair in found.items()
+    )
 
 
 def test_a_table_whose_log_is_gone_is_named(root):
     """A tick makes it anew from the newest row, and says so; the rest of the page is there all the same."""
     shutil.rmtree(root / GOLD / "_delta_log")
-    what, mend = the_one(of_job(root))
+    what, repair = the_one(of_job(root))
     assert what.startswith(f"table {GOLD} shows less than the recorded cuts say")
-    assert f"tidemark run numbers --warehouse {root}, which publishes again what it lacks" == mend
+    assert f"tidemark run numbers --warehouse {root}, which publishes the missing files again" == repair
 
 
 def test_a_long_log_is_told(root, monkeypatch):
     """Whoever opens such a table waits: ticks write the Delta log checkpoint that helps."""
     monkeypatch.setattr("jobs.doctor.table_health.LONG_LOG", 3)
     found = of_job(root)
-    assert f"table {GOLD}: whoever opens it reads 3 log entries" in found
+    assert f"table {GOLD}: every reader has to read 3 log entries" in found
 
 
 def test_requests_that_nobody_answered_are_told(root, monkeypatch):
@@ -259,11 +261,11 @@ def test_the_page_has_an_exit_code_and_a_document(root, typed, monkeypatch):
     code, out, _ = typed("doctor", "numbers", "--warehouse", root)
     assert ExitCode.FAILED is code
     assert "checkpoint 2 is damaged" in out
-    assert "mend: Restore it from a backup, or go back to" in out
+    assert "repair: Restore it from a backup, or go back to" in out
     code, out, _ = typed("doctor", "numbers", "--json", "--verify", "--warehouse", root)
     document = json.loads(out)
     assert (ExitCode.FAILED, "findings", "numbers") == (code, document["verdict"], document["job"])
-    assert {"section", "what", "mend"} == set(document["findings"][0])
+    assert {"section", "what", "repair"} == set(document["findings"][0])
     assert {"job", "tables", "files"} <= set(document["sections"])
 
 

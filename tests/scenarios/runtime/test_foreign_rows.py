@@ -74,7 +74,7 @@ def test_a_restore_writes_no_file_outside(copy, victim, tmp_path, typed, where, 
     code, _, err = typed("run", PIPELINE, "--from", copy, "--warehouse", tmp_path / "mine")
     assert "precious" == victim.read_text()
     assert ExitCode.FAILED is code
-    assert f"the row of checkpoint {number} of job numbers" in err
+    assert f"the entry of checkpoint {number} of job numbers" in err
     assert ".path" in err
     assert "take the savepoint again" in err
     assert not (tmp_path / "mine" / "_tidemark").exists()
@@ -157,7 +157,7 @@ def test_a_row_of_another_job_is_refused(tmp_path, typed):
     craft(root, number, change)
     code, _, err = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
     assert ExitCode.FAILED is code
-    assert f"the row of savepoint {number} is of job flights and lies among those of numbers" in err
+    assert f"the entry of savepoint {number} is of job flights and lies among those of numbers" in err
 
 
 @pytest.mark.parametrize(

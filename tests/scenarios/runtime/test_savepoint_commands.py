@@ -26,7 +26,7 @@ def test_a_savepoint_at_rest_is_told_with_its_files_and_how_to_drop_it(root, typ
     code, out, _ = typed("savepoint", "numbers", "--warehouse", root)
     number = max(records(root))
     assert ExitCode.DONE is code
-    assert f"savepoint {number} of numbers: taken at rest, of checkpoint 2" in out
+    assert f"savepoint {number} of numbers: made of checkpoint 2, since no tick runs" in out
     assert f"which stay until 'tidemark savepoint numbers --dispose {number}'" in out
 
 
@@ -143,8 +143,8 @@ def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturb
         (("--from", "2", "--claim"), "--claim: 2 is numbers's own in"),
         (("--from", "nowhere"), "nowhere is no such folder"),
         (("--from", "77"), "there is no checkpoint or savepoint 77"),
-        (("--claim",), "--claim: say of what, with --from DIR or --from DIR@N"),
-        (("--no-claim",), "--no-claim: say of what, with --from DIR or --from DIR@N"),
+        (("--claim",), "--claim: name the savepoint too, with --from DIR or --from DIR@N"),
+        (("--no-claim",), "--no-claim: name the savepoint too, with --from DIR or --from DIR@N"),
     ],
 )
 def test_a_wrong_from_says_what_to_type(root, typed, words, said):

@@ -93,7 +93,7 @@ def test_a_job_that_never_ran_or_completed_nothing_has_no_savepoint(tmp_path):
 def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
     """And why it is at rest."""
     run(tmp_path, 1)
-    with pytest.raises(NothingRunsError, match=r"no tick of numbers runs in .*the last tick ended in order"):
+    with pytest.raises(NothingRunsError, match=r"no tick of numbers runs in .*the last tick ended normally"):
         stop(at(tmp_path), kind, nobody_waits)
 
 
@@ -137,7 +137,7 @@ def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
     older, newest = sorted(each for each in records(tmp_path) if each != row.checkpoint)
     for number, said in (
         (newest, "is what the next tick of numbers begins from"),
-        (older, f"is a checkpoint, which goes by itself.*its savepoints are {row.checkpoint}"),
+        (older, f"is a checkpoint, which is deleted.*its savepoints are {row.checkpoint}"),
         (99, f"has no savepoint 99: its savepoints are {row.checkpoint}"),
     ):
         with pytest.raises(SavepointRefusedError, match=said):

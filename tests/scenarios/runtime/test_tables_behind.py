@@ -75,7 +75,7 @@ def cut_off(entry):
 def of_job(root):
     """Return what the doctor finds of the job, each with what mends it."""
     sections = [each for each in examine(at(root), DAY_MS, verify=False).sections if each.name != "machine"]
-    return [(found.what, found.mend) for each in sections for found in each.findings]
+    return [(found.what, found.repair) for each in sections for found in each.findings]
 
 
 def version(root):

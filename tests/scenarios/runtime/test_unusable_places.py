@@ -108,8 +108,7 @@ def test_named_pipes_hang_nobody(tick, warehouse, tmp_path, undisturbed):
         warehouse.path(name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(warehouse.path(name))
     assert [
-        "the lease " + str(warehouse.path(warehouse.paths.lease)) + " is a named pipe, not a file: a tick takes "
-        "it for no lease"
+        "the lease " + str(warehouse.path(warehouse.paths.lease)) + " is a named pipe, not a file: ticks ignore it"
     ] == found_by_the_doctor(warehouse)
     assert LeaseStore(warehouse).read() is None
     (request,) = RequestFolder(warehouse).waiting()

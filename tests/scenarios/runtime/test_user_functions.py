@@ -190,5 +190,5 @@ def test_a_checkpoint_that_expires_names_the_vertex_that_hangs(tick, tmp_path):
     finally:
         gate.touch()
     assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_EXPIRED) == (report.outcome, report.reason)
-    assert "no snapshot came from vertex bronze, by_key within 0 s: if a function hangs, mend it" in report.message
+    assert "no snapshot came from vertex bronze, by_key within 0 s: if a function hangs, correct it" in report.message
     assert "timeout_ms" in report.message

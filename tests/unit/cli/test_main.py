@@ -17,7 +17,10 @@ from jobs.cli.main import execute
             "xyzzy",
             "there are init, run, savepoint, stop, cancel, cleanup, doctor, rollback, reset, explain, cut, state",
         ),
-        ("stop flights", "say how to stop: 'tidemark stop flights --suspend' keeps in the state what waits, 'tidemark"),
+        (
+            "stop flights",
+            "say how to stop: 'tidemark stop flights --suspend' keeps the waiting rows in the state, 'tidemark",
+        ),
         ("stop flights --drain --suspend", "say how to stop: 'tidemark stop flights --suspend'"),
         ("savepoint Flights", "such as flights"),
         ("savepoint --dispose x", "'tidemark savepoint --help' shows what can be given"),
@@ -88,5 +91,5 @@ def test_help_costs_no_heavy_import():
 
 def test_a_foreign_error_is_shortened_and_ours_is_told_whole():
     """A library's message is not written for our users; ours is."""
-    assert "KeyError: 'x'; add --debug for the whole story" == sentence_of(KeyError("x"))
+    assert "KeyError: 'x'; add --debug for the traceback" == sentence_of(KeyError("x"))
     assert "a b" == sentence_of(CommandError("a b"))

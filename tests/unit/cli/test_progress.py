@@ -85,7 +85,7 @@ def test_plain_lines_tell_a_tick(told, record):
         "3 files of unfinished epochs removed: nothing refers to them",
         "begins after checkpoint 6, 24,000 rows to read",
         "Spark is starting",
-        "Spark is there after 9.00 s",
+        "Spark started in 9.00 s",
         "checkpoint 7: 12,000 rows in 1.20 s, 12,000 of 24,000 (50 %)",
         "  silver/flights: went on after version 6",
     ] == lines()

@@ -96,7 +96,7 @@ def test_a_history_is_what_the_stores_hold(job):
 def test_a_released_job_is_free(job):
     """After an orderly end nobody holds it."""
     CheckpointStore(job).append(Release(generation=Generation(2), next_id=CheckpointId(8), at_ms=0, nonce="end"), 3)
-    assert "nobody holds the job: the last tick ended in order" == observe_history(job.root, JOB).holder
+    assert "nobody holds the job: the last tick ended normally" == observe_history(job.root, JOB).holder
 
 
 def test_the_pipelines_name_may_be_left_out(job, capsys):

@@ -61,7 +61,7 @@ def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
         (900, "barrier on weather->joined:1[0]"),
         (900, "aligned after 0.80 s, 4.0 KiB held"),
         (950, "acknowledged"),
-        (1200, "COMMIT POINT: the row is in `checkpoints`"),
+        (1200, "COMMIT POINT: the entry is in `checkpoints`"),
         (1500, "published, cut recorded"),
     ] == told
 

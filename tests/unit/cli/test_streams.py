@@ -40,7 +40,10 @@ def shell(line, folder):
         (
             ">/dev/full",
             ExitCode.FAILED,
-            "tidemark: stdout could not be written (No space left on device), so not all is shown; what was done stays",
+            (
+                "tidemark: stdout could not be written (No space left on device), so a part of the report is lost; "
+                "what was committed stays"
+            ),
         ),
     ],
 )

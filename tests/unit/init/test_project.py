@@ -60,7 +60,7 @@ def test_the_project_loads_and_is_in_good_style(tmp_path):
         ("My-Shop", "--name my_shop"),
         ("9lives", "--name my_9lives"),
         ("Class", "--name my_class"),
-        ("class", "is a word of Python's"),
+        ("class", "is a Python keyword"),
         ("json", "is taken by a module"),
         ("dagster", "is taken by a module"),
         ("tests", "is taken by a module"),

@@ -120,7 +120,7 @@ def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
     story.tell(asked(PLAIN))
     story.passes(6_000)
     late = (
-        "no snapshot came from vertex joined within 5 s: if a function hangs, mend it; "
+        "no snapshot came from vertex joined within 5 s: if a function hangs, correct it; "
         "if it is slow, set a longer timeout_ms or smaller micro-batches (micro_batch_rows_max)"
     )
     assert [SavepointFailed("mine", REASON.CHECKPOINT_EXPIRED, late)] == answers(story)

@@ -285,7 +285,7 @@ def test_the_end_may_put_out_keys_of_the_subtasks_state_only(tmp_path):
     assert [("a", 2), ("b", 1)] == ended.read(file.file for file in ended.table_files)
     foreign = Bench(str(tmp_path / "all"), Totals(), one, COUNT, COUNT, TableMode.UPSERT, 2)
     foreign.run([("a", 1), ("b", 2)])
-    with pytest.raises(ForeignKeyError, match="vertex silver: its function put out a row with the key k=all"):
+    with pytest.raises(ForeignKeyError, match="vertex silver: its function emitted a row with the key k=all"):
         foreign.run([("a", 3)], end=True)
 
 

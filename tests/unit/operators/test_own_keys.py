@@ -24,6 +24,6 @@ def test_a_row_under_another_key_is_refused_by_name(region, day, named):
     with pytest.raises(ForeignKeyError) as refused:
         require_own_keys("sums", "gold/sums", ("region", "day"), output, OWN)
     said = str(refused.value)
-    assert said.startswith(f"vertex sums: its function put out a row with the key {named}, and no row with that key")
+    assert said.startswith(f"vertex sums: its function emitted a row with the key {named}, and no row with that key")
     assert "upsert table gold/sums" in said
-    assert "key the stream by what the table is keyed by" in said
+    assert "key the stream by the table's keys" in said

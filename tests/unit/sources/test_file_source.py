@@ -104,7 +104,7 @@ def test_a_consumed_file_that_changed_is_an_error(source, root):
     """Its rows are in the tables already: going on would contradict them."""
     end = poll(source).end
     write(root / "EWR" / "002.parquet", 3, n=pa.array([7, 8, 9]))
-    with pytest.raises(SourceError, match=r"002\.parquet has been read, and its contents are others now") as refused:
+    with pytest.raises(SourceError, match=r"002\.parquet has been read, and its contents have changed") as refused:
         poll(source, end)
     assert "Put it back as it was (its time does not matter), or remove it" in str(refused.value)
     assert str(refused.value).endswith("tidemark reset PIPELINE flights --split EWR --to 002.parquet:0")

@@ -42,7 +42,7 @@ def test_other_suffixes_are_counted_and_named(root):
     (said,) = sentences(root)
     names = "(EWR/a.csv, EWR/b.jsonl, EWR/c.parq and 1 more)"
     assert f"source orders passes over 4 files in {root}: 4 whose names do not end in .parquet {names}" in said
-    assert "to have them read, write those as Parquet, or rename them; to hear no more of them, let their names" in said
+    assert "to have them read, write those as Parquet, or rename them; to silence this message, let their names" in said
 
 
 def test_nested_files_and_files_beside_the_splits_are_named_each_with_its_way_out(root):

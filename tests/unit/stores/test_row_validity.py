@@ -60,7 +60,7 @@ def test_a_crafted_row_is_refused_by_its_field(case: dict[str, Any]) -> None:
     with pytest.raises(UnreadableRowError, match=re.escape(case["field"])) as refused:
         decode(json.dumps(crafted))
     said = str(refused.value)
-    assert "row" in said.split(",", maxsplit=1)[0]
+    assert "entry" in said.split(",", maxsplit=1)[0]
     assert "take the savepoint again where it was taken" in said
     assert said.replace("\n", "").isprintable()
 
