@@ -31,6 +31,7 @@ OWN: Final = {
 }
 """The demo and the worked example that come with Tidemark. A project's pipeline of the same name wins."""
 FOLDERS: Final = ("warehouse", "data")
+_IN_A_CHECKOUT: Final = ("checkpointing", "jobs", "orchestration", "spec", "tidemark")
 _KEYS: Final = ("data", "default", "pipelines", "warehouse")
 
 
@@ -73,14 +74,32 @@ def working_directory() -> Path | None:
 def make_importable(folder: Path) -> None:
     """Let this process, and the Python workers of a Spark that it starts, import the modules of a folder.
 
-    The folder comes last, so that it hides no installed package.
+    The folder comes last here, so that it hides no installed package. In a worker it comes before them. Raises
+    InvalidProjectError for a folder whose packages would hide Tidemark's there.
     """
+    _must_hide_nothing(folder)
     name = str(folder)
     if name not in sys.path:
         sys.path.append(name)
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if name not in path:
         os.environ["PYTHONPATH"] = os.pathsep.join([*path, name])
+
+
+def _must_hide_nothing(folder: Path) -> None:
+    """Raise InvalidProjectError for a module or package in the folder that is called like one of Tidemark's.
+
+    A wheel has only `tidemark`; a checkout has five packages.
+    """
+    outermost = Path(__file__).resolve().parents[__name__.count(".")]
+    for name in ("tidemark",) if __name__.startswith("tidemark.") else _IN_A_CHECKOUT:
+        for found in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if found.is_file() and found.parent.resolve() != outermost / name:
+                wheel = f", or install Tidemark as a wheel: pip install {outermost}, without --editable"
+                raise InvalidProjectError(
+                    f"{found}: Tidemark has a package {name!r} of its own, which Spark's workers would not find beside "
+                    f"this one: rename yours{'' if name == 'tidemark' else wheel}"
+                )
 
 
 def known_pipelines(project: Project | None) -> tuple[str, ...]:

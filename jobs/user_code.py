@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import checkpointing
+import jobs
+
 TRACEBACK_CHARS_MAX: Final = 8_000
 """A longer traceback loses its beginning: the trace of a tick keeps every message."""
 
@@ -22,7 +25,8 @@ _ROOT: Final = Path(__file__).resolve().parent
 _OURS: Final = tuple(f"{_ROOT.parent / package}/" for package in ("jobs", "checkpointing", "orchestration"))
 _EXAMPLES: Final = (f"{_ROOT / 'pipelines' / 'flights.py'}", f"{_ROOT / 'pipelines' / 'offsets_100_105.py'}")
 _STDLIB: Final = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
-_OUR_KINDS: Final = ("jobs.", "checkpointing.")
+OUR_MODULES: Final = (f"{checkpointing.__name__}.", f"{jobs.__name__}.")
+"""How the names of our modules begin; a wheel puts all packages into one."""
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/pyspark.zip/")
 
 
@@ -59,7 +63,7 @@ def message_of(error: BaseException, way_out: str = "") -> str:
         text = "".join(traceback.format_exception(error))
     text = text[text.find(_WORKERS) :] if _WORKERS in text else text
     kind, said = _last_words(text) or (type(error).__name__, _first_line(error))
-    place = None if kind.startswith(_OUR_KINDS) else _place(text)
+    place = None if kind.startswith(OUR_MODULES) else _place(text)
     sentence = said if said.startswith("[") else ": ".join(filter(None, (kind.rpartition(".")[2], said)))
     if place is not None:
         sentence = f"{sentence} ({place}){way_out}"

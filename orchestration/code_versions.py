@@ -17,6 +17,7 @@ from typing import Final
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import VertexId
 from jobs.planner import JobPlan
+from jobs.user_code import OUR_MODULES
 
 _DIGITS: Final = 12
 _NOT_CODE: Final = frozenset({"parallelism", "max_parallelism", "backend", "outdated", "reader"})
@@ -26,8 +27,8 @@ _NOT_CODE: Final = frozenset({"parallelism", "max_parallelism", "backend", "outd
 _Met = dict[int, object]
 """Values that were met, by identity. Holding them keeps an identity from being given to another value."""
 
-_LIBRARIES: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "tidemark"}) | frozenset(
-    {"pyspark", "polars", "pyarrow", "pandas", "numpy", "builtins", "functools", "typing", "abc"}
+_LIBRARIES: Final = frozenset(
+    {"tidemark", "pyspark", "polars", "pyarrow", "pandas", "numpy", "builtins", "functools", "typing", "abc"}
 )
 _WORKED_EXAMPLES: Final = "jobs.pipelines."
 _ADDRESS: Final = " at 0x"
@@ -129,7 +130,9 @@ def _function(function: FunctionType, met: _Met) -> Iterator[str]:
 
 def _users(module: str) -> bool:
     """Return whether a module is the user's: a newer Tidemark, Spark or Polars is no other version of a pipeline."""
-    return module.startswith(_WORKED_EXAMPLES) or module.partition(".")[0] not in _LIBRARIES
+    if module.startswith(_WORKED_EXAMPLES):
+        return True
+    return not module.startswith(OUR_MODULES) and module.partition(".")[0] not in _LIBRARIES
 
 
 def _counts(named: object, by: FunctionType) -> bool:

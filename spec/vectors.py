@@ -56,7 +56,7 @@ class Outcome:
 def runners() -> tuple[Runner, ...]:
     """Import and return all runners, in order of their names."""
     names = sorted(module.name for module in pkgutil.iter_modules(spec.__path__) if module.name.startswith("vectors_"))
-    return tuple(cast("Runner", importlib.import_module(f"spec.{name}")) for name in names)
+    return tuple(cast("Runner", importlib.import_module(f"{spec.__name__}.{name}")) for name in names)
 
 
 def load(path: str) -> tuple[Legend, list[Case]]:

@@ -13,6 +13,8 @@ tables by cut does not wait for PySpark, and none of the names starts Spark.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from tidemark._packages import must_be_ours
+
 if TYPE_CHECKING:
     from checkpointing.channel_items import SourceSlice
     from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
@@ -132,9 +134,13 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used (PEP 562); raise AttributeError for any other name."""
+    """Import a public name when it is first used (PEP 562); raise AttributeError for any other name.
+
+    Raises HiddenPackageError, an ImportError, if another package hides one of Tidemark's.
+    """
     for module, names in _MODULES.items():
         if name in names:
+            must_be_ours()
             found: object = getattr(import_module(module), name)
             globals()[name] = found
             return found

@@ -83,4 +83,4 @@ def own_code_of(error: BaseException) -> tuple[str, ...]:
 
 def _is_ours(error: BaseException) -> bool:
     """Our own exceptions are written for users; a library's may not be."""
-    return type(error).__module__.partition(".")[0] in ("jobs", "checkpointing")
+    return type(error).__module__.startswith(user_code.OUR_MODULES)

@@ -6,10 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
+import checkpointing
+import spec
 from spec.mutants.judges import SIMULATOR, Judge
 
+_BENT = (f"{checkpointing.__name__}.", f"{spec.__name__}.")
+"""How the names of modules begin that see what a mutant replaces."""
+
 _JUDGING = frozenset(
-    f"spec.{name}"
+    f"{spec.__name__}.{name}"
     for name in (
         "invariants",
         "alignment",
@@ -53,8 +58,7 @@ class Patch:
             raise NothingToPatchError(home, name)
         real = vars(home)[name]
         for module in list(sys.modules.values()):
-            package = getattr(module, "__name__", "").split(".")[0]
-            if package not in {"checkpointing", "spec"} or module.__name__ in _JUDGING:
+            if not getattr(module, "__name__", "").startswith(_BENT) or module.__name__ in _JUDGING:
                 continue
             for alias in [alias for alias, known in vars(module).items() if known is real]:
                 self.put(module, alias, value)

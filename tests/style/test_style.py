@@ -25,7 +25,7 @@ CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib", "base64"}
 # Modules that something other than an import starts.
 ENTRY_POINTS = {"jobs.cli.main", "jobs.flights_data", "jobs.spark.jars", "orchestration.definitions"}
 # The public interface, which nothing of the product imports.
-ENTRY_POINTS |= {"tidemark.dagster"}
+ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.__main__"}
 
 # The command finds pipelines by name, and the vectors' judge its runners.
 FOUND_BY_NAME = ("jobs.pipelines.", "spec.vectors_")
@@ -36,7 +36,7 @@ def sources(*folders):
 
 
 PRODUCT = sources(*PACKAGES)
-EVERYTHING = [*PRODUCT, *sources("tests", "bench", ".ci")]
+EVERYTHING = [*PRODUCT, *sources("tests", "bench", ".ci"), ROOT / "hatch_build.py"]
 
 
 @cache

@@ -22,6 +22,52 @@ INSTALLING = runpy.run_path(str(ROOT / ".ci" / "make_environment.py"))
 UP_S = 120
 
 
+NAMESAKES = {
+    "pyproject.toml": """
+[tool.tidemark.pipelines]
+stock = "jobs.stock:build"
+""",
+    "jobs/__init__.py": "",
+    "orchestration.py": "",
+    "checkpointing/__init__.py": "",
+    "spec/__init__.py": "",
+    "spec/schemas.py": """
+from pyspark.sql.types import LongType, StructField, StructType
+
+TOTAL = StructType([StructField("total", LongType())])
+KEY_AND_TOTAL = StructType([StructField("key", LongType()), *TOTAL])
+""",
+    "jobs/totals.py": """
+import polars as pl
+
+from spec.schemas import KEY_AND_TOTAL
+from tidemark import KeyedFunction, Processed
+
+
+class Totals:
+    def process(self, inputs, state):
+        changed = inputs[0].group_by("key").agg(total=pl.len().cast(pl.Int64))
+        both = pl.concat([state, changed]).group_by("key").agg(pl.col("total").sum())
+        assert both.columns == KEY_AND_TOTAL.names
+        return Processed(both, both)
+""",
+    "jobs/stock.py": """
+from tidemark import Pipeline, SequenceSource
+
+from jobs.totals import Totals
+from spec.schemas import KEY_AND_TOTAL, TOTAL
+
+
+def build(data):
+    pipeline = Pipeline("stock", parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource({"all": 700}, keys=7)).table("bronze/numbers", id="bronze")
+    numbers.key_by("key").process("totals", Totals(), state=TOTAL, output=KEY_AND_TOTAL).upsert("gold/totals")
+    return pipeline
+""",
+}
+"""A project whose packages are called like those of a checkout; its keyed function goes to Spark's workers by name."""
+
+
 def run(*words, cwd, environment=None):
     """Run a program; return what it said, and fail the test with that if it failed."""
     done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600)
@@ -59,12 +105,23 @@ def test_the_project_runs_and_knows_nothing_of_a_checkout(shop):
     said = run("make", "run", cwd=shop, environment=without_this_checkout())
     assert "shop is caught up: 2,000 rows in 4 checkpoints" in said
     assert 20 == pl.read_delta(str(shop / "warehouse/gold/customers")).height
-    where = "import jobs, tidemark; print(jobs.__file__, tidemark.__file__)"
+    where = "import tidemark, tidemark.jobs as jobs; print(jobs.__file__, tidemark.__file__)"
     files = run(shop / ".venv/bin/python", "-c", where, cwd=shop, environment=without_this_checkout())
     environment = (shop.parent / "env").resolve()
     assert [] == [file for file in files.split() if not Path(file).resolve().is_relative_to(environment)]
     said = run(shop / ".venv/bin/tidemark", "doctor", "shop", cwd=shop, environment=without_this_checkout())
     assert "is healthy" in said
+
+
+def test_a_project_may_have_packages_of_any_name_but_one(shop, tmp_path):
+    """A user's own `jobs`, `spec`, `orchestration` and `checkpointing`, in the command and in Spark's workers."""
+    for name, text in NAMESAKES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    words = [shop / ".venv/bin/tidemark", "run", "--spark-cores", "1"]
+    assert "stock is caught up: 700 rows" in run(*words, cwd=tmp_path, environment=without_this_checkout())
+    totals = pl.read_delta(str(tmp_path / "warehouse/gold/totals"))
+    assert (7, 700) == (totals.height, totals["total"].sum())
 
 
 def test_its_own_tests_pass(shop):

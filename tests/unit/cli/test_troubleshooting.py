@@ -14,7 +14,7 @@ GUIDE = (ROOT / "docs/guides/troubleshooting.md").read_text(encoding="utf-8")
 @cache
 def texts():
     """Return every text that the code holds, those inside f-strings too."""
-    files = (path for folder in ("jobs", "checkpointing") for path in (ROOT / folder).rglob("*.py"))
+    files = (path for folder in ("jobs", "checkpointing", "tidemark") for path in (ROOT / folder).rglob("*.py"))
     nodes = (node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 

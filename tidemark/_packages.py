@@ -1,0 +1,31 @@
+"""Finds out whether Python finds Tidemark's own packages, or packages of the same names that hide them.
+
+An installed wheel has only the package `tidemark`, with all others inside. In a checkout, and so in an editable
+install, the others lie beside it, and a project may have folders of the same names.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+_BESIDE: Final = ("checkpointing", "jobs", "orchestration", "spec")
+_HERE: Final = Path(__file__).resolve().parent
+
+
+class HiddenPackageError(ImportError):
+    """Python finds another package where one of Tidemark's is needed: names both, and the way out."""
+
+
+def must_be_ours() -> None:
+    """Raise HiddenPackageError if an import of one of Tidemark's packages would lead to somebody else's."""
+    if (_HERE / _BESIDE[0]).is_dir():
+        return
+    for name in _BESIDE:
+        spec = find_spec(name)
+        places = list(spec.submodule_search_locations or [spec.origin or ""]) if spec else []
+        if not any(Path(place).resolve() == _HERE.parent / name for place in places):
+            raise HiddenPackageError(
+                f"{places[0] if places else 'nothing'} is what Python finds as {name!r}, and it hides Tidemark's own "
+                f"package of this name in {_HERE.parent}: rename it, or install Tidemark as a wheel, which has no "
+                f"package of this name (pip install {_HERE.parent}, without --editable)"
+            )

@@ -1,0 +1,13 @@
+"""Prepares an environment: `python -m tidemark.prepare` archives Spark's classes, so that Spark starts faster.
+
+Once is enough for an environment, and everything works without it too.
+"""
+
+from tidemark._packages import must_be_ours
+
+must_be_ours()
+
+from jobs.runtime.class_archive import main
+
+if __name__ == "__main__":
+    main()
