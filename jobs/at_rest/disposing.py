@@ -30,9 +30,11 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
         if claimed.plan.roll_forward is not None:
             publish(stores, claimed.plan.roll_forward, cross_freely)
         hold.drop((gone.checkpoint,))
-    kept = [row for row in stores.observe().rows if isinstance(row, CheckpointRecord)]
-    if gone in kept:
+    if gone in stores.observe().rows:
         raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
+    # As the rows were while the job was held. A tick that has begun since may have subsumed some of them, and until it
+    # has published its first checkpoint, state tables show the files of the one before.
+    kept = [row for row in claimed.seen.rows if isinstance(row, CheckpointRecord) and row != gone]
     named = {path for row in kept for path in named_files(row)}
     unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
     return sum(warehouse.delete(path) for path in unused)

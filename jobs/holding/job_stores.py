@@ -185,10 +185,16 @@ class JobStores:
                 ) from error
 
     def drop_cuts(self) -> None:
-        """Drop the cuts of checkpoints whose rows are gone and that none builds on; raises CutsNotRecordedError."""
-        rows = self.rows()
+        """Drop the cuts of checkpoints whose rows are gone and that none builds on; raises CutsNotRecordedError.
+
+        The cuts are read before the rows, and no other cuts are dropped. So a tick that was taken over drops no cut of
+        the tick that took its place.
+        """
         with self._recorded:
-            self._cuts.keep_only(readable_cuts(rows, self._cuts.recorded()))
+            recorded = self._cuts.recorded()
+        readable = readable_cuts(self.rows(), recorded)
+        with self._recorded:
+            self._cuts.drop(recorded - readable)
 
     def recorded_cuts(self) -> dict[CheckpointId, Cut]:
         """Return every recorded cut."""

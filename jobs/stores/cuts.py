@@ -63,14 +63,16 @@ class CutStore:
     ) -> None:
         """Record the cut of a checkpoint, once, however often it is asked for; it is durable then.
 
-        With `retained`, the same commit drops the cuts of all other checkpoints but this one. Raises
-        CutsNotRecordedError if the log refuses it, and OSError if it cannot be made durable.
+        With `retained`, the same commit drops the cuts of all other checkpoints but this one. If a newer cut is
+        recorded, nothing changes: another tick has taken the job over, and has recorded this cut before that one.
+        What the caller knows as retained is older than the newer cut. Raises CutsNotRecordedError if the log refuses
+        it, and OSError if it cannot be made durable.
         """
         rows = [self._row(checkpoint, table, version) for table, version in versions]
         met: Exception | None = None
         for _ in range(TRIES):
             table = self._log.current()
-            if checkpoint in self._cuts(table):
+            if any(known >= checkpoint for known in self._cuts(table)):
                 self._log.sync(table.version())
                 return
             try:
@@ -83,15 +85,16 @@ class CutStore:
             return
         raise CutsNotRecordedError(f"the cut of checkpoint {checkpoint} could not be recorded: {met}")
 
-    def keep_only(self, retained: Collection[CheckpointId]) -> None:
-        """Drop the cuts of all other checkpoints; raise CutsNotRecordedError if the log refuses it."""
+    def drop(self, checkpoints: Collection[CheckpointId]) -> None:
+        """Drop the cuts of these checkpoints; raise CutsNotRecordedError if the log refuses it."""
         met: Exception | None = None
         for _ in range(TRIES):
             table = self._log.current()
-            dropped = sorted(self._cuts(table).keys() - set(retained))
+            known = self._cuts(table).keys()
+            dropped = sorted(known & set(checkpoints))
             if not dropped:
                 return
-            survivors, actions = self._without(table, retained)
+            survivors, actions = self._without(table, known - set(dropped))
             if survivors:
                 actions.append(self._files.write(f"{dropped[-1]:020d}", survivors, self._warehouse.now_ms()))
             try:

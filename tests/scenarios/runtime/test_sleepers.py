@@ -1,0 +1,87 @@
+"""A tick or command sleeps between two looks at the stores, and wakes up after another one has held its job."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import Generation, VertexId
+from checkpointing.metadata.paths import table_of_state
+from jobs.at_rest.disposing import dispose
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.holding import job_stores
+from jobs.holding.hold import Hold
+from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.sequence_job import CONFIG, JOB, build, read_cut
+
+PLAN = build(config=CONFIG.model_copy(update={"retained": 1}))
+
+
+@pytest.fixture
+def overtaken(tick):
+    """Return a function that runs a whole tick, the first time it is called: it takes the job over."""
+    left = [{"plan": PLAN, "take_over": True}]
+
+    def meanwhile() -> None:
+        while left:
+            tick(**left.pop())
+
+    return meanwhile
+
+
+def must_be_the_newest_alone(root: Path) -> None:
+    """The retained checkpoint has its cut, and no other checkpoint has one."""
+    (newest,) = records(root)
+    assert frozenset({newest}) == CutStore(at(root)).recorded()
+
+
+def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tick, tmp_path, overtaken, undisturbed):
+    """It has looked up which checkpoints are retained; since then others were committed, and its own one went."""
+    committed = []
+
+    def boundary(name: str) -> None:
+        committed.extend([name] if name == "after:AppendRow" else [])
+        if committed and name == "before:LogCommit:cuts":
+            overtaken()
+
+    report = tick(plan=PLAN, boundary=boundary)
+    assert "the job was claimed by" in report.message
+    must_be_the_newest_alone(tmp_path)
+    assert Generation(2) == next(iter(records(tmp_path).values())).generation
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_tick_that_sleeps_in_its_clean_up_takes_no_newer_cut_away(tick, tmp_path, overtaken, monkeypatch):
+    """It has looked up which cuts can be read; the other tick has recorded newer ones since."""
+    looked = job_stores.readable_cuts
+
+    def asleep(rows, recorded):
+        monkeypatch.setattr(job_stores, "readable_cuts", looked)
+        overtaken()
+        return looked(rows, recorded)
+
+    monkeypatch.setattr(job_stores, "readable_cuts", asleep)
+    tick(plan=build({"a": 50, "b": 50}, config=PLAN.config))
+    assert Generation(2) == next(iter(records(tmp_path).values())).generation
+    must_be_the_newest_alone(tmp_path)
+
+
+def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, monkeypatch):
+    """A tick begins as soon as the command has released the job, and dies between its commit and its publication."""
+    run(tmp_path, 1, plan=PLAN)
+    savepoint = savepoint_at_rest(at(tmp_path))
+    released = Hold.release
+
+    def asleep(hold: Hold) -> bool:
+        done = released(hold)
+        monkeypatch.setattr(Hold, "release", released)
+        with pytest.raises(Dead):
+            tick(plan=PLAN, take_over=True, boundary=Mortal("after:AppendRow"))
+        return done
+
+    monkeypatch.setattr(Hold, "release", asleep)
+    dispose(at(tmp_path), savepoint.checkpoint)
+    table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
+    assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
