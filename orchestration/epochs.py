@@ -9,9 +9,9 @@ import dagster as dg
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
-from jobs.cli.render_timeline import describe_position
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import InputLook
+from jobs.showing.timeline import describe_position
 from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]

@@ -19,14 +19,14 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
 from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.cli.cleanup import render_cleanup
-from jobs.cli.quantities import plural, size
-from jobs.cli.render_rollback import render_rollback
 from jobs.holding.failures import RollForwardError, SavepointRefusedError, TickRefusedError
 from jobs.pipelines.registry import project_of
 from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.cleaning import clean_up, plan_cleanup
 from jobs.settings import InvalidSettingsError, TickSettings, resolve
+from jobs.showing.cleanup import render_cleanup
+from jobs.showing.quantities import plural, size
+from jobs.showing.rollback import render_rollback
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.file_copies import FileNotCopiedError

@@ -5,7 +5,8 @@ from typing import Final
 from urllib.parse import quote
 
 from checkpointing.metadata.record import BarrierRecord, CheckpointRecord, RowKind, VertexStatistics
-from jobs.cli.quantities import count, moment, seconds, size
+from jobs.showing.checkpoints import figures
+from jobs.showing.quantities import moment, seconds, size
 
 CHECKPOINTS_SHOWN: Final = 10
 CHANNELS_SHOWN: Final = 16
@@ -91,14 +92,10 @@ def _channel(name: str) -> str:
 
 
 def _row(record: CheckpointRecord) -> str:
-    life = record.statistics
     savepoint = " (savepoint)" if record.kind is RowKind.SAVEPOINT or record.pinned else ""
     cells = (
         f"{record.checkpoint}{savepoint}",
-        moment(life.committed_ms)[5:].replace("-", "\N{NON-BREAKING HYPHEN}"),
-        count(life.rows),
-        seconds(life.committed_ms - life.triggered_ms),
-        seconds(max((vertex.alignment_ms for vertex in life.vertices), default=0)),
-        size(sum(vertex.bytes_held for vertex in life.vertices)),
+        moment(record.statistics.committed_ms)[5:].replace("-", "\N{NON-BREAKING HYPHEN}"),
+        *figures(record),
     )
     return f"| {' | '.join(cell.replace(' ', _NARROW) for cell in cells)} |"

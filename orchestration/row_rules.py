@@ -9,9 +9,9 @@ import polars as pl
 
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.cli.quantities import count
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.planner import JobPlan
+from jobs.showing.quantities import count
 from jobs.stores.warehouse import Warehouse
 from orchestration.naming import Naming
 

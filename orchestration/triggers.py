@@ -11,10 +11,10 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.cli.observation import newest_restorable
-from jobs.cli.quantities import count
+from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.runtime.discovery import ENDLESS, Discovered, discover
+from jobs.showing.quantities import count
 from orchestration.deployment import Deployment
 from orchestration.observation import activity, held_by
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG

@@ -18,7 +18,6 @@ from bench.measures import caught_up, differences, print_result
 from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine, pipeline
 from jobs.cli.display import display_for
-from jobs.cli.progress import Tally
 from jobs.launch import launch
 from jobs.pipeline import Pipeline
 from jobs.planner import JobPlan
@@ -26,6 +25,7 @@ from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.settings import flags_layer
+from jobs.showing.progress import Tally
 from orchestration.pipelines import build_definitions
 
 _EPOCHS: Final = 100

@@ -11,12 +11,12 @@ from jobs.at_rest.asking import Ended, end_now
 from jobs.at_rest.cancelling import Deleted, delete_checkpoints
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.explain import prepared
-from jobs.cli.quantities import plural
 from jobs.cli.savepoints import asked_since, withdrawn
 from jobs.engine_paths import typed
 from jobs.holding.failures import JobHeldError
 from jobs.launch import Launch
 from jobs.settings import Layer
+from jobs.showing.quantities import plural
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.warehouse import Warehouse
 

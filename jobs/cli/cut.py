@@ -4,10 +4,10 @@ from rich.console import Console
 
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.cli.render_cut import render_cut
 from jobs.reading import Cut, InvalidMomentError
 from jobs.reading.cuts import Cuts
 from jobs.settings import Layer
+from jobs.showing.cut import render_cut
 from jobs.stores.warehouse import Warehouse
 
 

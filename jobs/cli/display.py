@@ -15,8 +15,6 @@ from rich.text import Text
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Claim
-from jobs.cli.progress import CheckpointLine, Tally, checkpoint_line
-from jobs.cli.quantities import count, plural, seconds, size
 from jobs.runtime.listener import (
     InputLooked,
     MicroBatchRan,
@@ -29,6 +27,8 @@ from jobs.runtime.listener import (
     SparkStarting,
 )
 from jobs.runtime.listener import Progress as Work
+from jobs.showing.progress import CheckpointLine, Tally, checkpoint_line
+from jobs.showing.quantities import count, plural, seconds, size
 from jobs.user_code import own_lines, sentence_of
 
 Clock = Callable[[], float]

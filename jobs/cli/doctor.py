@@ -11,13 +11,13 @@ from rich.text import Text
 from checkpointing.identifiers import VertexId
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.cli.quantities import plural
 from jobs.doctor.examination import Examination, examine
 from jobs.holding.job_state import has_run
 from jobs.launch import launch
 from jobs.pipelines.registry import UnknownPipelineError
 from jobs.project import InvalidProjectError
 from jobs.settings import InvalidSettingsError, Layer, resolve
+from jobs.showing.quantities import plural
 from jobs.sources.port import Source
 
 

@@ -3,13 +3,13 @@
 from rich.console import Console
 
 from jobs.cli.errors import CommandError, ExitCode, with_story
-from jobs.cli.render_graph import render_graph
 from jobs.launch import Launch, launch
 from jobs.pipeline import InvalidPipelineError
 from jobs.pipelines.registry import BrokenPipelineError
 from jobs.planner.explain import explain as explanation
 from jobs.project import InvalidProjectError
 from jobs.settings import InvalidSettingsError, Layer
+from jobs.showing.graph import render_graph
 from jobs.sources.port import SourceError
 
 

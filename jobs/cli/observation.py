@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
+from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.errors import CommandError, ExitCode
-from jobs.holding.job_state import has_run, must_have_run
+from jobs.holding.job_state import must_have_run
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import is_alive
@@ -74,14 +74,6 @@ class History:
                 f"'tidemark run {self.job}' rolls it forward"
             )
         return self.cuts[checkpoint]
-
-
-def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
-    """Return the checkpoint that the next tick begins from; None if the job never ran there."""
-    warehouse = Warehouse(root, ProtocolPaths(job))
-    if not has_run(warehouse):
-        return None
-    return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
 
 
 def observe_history(root: Path, job: JobName) -> History:

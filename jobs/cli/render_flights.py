@@ -7,7 +7,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from jobs.cli.flights_report import FLIGHTS_MIN, Accounting, Route
-from jobs.cli.quantities import count
+from jobs.showing.quantities import count
 
 
 def render_routes(routes: Sequence[Route]) -> RenderableType:

@@ -4,9 +4,9 @@ from rich.console import Console
 
 from jobs.cli.naming import warehouse_of
 from jobs.cli.observation import History, observe_history
-from jobs.cli.render_checkpoints import render_checkpoints
-from jobs.cli.render_timeline import render_timeline
 from jobs.settings import Layer
+from jobs.showing.checkpoints import render_checkpoints
+from jobs.showing.timeline import render_timeline
 
 
 def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:

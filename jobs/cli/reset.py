@@ -9,10 +9,10 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.resetting import Reset, ResetPlan, preview_reset, reset
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.explain import prepared
-from jobs.cli.quantities import count
-from jobs.cli.render_rollback import named, splits_grid
 from jobs.holding.failures import JobHeldError
 from jobs.settings import Layer
+from jobs.showing.quantities import count
+from jobs.showing.rollback import named, splits_grid
 from jobs.stores.warehouse import Warehouse
 
 

@@ -14,16 +14,16 @@ from jobs.at_rest.importing import Import, import_row, restorable
 from jobs.at_rest.restore_origin import ForeignRow, OwnRow, find_origin
 from jobs.at_rest.restore_plan import restore_plan
 from jobs.cli.errors import CommandError, ExitCode
-from jobs.cli.observation import newest_restorable
-from jobs.cli.quantities import plural
-from jobs.cli.render_restore import render_changes, render_restore
 from jobs.cli.savepoints import copies
 from jobs.doctor.findings import command
 from jobs.engine_paths import typed
 from jobs.holding.failures import JobHeldError
+from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.planner import JobPlan
 from jobs.recovery.state_migration import all_changes, find_migrations, migrated
+from jobs.showing.quantities import plural
+from jobs.showing.restore import render_changes, render_restore
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.savepoint_copy import named_files, recorded_cuts
 from jobs.stores.warehouse import Warehouse

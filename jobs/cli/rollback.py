@@ -6,11 +6,11 @@ from rich.text import Text
 from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.cli.quantities import count, plural
-from jobs.cli.render_rollback import render_rollback
 from jobs.holding.failures import JobHeldError
 from jobs.recovery.rollback_plan import RollbackPlan
 from jobs.settings import Layer
+from jobs.showing.quantities import count, plural
+from jobs.showing.rollback import render_rollback
 
 
 def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:

@@ -16,16 +16,17 @@ from jobs.cli.display import display_for
 from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.cli.explain import prepared
 from jobs.cli.flights_report import accounting, worst_routes
-from jobs.cli.observation import newest_restorable, observe_history
-from jobs.cli.progress import Tally
+from jobs.cli.observation import observe_history
 from jobs.cli.render_flights import render_accounting, render_routes
-from jobs.cli.render_summary import render_caught_up, render_done, render_lines, render_places
 from jobs.cli.restore import Restoring, restore
 from jobs.cli.rows_ahead import rows_ahead
 from jobs.holding.failures import JobHeldError
+from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.runtime.tick import TickReport, run_tick
 from jobs.settings import Layer
+from jobs.showing.progress import Tally
+from jobs.showing.summary import render_caught_up, render_done, render_lines, render_places
 
 DEMO: Final = "flights"
 

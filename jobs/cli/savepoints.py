@@ -12,10 +12,10 @@ from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
 from jobs.at_rest.disposing import dispose
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.cli.quantities import count, plural, size
 from jobs.engine_paths import typed
 from jobs.holding.failures import JobHeldError
 from jobs.settings import Layer
+from jobs.showing.quantities import count, plural, size
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.file_copies import Copied
 from jobs.stores.savepoint_copy import copy_savepoint, must_be_free, named_files

@@ -10,10 +10,10 @@ from rich.console import Console
 from jobs.cli.cut import found_cut
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.cli.render_state import render_operators, render_state
 from jobs.reading import OperatorState
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer
+from jobs.showing.state import render_operators, render_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from deltalake import DeltaTable
 
-from checkpointing.commit.fencing import newest_claim, release_of
-from checkpointing.identifiers import Generation
-from checkpointing.metadata.record import Holder, Row
+from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
+from checkpointing.identifiers import Generation, JobName
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Holder, Row
 from jobs.holding.failures import NeverRunError, UnusableWarehouseError
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.holders import is_alive
@@ -62,6 +64,14 @@ def must_have_run(warehouse: Warehouse) -> None:
     """Raise NeverRunError, saying how to start the job, unless it has run in that warehouse."""
     if not has_run(warehouse):
         raise NeverRunError(warehouse.paths.job, warehouse.root)
+
+
+def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
+    """Return the checkpoint that the next tick begins from; None if the job never ran there."""
+    warehouse = Warehouse(root, ProtocolPaths(job))
+    if not has_run(warehouse):
+        return None
+    return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
 
 
 def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:

@@ -12,10 +12,10 @@ from pyspark.sql.types import LongType, StructType
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.cli.reading_lines import recipes
 from jobs.engine_paths import spark_sql_table
 from jobs.operators.inputs import staged_rows
 from jobs.reading import Cuts
+from jobs.showing.reading_lines import recipes
 from jobs.sources.files import FileSource
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore

@@ -11,7 +11,6 @@ from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexI
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
 from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
-from jobs.cli.progress import Tally
 from jobs.cli.rows_ahead import ENDLESS, rows_ahead
 from jobs.runtime.listener import (
     MicroBatchRan,
@@ -25,6 +24,7 @@ from jobs.runtime.listener import (
     SparkStarted,
     SparkStarting,
 )
+from jobs.showing.progress import Tally
 from jobs.sources.port import SourceError
 
 FLIGHTS = VertexId("flights")

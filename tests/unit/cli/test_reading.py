@@ -9,9 +9,10 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder, Release
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.main import execute
-from jobs.cli.observation import newest_restorable, observe_history
-from jobs.cli.reading_lines import recipes, variable
+from jobs.cli.observation import observe_history
+from jobs.holding.job_state import newest_restorable
 from jobs.reading import Cuts
+from jobs.showing.reading_lines import recipes, variable
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse

@@ -12,16 +12,16 @@ from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, 
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import ChannelState
 from jobs.cli.flights_report import Accounting, Route
-from jobs.cli.progress import CheckpointLine
-from jobs.cli.quantities import moment, plural, seconds, size
-from jobs.cli.render_checkpoints import render_checkpoints
-from jobs.cli.render_cut import render_cut
 from jobs.cli.render_flights import render_accounting, render_routes
-from jobs.cli.render_graph import render_graph
-from jobs.cli.render_summary import render_caught_up, render_done, render_lines
-from jobs.cli.render_timeline import describe_position, moments, render_timeline
 from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
 from jobs.reading import Cut, Cuts
+from jobs.showing.checkpoints import render_checkpoints
+from jobs.showing.cut import render_cut
+from jobs.showing.graph import render_graph
+from jobs.showing.progress import CheckpointLine
+from jobs.showing.quantities import moment, plural, seconds, size
+from jobs.showing.summary import render_caught_up, render_done, render_lines
+from jobs.showing.timeline import describe_position, moments, render_timeline
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.warehouse import Warehouse
 

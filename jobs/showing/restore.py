@@ -8,8 +8,8 @@ from rich.text import Text
 
 from checkpointing.evolution import Change
 from jobs.at_rest.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
-from jobs.cli.quantities import count, plural, size
-from jobs.cli.render_timeline import describe_position
+from jobs.showing.quantities import count, plural, size
+from jobs.showing.timeline import describe_position
 
 
 def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:

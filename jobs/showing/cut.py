@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from jobs.cli.reading_lines import Recipe, recipes, state_recipe
 from jobs.reading import Cut
 from jobs.reading.moments import shown
+from jobs.showing.reading_lines import Recipe, recipes, state_recipe
 
 
 def render_cut(cut: Cut, root: Path) -> RenderableType:

@@ -8,8 +8,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.graph import JobGraph, TableMode
-from jobs.cli.progress import CheckpointLine
-from jobs.cli.quantities import count, plural, seconds, size
+from jobs.showing.progress import CheckpointLine
+from jobs.showing.quantities import count, plural, seconds, size
 
 
 def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:

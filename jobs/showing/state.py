@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from jobs.cli.quantities import plural
 from jobs.reading import Cut, OperatorState
+from jobs.showing.quantities import plural
 
 _CELL_MAX = 60
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from jobs.cli.quantities import count, moment, plural, seconds, size
+from jobs.showing.quantities import count, moment, plural, seconds, size
 
 
 def render_checkpoints(
@@ -62,16 +62,18 @@ def _kind(record: CheckpointRecord) -> str:
 
 
 def _cells(record: CheckpointRecord) -> tuple[str, ...]:
+    state = size(sum(file.bytes for file in state_files(record)))
+    return str(record.checkpoint), _kind(record), moment(record.statistics.triggered_ms), *figures(record), state
+
+
+def figures(record: CheckpointRecord) -> tuple[str, str, str, str]:
+    """Return an epoch's rows, its time from trigger to commit, the longest alignment, and the bytes held back."""
     life = record.statistics
     return (
-        str(record.checkpoint),
-        _kind(record),
-        moment(life.triggered_ms),
         count(life.rows),
         seconds(life.committed_ms - life.triggered_ms),
         seconds(max((vertex.alignment_ms for vertex in life.vertices), default=0)),
         size(sum(vertex.bytes_held for vertex in life.vertices)),
-        size(sum(file.bytes for file in state_files(record))),
     )
 
 

@@ -13,8 +13,8 @@ from checkpointing.channel_items import Alignment
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import EdgeId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord, VertexStatistics
-from jobs.cli.quantities import count, moment, plural, seconds, size
-from jobs.cli.render_checkpoints import state_files
+from jobs.showing.checkpoints import state_files
+from jobs.showing.quantities import count, moment, plural, seconds, size
 from jobs.sources.position_form import written
 
 _WIDTH: Final = 30

@@ -8,8 +8,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from checkpointing.graph import TableMode, VertexKind
-from jobs.cli.quantities import count, plural
 from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
+from jobs.showing.quantities import count, plural
 
 
 def render_graph(plan: PlanExplanation) -> RenderableType:

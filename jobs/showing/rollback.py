@@ -9,8 +9,8 @@ from rich.text import Text
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.cli.quantities import count, plural
 from jobs.recovery.rollback_plan import RollbackPlan, SplitBack
+from jobs.showing.quantities import count, plural
 from jobs.sources.position_form import written
 from jobs.stores.rollback_tables import TableBack
 
