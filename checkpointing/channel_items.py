@@ -79,7 +79,7 @@ class EndOfData:
 
 @dataclass(frozen=True, slots=True)
 class EndOfChannel:
-    """Nothing follows on this channel (Flink: `EndOfPartitionEvent`)."""
+    """Nothing follows on this channel (Flink: `EndOfPartitionEvent`). No run reaches it yet: it waits for B4."""
 
 
 ChannelItem = Segment | Barrier | CancelMarker | EndOfData | EndOfChannel

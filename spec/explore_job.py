@@ -108,6 +108,17 @@ def join_graph() -> JobGraph:
     )
 
 
+class ExploredDoor(JobDoor):
+    """The product's door, which tells the explorer when the next timer of a checkpoint is due."""
+
+    @property
+    def checkpoint_timer_ms(self) -> int | None:
+        """When the next timer of a checkpoint is due: the interval, an expiry or an alignment's timeout; None: none."""
+        timers = [run.gate_wake_ms for run in self._job.runs.values()]
+        timers.append(self._job.coordinator.wake_at_ms)
+        return min((at for at in timers if at is not None), default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallJob:
     """What does not change while it is driven."""
@@ -144,7 +155,7 @@ class DrivenJob:
         self.hands = Hands(self.world, Random(0), in_order=in_order)  # noqa: S311 - no fault is drawn
         self.hands.readable = dict(job.rows)
         self.generation = Generation(0)
-        self.door: JobDoor | None = None
+        self.door: ExploredDoor | None = None
         self.outstanding: list[Effect] = []
         self.ghosts: list[Effect] = []
         """What dead ticks wanted of the stores, and may still come true."""
@@ -180,7 +191,7 @@ class DrivenJob:
             linger_ms=0,
             credit_bytes=self.job.credit_bytes,
         )
-        self.door = JobDoor(setup)
+        self.door = ExploredDoor(setup)
         world.history.add(DoorStarted(self.generation, self.job.graph, plan.restore))
         self._take(self.door.start(world.now_ms))
 

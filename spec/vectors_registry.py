@@ -11,18 +11,16 @@ from checkpointing.coordinator.completed import (
     DISCARD_ALWAYS,
     DISCARD_NEVER,
     CompletedCheckpoint,
-    CompletedCheckpointStore,
     DiscardCause,
-    JobStatus,
     StoreChange,
     SubsumedCheckpoints,
-    parts_to_discard,
 )
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
-from checkpointing.coordinator.shared_state import RestoredKind, RestoreMode, SharedStateRegistry
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.case_form import named_step
+from spec.flink.completed_store import FlinkCheckpointStore, JobStatus, parts_to_discard
 from spec.flink.reference_counts import ReferenceCountingRegistry
+from spec.flink.shared_state import FlinkRegistry, RestoredKind, RestoreMode
 
 Value = Any
 
@@ -123,7 +121,7 @@ class _Run:
 
     def __init__(self, given: Mapping[str, Value], *, counting: bool) -> None:
         self._given = given
-        self._registry = SharedStateRegistry()
+        self._registry = FlinkRegistry()
         self._counting = ReferenceCountingRegistry() if counting else None
         self._cleaner = SubsumedCheckpoints()
         self._registered: list[tuple[str, _Handle, CheckpointId]] = []
@@ -136,16 +134,16 @@ class _Run:
         self._facts: dict[str, Value] = {"removed_from_metadata": 0, "entries_cleared": False, "locks_released": False}
         self._first_error: Exception | None = None
         self._kept: tuple[CompletedCheckpoint, ...] | None = None
-        self._store: CompletedCheckpointStore | None = None
+        self._store: FlinkCheckpointStore | None = None
         restored = given.get("restored")
         if restored is not None:
             self._register_restored(restored)
         if given.get("retained", 1) > 0:
             self._store = self._new_store(())
 
-    def _new_store(self, checkpoints: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpointStore:
+    def _new_store(self, checkpoints: tuple[CompletedCheckpoint, ...]) -> FlinkCheckpointStore:
         durable = self._given.get("store") != "standalone"
-        return CompletedCheckpointStore(self._given.get("retained", 1), self._registry, checkpoints, durable=durable)
+        return FlinkCheckpointStore(self._given.get("retained", 1), self._registry, checkpoints, durable=durable)
 
     def _stored(self, checkpoint: CheckpointId) -> CompletedCheckpoint:
         retained = checkpoint in self._given.get("retain_on_cancellation", ())
@@ -158,7 +156,7 @@ class _Run:
         self._registry.register_restored(CheckpointId(restored["id"]), handles, mode, kind)
 
     @property
-    def _open_store(self) -> CompletedCheckpointStore:
+    def _open_store(self) -> FlinkCheckpointStore:
         if self._store is None:
             self._store = self._new_store(())
         return self._store
@@ -188,7 +186,9 @@ class _Run:
             return
         flag = bool((options or {}).get("prevent_discarding_created_checkpoint", False))
         user = CheckpointId(checkpoint or NO_CHECKPOINT)
-        first = self._registry.register(key, handle, user, prevent_discarding_created_checkpoint=flag)
+        if flag:
+            self._registry.keep_creator(key)
+        first = self._registry.register(key, handle, user)
         self._registered.append((key, handle, user))
         self._facts["result"] = _label(first)
 
@@ -220,7 +220,7 @@ class _Run:
         store = self._open_store
         discard_on = DISCARD_ALWAYS if kind == "checkpoint" else DISCARD_NEVER
         completed = CompletedCheckpoint(id=CheckpointId(checkpoint), properties=_KINDS[kind], discard_on=discard_on)
-        if self._given.get("store") == "HA" and store.snapshot().open:
+        if self._given.get("store") == "HA" and store.is_open:
             self._persist(completed)
         change = store.add(completed)
         for subsumed in change.subsumed:
@@ -251,7 +251,7 @@ class _Run:
             self._facts["locks_released"] = True
 
     def _do_restore(self, mode: str, checkpoints: list[int]) -> None:
-        self._registry = SharedStateRegistry()
+        self._registry = FlinkRegistry()
         kept = tuple(self._stored(CheckpointId(id_)) for id_ in checkpoints)
         for checkpoint in kept:
             shared = {key: handle for key, handle, user in self._registered if user == checkpoint.id}

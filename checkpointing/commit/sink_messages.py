@@ -1,4 +1,7 @@
-"""The alphabet of the two-phase-commit sink: facts (past tense) in, effects (imperative) out."""
+"""The alphabet of the two-phase-commit sink: facts (past tense) in, effects (imperative) out.
+
+No run reaches it yet: it waits for sinks outside Delta (F3).
+"""
 
 from dataclasses import dataclass
 

@@ -4,8 +4,7 @@ Rows go into the current transaction. The snapshot for checkpoint n pre-commits 
 one; the notification that n is complete commits every transaction pre-committed for an id <= n. Nothing
 is visible before. The external system is behind effects; each is answered by a fact.
 
-No real run reaches this yet: Delta tables are published after the commit point instead. It waits for the first sink
-outside Delta.
+No run reaches it yet: Delta tables are published after the commit point instead. It waits for sinks outside Delta.
 """
 
 from dataclasses import dataclass

@@ -7,35 +7,12 @@ from enum import Enum
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.shared_state import (
     Handle,
-    RestoreMode,
     SharedStateRegistry,
     SharedStateSnapshot,
     Unregistered,
 )
 from checkpointing.coordinator.task import AcknowledgedState, Task
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
-
-
-class JobStatus(Enum):
-    """The status of a job (Flink: `JobStatus`)."""
-
-    INITIALIZING = "INITIALIZING"
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    FAILING = "FAILING"
-    FAILED = "FAILED"
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"
-    FINISHED = "FINISHED"
-    RESTARTING = "RESTARTING"
-    SUSPENDED = "SUSPENDED"
-    """This coordinator gives the job up, another may take it over: not final for the data."""
-    RECONCILING = "RECONCILING"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the job has ended for good (Flink: `isGloballyTerminalState`)."""
-        return self in {JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED}
 
 
 class DiscardCause(Enum):
@@ -54,14 +31,6 @@ DISCARD_UNLESS_STOPPED = frozenset({DiscardCause.SUBSUMED, DiscardCause.FINISHED
 """A checkpoint that is retained on cancellation (Flink: `CHECKPOINT_RETAINED_ON_CANCELLATION`)."""
 DISCARD_NEVER: frozenset[DiscardCause] = frozenset()
 """A savepoint, or what is not the job's."""
-
-
-class CheckpointPart(Enum):
-    """What a checkpoint consists of on disk."""
-
-    STATE = "state"
-    METADATA = "metadata"
-    LOCATION = "location"
 
 
 class FinishedState(Enum):
@@ -103,41 +72,12 @@ class CompletedCheckpoint:
         tasks = (handle for state in self.states.values() for handle in state.private)
         return (*tasks, *(handle for handle in self.coordinator_states.values() if handle is not None))
 
-    @property
-    def shared_handles(self) -> dict[str, str]:
-        """The handles that it shares with others, by key."""
-        return {key: handle for state in self.states.values() for key, handle in state.shared}
-
-    def operator_states(self) -> dict[str, int]:
-        """Return how many subtask states each operator has; one without any has an entry too."""
-        counts = dict.fromkeys(self.coordinator_states, 0)
-        for vertex in self.vertices:
-            states = (self.states.get(task) for task in vertex.tasks)
-            counts[vertex.name] = sum(1 for state in states if state is not None and not state.is_empty)
-        return counts
-
-
-BEYOND_ALL = CheckpointId(2**63 - 1)
-"""Greater than any id: nothing is kept, so no shared file has a user."""
-
-
-def parts_to_discard(discard_on: frozenset[DiscardCause], cause: DiscardCause) -> tuple[CheckpointPart, ...]:
-    """Return what of a checkpoint is deleted because of `cause`: all of it or nothing."""
-    return tuple(CheckpointPart) if cause in discard_on else ()
-
 
 class NoRetainedCheckpointError(ValueError):
     """A store that would keep no checkpoint at all."""
 
     def __init__(self, retained: int) -> None:
         super().__init__(f"retained is {retained}: at least one completed checkpoint must be kept")
-
-
-class StoreShutDownError(RuntimeError):
-    """The store is closed: nothing can be added."""
-
-    def __init__(self, checkpoint: CheckpointId) -> None:
-        super().__init__(f"checkpoint {checkpoint} can't be added: the store is shut down; make a new store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,36 +142,27 @@ class StoreSnapshot:
 
     checkpoints: tuple[CompletedCheckpoint, ...]
     waiting: tuple[CompletedCheckpoint, ...]
-    open: bool
     registry: SharedStateSnapshot
 
 
 class CompletedCheckpointStore:
     """The completed checkpoints that are kept, oldest first, and the registry of what they share."""
 
-    __slots__ = ("_checkpoints", "_durable", "_open", "_retained", "_subsumed", "registry")
+    __slots__ = ("_checkpoints", "_retained", "_subsumed", "registry")
 
     def __init__(
         self,
         retained: int,
         registry: SharedStateRegistry,
         checkpoints: Iterable[CompletedCheckpoint] = (),
-        *,
-        durable: bool = True,
     ) -> None:
-        """Hold `checkpoints` (recovered ones, in any order); raise NoRetainedCheckpointError for none to keep.
-
-        `durable` False: nothing outlives this object, so a suspension ends its checkpoints as well
-        (Flink: `StandaloneCompletedCheckpointStore`).
-        """
+        """Hold `checkpoints` (recovered ones, in any order); raise NoRetainedCheckpointError for none to keep."""
         if retained < 1:
             raise NoRetainedCheckpointError(retained)
         self.registry = registry
         self._retained = retained
-        self._durable = durable
         self._checkpoints: list[CompletedCheckpoint] = sorted(checkpoints, key=lambda c: c.id)
         self._subsumed = SubsumedCheckpoints()
-        self._open = True
 
     @property
     def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:
@@ -253,44 +184,19 @@ class CompletedCheckpointStore:
         return subsume((*self._checkpoints, checkpoint), self._retained)
 
     def add(self, checkpoint: CompletedCheckpoint) -> StoreChange:
-        """Keep a checkpoint that is stored durably; raises StoreShutDownError after a shutdown."""
-        if not self._open:
-            raise StoreShutDownError(checkpoint.id)
+        """Keep a checkpoint that is stored durably."""
         leaving = self.would_subsume(checkpoint)
         self._checkpoints.append(checkpoint)
         return self._let_go(leaving)
 
-    def remove_oldest(self) -> StoreChange:
-        """Let the oldest go; raises IndexError for an empty store."""
-        return self._let_go((self._checkpoints[0],))
-
-    def shut_down(self, status: JobStatus) -> StoreChange:
-        """Close the store because the job got `status`.
-
-        After a final status what wants to be discarded goes, and shared files below the oldest that
-        stays on disk. After any other status nothing is deleted: another coordinator recovers it. A store that
-        is not durable lets its checkpoints go when it is suspended too, but no shared file.
-        """
-        kept, self._checkpoints, self._open = self._checkpoints, [], False
-        if not status.is_final and (self._durable or status is not JobStatus.SUSPENDED):
-            return StoreChange()
-        cause = DiscardCause(status.value)
-        going = tuple(c for c in kept if cause in c.discard_on)
-        if not status.is_final:
-            return StoreChange(subsumed=tuple(kept), cleaned=going)
-        staying = [c.id for c in kept if cause not in c.discard_on]
-        unregistered = self.registry.unregister_unused(min(staying, default=BEYOND_ALL))
-        return StoreChange(subsumed=tuple(kept), cleaned=going, shared=unregistered.discarded)
-
     def snapshot(self) -> StoreSnapshot:
         """Return the whole state, canonical and hashable."""
-        return StoreSnapshot(self.checkpoints, self._subsumed.waiting, self._open, self.registry.snapshot())
+        return StoreSnapshot(self.checkpoints, self._subsumed.waiting, self.registry.snapshot())
 
     def restore(self, snapshot: StoreSnapshot) -> None:
         """Become what `snapshot` says."""
         self._checkpoints = list(snapshot.checkpoints)
         self._subsumed = SubsumedCheckpoints(snapshot.waiting)
-        self._open = snapshot.open
         self.registry.restore(snapshot.registry)
 
     def _let_go(self, leaving: tuple[CompletedCheckpoint, ...]) -> StoreChange:
@@ -311,19 +217,14 @@ __all__ = [
     "DISCARD_ALWAYS",
     "DISCARD_NEVER",
     "DISCARD_UNLESS_STOPPED",
-    "CheckpointPart",
     "CompletedCheckpoint",
     "CompletedCheckpointStore",
     "CompletedVertex",
     "DiscardCause",
     "FinishedState",
-    "JobStatus",
     "NoRetainedCheckpointError",
-    "RestoreMode",
     "StoreChange",
-    "StoreShutDownError",
     "StoreSnapshot",
     "SubsumedCheckpoints",
-    "parts_to_discard",
     "subsume",
 ]

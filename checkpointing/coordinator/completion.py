@@ -10,7 +10,6 @@ from checkpointing.coordinator.messages import (
     CommitCheckpoint,
     CommitFailed,
     CommitSucceeded,
-    CommitUnknown,
     DiscardState,
     NotifyAborted,
     NotifyComplete,
@@ -25,13 +24,6 @@ from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
-
-
-class ForcedCheckpointSubsumedError(RuntimeError):
-    """Somebody asked to abort a forced checkpoint as subsumed, which it can never be."""
-
-    def __init__(self, checkpoint: CheckpointId) -> None:
-        super().__init__(f"checkpoint {checkpoint} is forced, none may subsume it: abort it for another reason")
 
 
 class Completion:
@@ -122,15 +114,7 @@ class Completion:
         """Fail what is certainly not stored: its private state goes (E3)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is not None:
-            self._end(pending, fact.reason, fact.message, by_task=False, discard=True)
-            self._commit_next()
-
-    def commit_unknown(self, fact: CommitUnknown) -> None:
-        """Fail what is perhaps stored: nothing is deleted (FLINK-22494)."""
-        pending = self._take_committing(fact.checkpoint)
-        if pending is not None:
-            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-            self._end(pending, reason, fact.message, by_task=False, discard=False)
+            self._end(pending, fact.reason, fact.message, by_task=False)
             self._commit_next()
 
     def _commit_next(self) -> None:
@@ -206,18 +190,13 @@ class Completion:
         if pending.is_finalising:
             return
         del self._books.pending[pending.id]
-        self._end(pending, reason, message, by_task=by_task, discard=True)
+        self._end(pending, reason, message, by_task=by_task)
 
     def abort_where(
         self, applies: Callable[[PendingCheckpoint], bool], reason: CheckpointFailureReason, message: str = ""
     ) -> None:
-        """Fail every pending checkpoint to which `applies`; raise ForcedCheckpointSubsumedError and change nothing."""
-        chosen = [pending for pending in self._books.pending.values() if applies(pending)]
-        if reason is CheckpointFailureReason.CHECKPOINT_SUBSUMED:
-            for pending in chosen:
-                if pending.properties.forced:
-                    raise ForcedCheckpointSubsumedError(pending.id)
-        for pending in chosen:
+        """Fail every pending checkpoint to which `applies`."""
+        for pending in [each for each in self._books.pending.values() if applies(each)]:
             self.abort(pending, reason, message)
 
     def expire(self, checkpoint: CheckpointId) -> None:
@@ -248,7 +227,6 @@ class Completion:
         message: str,
         *,
         by_task: bool,
-        discard: bool,
     ) -> None:
         books = self._books
         books.queue_stirred = books.timers_touched = True
@@ -257,8 +235,7 @@ class Completion:
             books.recent_expired.append(pending.id)
         if pending.request is not None:
             books.emit(RequestFailed(pending.request, reason, message or reason.message, pending.id))
-        if discard:
-            self._discard(pending.id, pending.private_handles)
+        self._discard(pending.id, pending.private_handles)
         fail_job = books.failures.failed(pending.properties, reason, pending.id, by_task=by_task, message=message)
         if fail_job is not None:
             books.emit(fail_job)
@@ -273,7 +250,7 @@ class Completion:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))
 
     def discard_late(self, checkpoint: CheckpointId, handle: str) -> None:
-        """Discard a private handle that came for a checkpoint which has ended."""
+        """Discard a private handle that came after its checkpoint's end. No run reaches it yet: it waits for A7."""
         self._discard(checkpoint, (handle,))
 
     def _discard(self, checkpoint: CheckpointId, handles: tuple[str, ...]) -> None:

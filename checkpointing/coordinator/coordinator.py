@@ -5,6 +5,7 @@ the effects in the order in which they are to be carried out.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -13,41 +14,31 @@ from checkpointing.coordinator.completed import CompletedCheckpointStore, StoreS
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
-    AbortRequested,
-    CheckpointIdFailed,
     CheckpointIdFetched,
     CheckpointRequested,
-    CheckpointTimeoutFired,
     CloseHook,
     CommitFailed,
     CommitSucceeded,
-    CommitUnknown,
     CoordinatorEffect,
     CoordinatorFact,
     CoordinatorTimeAdvanced,
     HookAnswered,
     HookFailed,
     LocationCreated,
-    LocationFailed,
     OperatorCoordinatorAnswered,
     OperatorCoordinatorFailed,
-    PeriodicTimerFired,
-    RestoreRequested,
     SchedulerStarted,
     SchedulerStopped,
     ShutDown,
     StateDiscarded,
     TaskAcknowledged,
     TaskDeclined,
-    TaskFailed,
     TaskMeasured,
     TaskStateChanged,
-    TriggerFailed,
     WakeAt,
 )
 from checkpointing.coordinator.pending import PendingCheckpoint
 from checkpointing.coordinator.plan import Topology
-from checkpointing.coordinator.recovery import Recovery
 from checkpointing.coordinator.request_decider import CheckpointRequest
 from checkpointing.coordinator.scheduler import PeriodicScheduler
 from checkpointing.coordinator.settings import CoordinatorSettings
@@ -103,7 +94,7 @@ class CoordinatorSnapshot:
 class CheckpointCoordinator:
     """Triggers, follows and completes the checkpoints of one job (Flink: `CheckpointCoordinator`)."""
 
-    __slots__ = ("_books", "_completion", "_recovery", "_triggering", "_wake_at_ms")
+    __slots__ = ("_books", "_completion", "_triggering", "_wake_at_ms")
 
     def __init__(
         self,
@@ -128,7 +119,6 @@ class CheckpointCoordinator:
         )
         self._completion = Completion(self._books)
         self._triggering = Triggering(self._books, self._completion)
-        self._recovery = Recovery(self._books, self._completion)
         self._wake_at_ms: int | None = None
 
     # -------------------------------------------------------------- the door
@@ -136,19 +126,22 @@ class CheckpointCoordinator:
     def step(self, fact: CoordinatorFact) -> tuple[CoordinatorEffect, ...]:
         """Take one fact and return what is to be done.
 
-        Raises CoordinatorShutDownError for a start after the shutdown, RestoreRefusedError for a restore
-        that does not fit, ForcedCheckpointSubsumedError for an impossible abort, SharedStateConflictError
-        for two files under one key.
+        Raises CoordinatorShutDownError for a start after the shutdown, SharedStateConflictError for two files
+        under one key.
         """
+        return self._collect(lambda: self._take(fact))
+
+    def _collect(self, take: Callable[[], None]) -> tuple[CoordinatorEffect, ...]:
+        """Return the effects of one step: those of `take`, and those of what it set in motion."""
         effects: list[CoordinatorEffect] = []
         self._books.effects = effects
-        self._take(fact)
+        take()
         self._triggering.settle()
         if self._books.timers_touched:
             self._tell_wake()
         return tuple(effects)
 
-    def _take(self, fact: CoordinatorFact) -> None:  # noqa: C901, PLR0912, PLR0915 - one line a fact
+    def _take(self, fact: CoordinatorFact) -> None:  # noqa: C901, PLR0912 - one line a fact
         match fact:
             case TaskAcknowledged():
                 self._completion.acknowledge(fact)
@@ -160,38 +153,24 @@ class CheckpointCoordinator:
                 self._books.statistics.measured(fact.checkpoint, fact.task, fact.metrics)
             case CheckpointRequested():
                 self._triggering.request(fact)
-            case PeriodicTimerFired():
-                self._triggering.request_periodically()
-            case CheckpointTimeoutFired():
-                self._completion.expire(fact.checkpoint)
             case CheckpointIdFetched():
                 self._triggering.id_fetched(fact.id)
-            case CheckpointIdFailed():
-                self._triggering.id_failed(fact)
             case LocationCreated():
                 self._triggering.location_created(fact.checkpoint)
-            case LocationFailed():
-                self._triggering.location_failed(fact)
             case OperatorCoordinatorAnswered():
                 self._triggering.coordinator_answered(fact)
             case HookAnswered():
                 self._triggering.hook_answered(fact)
-            case OperatorCoordinatorFailed() | HookFailed() | TriggerFailed():
+            case OperatorCoordinatorFailed() | HookFailed():
                 reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
                 self._triggering.failed(fact.checkpoint, reason, fact.message)
             case CommitSucceeded():
                 self._completion.committed(fact)
             case CommitFailed():
                 self._completion.commit_failed(fact)
-            case CommitUnknown():
-                self._completion.commit_unknown(fact)
             case TaskStateChanged():
                 self._books.task_states[fact.task] = fact.state
                 self._triggering.task_states_changed()
-            case TaskFailed():
-                self._task_failed(fact)
-            case AbortRequested():
-                self._completion.abort_where(lambda _: True, fact.reason, fact.message)
             case StateDiscarded():
                 self._books.deleting = max(0, self._books.deleting - 1)
                 self._books.queue_stirred = True
@@ -201,8 +180,6 @@ class CheckpointCoordinator:
                 self._stop_scheduler()
             case ShutDown():
                 self._shut_down()
-            case RestoreRequested():
-                self._recovery.restore(fact)
             case _:
                 assert_never(fact)
 
@@ -268,11 +245,6 @@ class CheckpointCoordinator:
         self._triggering.drop_queued(reason)
         self._completion.abort_where(lambda _: True, reason)
 
-    def _task_failed(self, fact: TaskFailed) -> None:
-        self._completion.abort_where(
-            lambda pending: fact.task in pending.unacknowledged, CheckpointFailureReason.TASK_FAILURE, fact.message
-        )
-
     def add_hook(self, hook: str | None) -> bool:
         """Register a master hook; return False if its id is known. Raises InvalidHookError for a blank id (A8)."""
         if hook is None or not hook.strip():
@@ -298,11 +270,6 @@ class CheckpointCoordinator:
     def statistics(self) -> StatisticsTracker:
         """What is known of each checkpoint (E6)."""
         return self._books.statistics
-
-    @property
-    def is_triggering(self) -> bool:
-        """Whether a trigger procedure is under way."""
-        return self._triggering.procedure is not None
 
     @property
     def wake_at_ms(self) -> int | None:

@@ -170,15 +170,6 @@ class WakeAt:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignState:
-    """Give a task the state it restores from; None: it starts empty."""
-
-    task: Task
-    checkpoint: CheckpointId
-    state: AcknowledgedState | None
-
-
-@dataclass(frozen=True, slots=True)
 class RestoreHook:
     """Restore a master hook; `state` None: the checkpoint holds none of it (A8)."""
 
@@ -203,29 +194,11 @@ class CloseHook:
 
 @dataclass(frozen=True, slots=True)
 class ResetOperatorCoordinator:
-    """Restore an operator coordinator; `checkpoint` None: to its empty state."""
+    """Restore an operator coordinator; `checkpoint` None: to its empty state. No run reaches it: it waits for A7."""
 
     coordinator: str
     checkpoint: CheckpointId | None
     state: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SetNextCheckpointId:
-    """The id counter goes on at `next_id`."""
-
-    next_id: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreFinished:
-    """The reply to RestoreRequested: what was restored; None: there was no checkpoint.
-
-    `finished_checked`: operators that had finished were checked against the job graph.
-    """
-
-    checkpoint: CheckpointId | None
-    finished_checked: bool
 
 
 CoordinatorEffect = (
@@ -245,11 +218,8 @@ CoordinatorEffect = (
     | DiscardState
     | AnswerAcknowledge
     | WakeAt
-    | AssignState
     | RestoreHook
     | ResetHook
     | CloseHook
     | ResetOperatorCoordinator
-    | SetNextCheckpointId
-    | RestoreFinished
 )

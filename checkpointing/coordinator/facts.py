@@ -1,9 +1,7 @@
 """What the coordinator is told: facts, past tense, one a step (see `messages` for the caller's duties)."""
 
 from dataclasses import dataclass
-from enum import Enum
 
-from checkpointing.coordinator.completed import CompletedCheckpoint, RestoreMode
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason
@@ -35,18 +33,6 @@ class ShutDown:
 
 
 @dataclass(frozen=True, slots=True)
-class PeriodicTimerFired:
-    """The periodic timer fires now, whatever the clock says; without one nothing happens."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointTimeoutFired:
-    """The timeout of a pending checkpoint fires now, whatever the clock says."""
-
-    checkpoint: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointRequested:
     """Somebody wants a checkpoint; `request` names it in RequestSucceeded or RequestFailed.
 
@@ -66,14 +52,6 @@ class CheckpointIdFetched:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointIdFailed:
-    """Answer to FetchCheckpointId: `io_error` tells an input or output error from any other."""
-
-    io_error: bool = True
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class LocationCreated:
     """Answer to CreateLocation."""
 
@@ -81,17 +59,11 @@ class LocationCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class LocationFailed:
-    """Answer to CreateLocation: `io_error` tells an input or output error from any other."""
-
-    checkpoint: CheckpointId
-    io_error: bool = True
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class OperatorCoordinatorAnswered:
-    """Answer to AskOperatorCoordinator: `state` is a private handle of the checkpoint, or None."""
+    """Answer to AskOperatorCoordinator: `state` is a private handle of the checkpoint, or None.
+
+    No run reaches it yet: it waits for source coordinators (A7).
+    """
 
     coordinator: str
     checkpoint: CheckpointId
@@ -100,7 +72,7 @@ class OperatorCoordinatorAnswered:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCoordinatorFailed:
-    """Answer to AskOperatorCoordinator: no snapshot; the checkpoint fails."""
+    """Answer to AskOperatorCoordinator: no snapshot; the checkpoint fails. No run reaches it yet: it waits for A7."""
 
     coordinator: str
     checkpoint: CheckpointId
@@ -126,28 +98,11 @@ class HookFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerFailed:
-    """Answer to TriggerTask: the message did not reach the task; the checkpoint fails."""
-
-    task: Task
-    checkpoint: CheckpointId
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class TaskStateChanged:
-    """An execution attempt is in that state from now on."""
+    """An execution attempt is in that state from now on. No run reaches it yet: it waits for finished inputs (B4)."""
 
     task: Task
     state: TaskState
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
-    """A task failed: every pending checkpoint that it has not acknowledged fails with TASK_FAILURE."""
-
-    task: Task
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,52 +154,10 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitUnknown:
-    """Answer to CommitCheckpoint: perhaps it is stored. It fails here, and nothing is deleted (E3)."""
-
-    checkpoint: CheckpointId
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AbortRequested:
-    """All pending checkpoints fail with this reason (not the queued requests)."""
-
-    reason: CheckpointFailureReason
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StateDiscarded:
     """Answer to DiscardState: one deletion is done; too many under way hold triggers back (A3)."""
 
     checkpoint: CheckpointId
-
-
-class RestoreKind(Enum):
-    """How much of the job is restored (Flink: the four restore calls of `CheckpointCoordinator`)."""
-
-    LATEST = "latest"
-    """All tasks and coordinators, from the newest checkpoint of the store; without one they are reset."""
-    INITIAL = "initial"
-    """The same at the start of a job after a failover: finished operators must fit the job graph."""
-    REGION = "region"
-    """Some tasks: coordinators are left alone, state without a taker is ignored."""
-    SAVEPOINT = "savepoint"
-    """From a savepoint, which enters the store first."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreRequested:
-    """Restore tasks, hooks and coordinators (G1); raises RestoreRefusedError when it does not fit (G2).
-
-    `savepoint` is what RestoreKind.SAVEPOINT loads; `mode` says who owns its files from now on (G3).
-    """
-
-    kind: RestoreKind
-    allow_non_restored: bool = False
-    savepoint: CompletedCheckpoint | None = None
-    mode: RestoreMode = RestoreMode.NO_CLAIM
 
 
 CoordinatorFact = (
@@ -252,27 +165,18 @@ CoordinatorFact = (
     | SchedulerStarted
     | SchedulerStopped
     | ShutDown
-    | PeriodicTimerFired
-    | CheckpointTimeoutFired
     | CheckpointRequested
     | CheckpointIdFetched
-    | CheckpointIdFailed
     | LocationCreated
-    | LocationFailed
     | OperatorCoordinatorAnswered
     | OperatorCoordinatorFailed
     | HookAnswered
     | HookFailed
-    | TriggerFailed
     | TaskStateChanged
-    | TaskFailed
     | TaskAcknowledged
     | TaskDeclined
     | TaskMeasured
     | CommitSucceeded
     | CommitFailed
-    | CommitUnknown
-    | AbortRequested
     | StateDiscarded
-    | RestoreRequested
 )

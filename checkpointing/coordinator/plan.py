@@ -70,11 +70,6 @@ class CheckpointPlan:
     finished: tuple[Task, ...]
     vertices: tuple[CompletedVertex, ...]
 
-    @property
-    def fully_finished(self) -> tuple[str, ...]:
-        """The vertices of which no subtask runs any more."""
-        return tuple(v.name for v in self.vertices if v.finished is FinishedState.FULLY_FINISHED)
-
 
 class PlanRefusedError(Exception):
     """No checkpoint can be taken now; `reason` and the message say why."""

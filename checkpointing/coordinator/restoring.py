@@ -1,13 +1,14 @@
-"""What a restore hands to whom, and what refuses it (G1 to G3; Flink: `StateAssignmentOperation`, `MasterHooks`).
+"""Gives master hooks, operator coordinators and finished operators back what a checkpoint holds of them.
 
-Pure: the checkpoint and the job in, effects out, or RestoreRefusedError and nothing has happened.
+Pure: takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
+`VertexFinishedStateChecker`). No run reaches this module yet: it waits for master hooks (A8), source coordinators (A7)
+and finished inputs (B4). `checkpointing.job.restoring` gives subtasks their state.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from checkpointing.coordinator.completed import CompletedCheckpoint, FinishedState
 from checkpointing.coordinator.messages import (
-    AssignState,
     CoordinatorEffect,
     ResetHook,
     ResetOperatorCoordinator,
@@ -18,40 +19,6 @@ from checkpointing.coordinator.plan import EdgePattern, Topology
 
 class RestoreRefusedError(RuntimeError):
     """A checkpoint that does not fit the job: names the operator and the way out."""
-
-
-def assign(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_restored: bool) -> Iterator[AssignState]:
-    """Yield every task's own state; raise RestoreRefusedError for state without a taker or changed key groups.
-
-    The parallelism must be that of the checkpoint: redistribution is planned over key groups, where the files are
-    known (`checkpointing.job.restoring`).
-    """
-    _check_takers(checkpoint, topology, allow_non_restored=allow_non_restored)
-    _check_key_groups(checkpoint, topology)
-    return (AssignState(task, checkpoint.id, checkpoint.states.get(task)) for task in topology.tasks())
-
-
-def _check_takers(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_restored: bool) -> None:
-    known = {vertex.name for vertex in topology.vertices}
-    for vertex in checkpoint.vertices:
-        if vertex.name not in known and not allow_non_restored:
-            raise RestoreRefusedError(
-                f"checkpoint {checkpoint.id} holds state of operator {vertex.name!r}, which the job no longer has; "
-                "put the operator back, or allow non-restored state to lose it"
-            )
-
-
-def _check_key_groups(checkpoint: CompletedCheckpoint, topology: Topology) -> None:
-    stored = {vertex.name: vertex for vertex in checkpoint.vertices}
-    for vertex in topology.vertices:
-        was = stored.get(vertex.name)
-        if was is None:
-            continue
-        if vertex.max_parallelism_set and was.max_parallelism != vertex.max_parallelism:
-            raise RestoreRefusedError(
-                f"operator {vertex.name!r} has max parallelism {vertex.max_parallelism}, but checkpoint "
-                f"{checkpoint.id} was taken with {was.max_parallelism}; set it back to {was.max_parallelism}"
-            )
 
 
 def check_finished(checkpoint: CompletedCheckpoint, topology: Topology) -> None:

@@ -40,11 +40,6 @@ class AcknowledgedState:
         """All handles, private ones first."""
         return (*self.private, *(handle for _, handle in self.shared))
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to restore from it."""
-        return not self.private and not self.shared and self.payload is None
-
 
 NO_STATE = AcknowledgedState()
 

@@ -13,12 +13,10 @@ from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.messages import (
     AskHook,
     AskOperatorCoordinator,
-    CheckpointIdFailed,
     CheckpointRequested,
     CreateLocation,
     FetchCheckpointId,
     HookAnswered,
-    LocationFailed,
     OperatorCoordinatorAnswered,
     RequestFailed,
     TriggerTask,
@@ -76,7 +74,7 @@ class Triggering:
             self._refuse(request, reason, reason.message)
 
     def task_states_changed(self) -> None:
-        """Compute the next plan anew."""
+        """Compute the next plan anew. No run reaches it yet: it waits for finished inputs (B4)."""
         self._plan = None
 
     def settle(self) -> None:
@@ -149,13 +147,6 @@ class Triggering:
         self._books.statistics.began(checkpoint, request.properties, self._books.now_ms, len(plan.finished))
         self._books.emit(CreateLocation(checkpoint, request.properties))
 
-    def id_failed(self, fact: CheckpointIdFailed) -> None:
-        """Fail the request: there is no checkpoint yet."""
-        procedure = self.procedure
-        if procedure is not None and procedure.checkpoint is None:
-            reason = _io_or_trigger_failure(io_error=fact.io_error)
-            self._fail_early(procedure.request, reason, fact.message)
-
     def location_created(self, checkpoint: CheckpointId) -> None:
         """Ask all operator coordinators, or go on if there are none."""
         pending = self._under_way(checkpoint, PendingPhase.LOCATING)
@@ -167,12 +158,11 @@ class Triggering:
         if not pending.unanswered_coordinators:
             self._ask_hooks(pending)
 
-    def location_failed(self, fact: LocationFailed) -> None:
-        """Fail the checkpoint."""
-        self.failed(fact.checkpoint, _io_or_trigger_failure(io_error=fact.io_error), fact.message)
-
     def coordinator_answered(self, fact: OperatorCoordinatorAnswered) -> None:
-        """Note the snapshot; ask the hooks when all have answered. A late one is discarded."""
+        """Note the snapshot; ask the hooks when all have answered. A late one is discarded.
+
+        No run reaches it yet: it waits for source coordinators (A7).
+        """
         pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
         if pending is None or fact.coordinator not in pending.unanswered_coordinators:
             if fact.state is not None and fact.checkpoint not in self._books.pending:
@@ -274,7 +264,3 @@ class Triggering:
     def _finish(self) -> None:
         self.procedure = None
         self._books.queue_stirred = True
-
-
-def _io_or_trigger_failure(*, io_error: bool) -> CheckpointFailureReason:
-    return CheckpointFailureReason.IO_EXCEPTION if io_error else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE

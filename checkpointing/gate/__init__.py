@@ -7,7 +7,6 @@ from checkpointing.gate.config import UNLIMITED, GateConfig, GatePolicy
 from checkpointing.gate.input_gate import GateSnapshot, InputGate
 from checkpointing.gate.messages import (
     AbortCheckpoint,
-    AnnouncementHanded,
     AnnouncementReceived,
     BarrierReceived,
     BlockChannel,
@@ -15,7 +14,6 @@ from checkpointing.gate.messages import (
     Deliver,
     DeliverEnd,
     DeliverEndOfData,
-    GateClosed,
     GateEffect,
     GateFact,
     GateProtocolError,
@@ -23,7 +21,6 @@ from checkpointing.gate.messages import (
     Ignored,
     InFlightComplete,
     ItemArrived,
-    ItemHanded,
     Polled,
     PutAside,
     ResumeChannel,
@@ -34,7 +31,6 @@ from checkpointing.gate.messages import (
 __all__ = [
     "UNLIMITED",
     "AbortCheckpoint",
-    "AnnouncementHanded",
     "AnnouncementReceived",
     "BarrierReceived",
     "BlockChannel",
@@ -42,7 +38,6 @@ __all__ = [
     "Deliver",
     "DeliverEnd",
     "DeliverEndOfData",
-    "GateClosed",
     "GateConfig",
     "GateEffect",
     "GateFact",
@@ -54,7 +49,6 @@ __all__ = [
     "InFlightComplete",
     "InputGate",
     "ItemArrived",
-    "ItemHanded",
     "Polled",
     "PutAside",
     "ResumeChannel",

@@ -108,13 +108,6 @@ class Channel:
         """Take the newest waiting item out of the queue."""
         return self.waiting.pop()
 
-    def push_back(self) -> None:
-        """Hold all that waits: it lies behind a barrier that was handed past it."""
-        while self.waiting:
-            item = self.waiting.pop()
-            self.held.appendleft(item)
-            self.held_bytes += _bytes(item)
-
     def record(self, checkpoint: CheckpointId) -> None:
         """Record the segments before that checkpoint's barrier: those that wait, and those to come (C5)."""
         self.recorded = [i for i in self._before(checkpoint) if isinstance(i, SourceSlice | StagedSegment)]

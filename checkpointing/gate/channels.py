@@ -38,7 +38,7 @@ class Channels:
     ) -> None:
         """Begin with every channel empty."""
         self._channels = {name: Channel(name) for name in names}
-        self._may_block = may_block
+        self.may_block = may_block
         self._announces = announces
         self._turns: OrderedDict[ChannelId, None] = OrderedDict()
         self._priority: deque[tuple[ChannelId, Barrier | Announcement]] = deque()
@@ -102,7 +102,7 @@ class Channels:
             self._priority.append((channel.id, barrier))
             return
         channel.wait(barrier)
-        channel.stopped = self._may_block(barrier)
+        channel.stopped = self.may_block(barrier)
         if self._announces and may_time_out(barrier):
             self._priority.append((channel.id, Announcement(barrier)))
 
@@ -143,23 +143,6 @@ class Channels:
     def held_bytes(self) -> int:
         """Return the bytes held behind barriers, in all channels."""
         return sum(channel.held_bytes for channel in self._channels.values())
-
-    # -------------------------------------------------------------- items handed past the queue
-
-    def hand(self, name: ChannelId, item: ChannelItem) -> None:
-        """Note an item that is handled without having been in the queue."""
-        channel = self[name]
-        if isinstance(item, Barrier):
-            self._hand_barrier(channel, item)
-        elif isinstance(item, EndOfChannel):
-            channel.ended = True
-
-    def _hand_barrier(self, channel: Channel, barrier: Barrier) -> None:
-        if self._may_block(barrier):
-            channel.push_back()
-            channel.stopped = True
-            self._turns.pop(channel.id, None)
-        channel.overtake(barrier)
 
     # -------------------------------------------------------------- state
 

@@ -29,14 +29,12 @@ from checkpointing.gate.config import GateConfig, GatePolicy
 from checkpointing.gate.handler import Effects
 from checkpointing.gate.messages import (
     Announcement,
-    AnnouncementHanded,
     AnnouncementReceived,
     BarrierReceived,
     ClockRead,
     Deliver,
     DeliverEnd,
     DeliverEndOfData,
-    GateClosed,
     GateEffect,
     GateFact,
     GateItem,
@@ -44,7 +42,6 @@ from checkpointing.gate.messages import (
     GateTimeAdvanced,
     Ignored,
     ItemArrived,
-    ItemHanded,
     Polled,
     PutAside,
 )
@@ -62,7 +59,6 @@ class GateSnapshot:
     """The whole state of a gate, canonical and hashable."""
 
     clock_ms: int
-    closed: bool
     open_channels: frozenset[ChannelId]
     channels: ChannelsSnapshot
     handler: AlignerSnapshot | TrackerSnapshot
@@ -85,7 +81,6 @@ class InputGate:
         self._buffer = AlignmentBuffer(config.max_alignment_bytes)
         self._open = set(channels)
         self._clock_ms = 0
-        self._closed = False
         self._handler = _handler(config, self._channels, self._buffer, len(channels))
 
     def step(self, fact: GateFact) -> tuple[GateEffect, ...]:
@@ -100,17 +95,11 @@ class InputGate:
                 self._channels.arrive(channel, self._admissible(channel, item))
             case Polled():
                 effects = self._poll()
-            case ItemHanded(channel, item):
-                effects = self._hand(channel, self._admissible(channel, item))
-            case AnnouncementHanded(channel, barrier):
-                effects = self._announced(channel, barrier)
             case ClockRead(now_ms):
                 self._read_clock(now_ms)
             case GateTimeAdvanced(now_ms):
                 self._read_clock(now_ms)
-                effects = [] if self._closed else self._handler.time_advanced(self._clock_ms)
-            case GateClosed():
-                self._closed = True
+                effects = self._handler.time_advanced(self._clock_ms)
             case _:
                 assert_never(fact)
         return tuple(effects)
@@ -126,8 +115,6 @@ class InputGate:
 
     def next_item(self) -> tuple[ChannelId, GateItem] | None:
         """Return what the next poll takes, or None; the gate is unchanged."""
-        if self._closed:
-            return None
         return self._buffer.next() or self._channels.next()
 
     def blocked(self) -> frozenset[ChannelId]:
@@ -153,8 +140,6 @@ class InputGate:
     # -------------------------------------------------------------- taking
 
     def _poll(self) -> Effects:
-        if self._closed:
-            return []
         taken = self._buffer.take() or self._channels.take()
         if taken is None:
             return []
@@ -163,10 +148,6 @@ class InputGate:
             return self._announced(channel, item.barrier)
         if self._puts_aside and self._handler.is_blocked(channel):
             return self._put_aside(channel, item)
-        return self._handle(channel, item)
-
-    def _hand(self, channel: ChannelId, item: ChannelItem) -> Effects:
-        self._channels.hand(channel, item)
         return self._handle(channel, item)
 
     def _handle(self, channel: ChannelId, item: ChannelItem) -> Effects:
@@ -226,7 +207,6 @@ class InputGate:
         """Return the whole state of the gate as one hashable value."""
         return GateSnapshot(
             clock_ms=self._clock_ms,
-            closed=self._closed,
             open_channels=frozenset(self._open),
             channels=self._channels.snapshot(),
             handler=self._handler.snapshot(),
@@ -247,7 +227,6 @@ class InputGate:
                 message = f"the policy is {self.config.policy.value}, the state is a {type(saved.handler).__name__}"
                 raise GateProtocolError(message)
         self._clock_ms = saved.clock_ms
-        self._closed = saved.closed
         self._open = set(saved.open_channels)
         self._channels.restore(saved.channels)
         self._buffer.restore(saved.buffer)

@@ -32,22 +32,6 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemHanded:
-    """An item was handed to the gate past the channel's queue and past a block, and is handled at once."""
-
-    channel: ChannelId
-    item: ChannelItem
-
-
-@dataclass(frozen=True, slots=True)
-class AnnouncementHanded:
-    """The gate was told that this barrier waits in the channel (Flink: `EventAnnouncement`)."""
-
-    channel: ChannelId
-    barrier: Barrier
-
-
-@dataclass(frozen=True, slots=True)
 class ClockRead:
     """The clock shows `now_ms`; no timer runs. A clock that goes back is read as standing still."""
 
@@ -61,12 +45,7 @@ class GateTimeAdvanced:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class GateClosed:
-    """The task is gone: timers no longer do anything, nothing is handed out."""
-
-
-GateFact = ItemArrived | Polled | ItemHanded | AnnouncementHanded | ClockRead | GateTimeAdvanced | GateClosed
+GateFact = ItemArrived | Polled | ClockRead | GateTimeAdvanced
 
 
 # ------------------------------------------------------------------ effects
@@ -89,7 +68,10 @@ class DeliverEndOfData:
 
 @dataclass(frozen=True, slots=True)
 class DeliverEnd:
-    """Tell the operator that the channel has ended; the last effect of its step."""
+    """Tell the operator that the channel has ended; the last effect of its step.
+
+    No run reaches it yet: it waits for finished inputs (B4).
+    """
 
     channel: ChannelId
 

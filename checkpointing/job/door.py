@@ -67,13 +67,6 @@ class JobDoor:
         """The checkpoints that are under way, oldest first; a request that waits for its trigger is none yet."""
         return tuple(pending.id for pending in self._job.coordinator.pending)
 
-    @property
-    def checkpoint_timer_ms(self) -> int | None:
-        """When the next timer of a checkpoint is due: the interval, an expiry or an alignment's timeout; None: none."""
-        timers = [run.gate_wake_ms for run in self._job.runs.values()]
-        timers.append(self._job.coordinator.wake_at_ms)
-        return min((at for at in timers if at is not None), default=None)
-
     def start(self, now_ms: int) -> tuple[Effect, ...]:
         """Begin: the job is RUNNING from here on (A1)."""
         job = self._job

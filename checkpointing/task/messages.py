@@ -48,7 +48,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """A step of the snapshot failed: PrepareSnapshot, BroadcastBarrier, StoreInFlight or TakeSnapshot."""
+    """The snapshot could not be taken."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
@@ -56,7 +56,7 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class InFlightStored:
-    """Answer to StoreInFlight: the in-flight segments are complete and lie in files."""
+    """The in-flight segments of an unaligned checkpoint are all known, and lie in files."""
 
     checkpoint: CheckpointId
     channels: tuple[ChannelState, ...]
@@ -86,7 +86,7 @@ class CheckpointAborted:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskFinished:
-    """The subtask has processed all of its input (B4)."""
+    """The subtask has processed all of its input. No run reaches it yet: it waits for finished inputs (B4)."""
 
 
 SubtaskFact = (
@@ -113,29 +113,15 @@ class BroadcastCancelMarker:
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareSnapshot:
-    """Step 1: let the operators do what must be done before the barrier leaves."""
-
-    checkpoint: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
 class BroadcastBarrier:
-    """Step 2: send the barrier downstream."""
+    """Step 1: send the barrier downstream."""
 
     barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True)
-class StoreInFlight:
-    """Step 3, unaligned only: store the in-flight segments; answered by InFlightStored."""
-
-    checkpoint: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Step 4: take the snapshot, off the loop; answered by SnapshotTaken or SnapshotFailed."""
+    """Step 3: take the snapshot, off the loop; answered by SnapshotTaken or SnapshotFailed."""
 
     checkpoint: CheckpointId
 
@@ -177,23 +163,13 @@ class NotifyOperatorsAborted:
     checkpoint: CheckpointId
 
 
-@dataclass(frozen=True, slots=True)
-class FinishSubtask:
-    """The synchronous savepoint is complete: the subtask ends (F4)."""
-
-    checkpoint: CheckpointId
-
-
 SubtaskEffect = (
     BroadcastCancelMarker
-    | PrepareSnapshot
     | BroadcastBarrier
-    | StoreInFlight
     | TakeSnapshot
     | Acknowledge
     | Decline
     | CancelSnapshot
     | NotifyOperatorsComplete
     | NotifyOperatorsAborted
-    | FinishSubtask
 )

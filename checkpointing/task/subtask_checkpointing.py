@@ -3,11 +3,13 @@
 From SnapshotRequested to the acknowledgement of checkpoint n, as one step each:
 
     0  remember n; if it was aborted before: cancel marker downstream, and no more
-    1  prepare        2  barrier downstream        3  unaligned: store in-flight segments        4  snapshot
+    1  barrier downstream        2  unaligned: wait for the in-flight segments        3  snapshot
+
+Flink's step before these (`prepareSnapshotPreBarrier`) is the vertex's: it runs what it has collected, then asks.
 
 | n is         | SnapshotRequested | Taken (and stored)  | Failed  | AlignmentAborted     | CheckpointAborted |
 |--------------|-------------------|---------------------|---------|----------------------|-------------------|
-| not seen     | steps 0 to 4      | -                   | -       | decline, marker      | remember          |
+| not seen     | steps 0 to 3      | -                   | -       | decline, marker      | remember          |
 | in progress  | -                 | acknowledge         | decline | cancel, decline, marker | cancel         |
 | over         | -                 | -                   | -       | decline, marker      | -                 |
 
@@ -36,16 +38,13 @@ from checkpointing.task.messages import (
     CheckpointCompleted,
     Decline,
     FilesStaged,
-    FinishSubtask,
     InFlightStored,
     NotifyOperatorsAborted,
     NotifyOperatorsComplete,
-    PrepareSnapshot,
     RefusedFactError,
     SnapshotFailed,
     SnapshotRequested,
     SnapshotTaken,
-    StoreInFlight,
     SubtaskEffect,
     SubtaskFact,
     SubtaskFinished,
@@ -71,7 +70,6 @@ class SubtaskState:
 
     last: CheckpointId
     completed: CheckpointId
-    synchronous: CheckpointId
     finished: bool
     staged: tuple[StagedFile, ...]
     in_progress: tuple[tuple[CheckpointId, SnapshotInProgress], ...]
@@ -95,7 +93,6 @@ class SubtaskCheckpointing:
         self._checkpoint_after_finished = checkpoint_after_finished
         self._last = last
         self._completed = last
-        self._synchronous = NO_CHECKPOINT
         self._finished = False
         self._staged = staged
         self._in_progress: dict[CheckpointId, SnapshotInProgress] = {}
@@ -142,7 +139,7 @@ class SubtaskCheckpointing:
         """Return the ids whose snapshot is under way, ascending."""
         return tuple(self._in_progress)
 
-    # -------------------------------------------------------------- steps 0 to 4
+    # -------------------------------------------------------------- steps 0 to 3
 
     def _request(self, fact: SnapshotRequested) -> Effects:
         checkpoint = fact.barrier.checkpoint
@@ -157,8 +154,6 @@ class SubtaskCheckpointing:
             return [BroadcastCancelMarker(checkpoint)]
         if self._finished and not self._checkpoint_after_finished:
             return [Decline(checkpoint, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), BroadcastCancelMarker(checkpoint)]
-        if fact.synchronous:
-            self._synchronous = checkpoint
         return self._begin(fact)
 
     def _begin(self, fact: SnapshotRequested) -> Effects:
@@ -166,10 +161,7 @@ class SubtaskCheckpointing:
         self._in_progress[checkpoint] = SnapshotInProgress(
             staged=self._staged, finished=self._finished, in_flight=None if fact.unaligned else ()
         )
-        effects: Effects = [PrepareSnapshot(checkpoint), BroadcastBarrier(fact.barrier)]
-        if fact.unaligned:
-            effects.append(StoreInFlight(checkpoint))
-        return [*effects, TakeSnapshot(checkpoint)]
+        return [BroadcastBarrier(fact.barrier), TakeSnapshot(checkpoint)]
 
     def _advance(
         self,
@@ -222,8 +214,6 @@ class SubtaskCheckpointing:
         return [*effects, *self._cancel(checkpoint), NotifyOperatorsAborted(checkpoint)]
 
     def _cancel(self, checkpoint: CheckpointId) -> Effects:
-        if checkpoint == self._synchronous:
-            self._synchronous = NO_CHECKPOINT
         cancelled = self._in_progress.pop(checkpoint, None)
         return [] if cancelled is None else [CancelSnapshot(checkpoint)]
 
@@ -233,10 +223,7 @@ class SubtaskCheckpointing:
             raise RefusedFactError(message)
         self._completed = max(self._completed, checkpoint)
         self._staged = tuple(file for file in self._staged if file.after >= self._completed)
-        effects: Effects = [NotifyOperatorsComplete(checkpoint)]
-        if checkpoint == self._synchronous:
-            effects.append(FinishSubtask(checkpoint))
-        return effects
+        return [NotifyOperatorsComplete(checkpoint)]
 
     # -------------------------------------------------------------- state
 
@@ -246,7 +233,6 @@ class SubtaskCheckpointing:
         return SubtaskState(
             last=self._last,
             completed=self._completed,
-            synchronous=self._synchronous,
             finished=self._finished,
             staged=self._staged,
             in_progress=tuple(self._in_progress.items()),
@@ -258,7 +244,6 @@ class SubtaskCheckpointing:
         """Become what `saved` describes."""
         self._last = saved.last
         self._completed = saved.completed
-        self._synchronous = saved.synchronous
         self._finished = saved.finished
         self._staged = saved.staged
         self._in_progress = dict(saved.in_progress)

@@ -15,28 +15,25 @@ from checkpointing.channel_items import (
 )
 from checkpointing.gate import (
     AbortCheckpoint,
-    AnnouncementHanded,
     AnnouncementReceived,
     BarrierReceived,
     BlockChannel,
     ClockRead,
     Deliver,
     DeliverEnd,
-    GateClosed,
     GateConfig,
     GateEffect,
     GateFact,
     GatePolicy,
     GateTimeAdvanced,
     InFlightComplete,
-    InputGate,
     ItemArrived,
-    ItemHanded,
     Polled,
     ResumeChannel,
     TriggerCheckpoint,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
+from spec.flink.gate import AnnouncementHanded, FlinkGate, GateClosed, ItemHanded
 
 Case = Mapping[str, Any]
 Entry = tuple[Any, ...]
@@ -51,7 +48,7 @@ class BarrierRun:
     """One gate and what it did so far: `trace` holds (event index, entry)."""
 
     case: Case
-    gate: InputGate = field(init=False)
+    gate: FlinkGate = field(init=False)
     channels: list[ChannelId] = field(init=False)
     clock_ms: int = 0
     trace: list[tuple[int, Entry]] = field(default_factory=list)
@@ -69,7 +66,7 @@ class BarrierRun:
             max_alignment_bytes=case.get("max_buffered_bytes", -1),
             checkpoint_after_tasks_finished=case.get("checkpoint_after_tasks_finished", True),
         )
-        self.gate = InputGate(config, tuple(self.channels))
+        self.gate = FlinkGate(config, tuple(self.channels))
 
     @property
     def alternating(self) -> bool:
@@ -122,9 +119,9 @@ class BarrierRun:
             return Barrier(*created, Alignment.UNALIGNED)
         return Barrier(*created, Alignment.ALIGNED, self.case.get("aligned_timeout_ms"))
 
-    def note(self, fact: GateFact, *, yields: bool = True) -> None:
+    def note(self, fact: GateFact | ItemHanded | AnnouncementHanded | GateClosed, *, yields: bool = True) -> None:
         """Step the gate; enter what it did into the trace, what a poll hands out last."""
-        effects = self.gate.step(fact)
+        effects = self.gate.tell(fact)
         entries = [entry for effect in effects if (entry := self._entry(effect)) is not None]
         if self.alternating and yields and isinstance(fact, Polled):
             entries += [("yield", kind) for kind in map(_yielded, effects) if kind]

@@ -5,12 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import (
-    CompletedCheckpoint,
-    CompletedCheckpointStore,
-    JobStatus,
-)
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.completed import CompletedCheckpoint
 from checkpointing.coordinator.properties import (
     CHECKPOINT,
     CheckpointProperties,
@@ -19,7 +14,6 @@ from checkpointing.coordinator.properties import (
     synchronous_savepoint,
 )
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import RestoreMode
 from checkpointing.coordinator.task import SnapshotMetrics, TaskState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
@@ -34,7 +28,11 @@ from spec.coordinator_cases.given import (
 from spec.coordinator_cases.observed import ObservedCoordinator
 from spec.coordinator_cases.topology import topology_of
 from spec.coordinator_cases.unit import Step, StepError, Value
+from spec.flink import messages as flink
+from spec.flink.completed_store import FlinkCheckpointStore, JobStatus, shared_handles
+from spec.flink.coordinator import FlinkCoordinator
 from spec.flink.id_counter import CheckpointIdCounter
+from spec.flink.shared_state import RestoreMode
 
 JOB = "job"
 LONG_AGO_MS = 10**12
@@ -45,7 +43,7 @@ SEED = 20_240_924
 
 
 class CoordinatorUnit(ObservedCoordinator):
-    """Drives a CheckpointCoordinator and plays everything around it."""
+    """Drives a FlinkCoordinator and plays everything around it."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
         """Build the environment and the coordinator from `given`."""
@@ -71,9 +69,8 @@ class CoordinatorUnit(ObservedCoordinator):
         self.job_failed = 0
         self.acknowledged: told.AnswerAcknowledge | None = None
         self.result: Value = None
-        self.store_open = True
         self.kept: tuple[CompletedCheckpoint, ...] | None = None
-        self.store = CompletedCheckpointStore(
+        self.store = FlinkCheckpointStore(
             given.get("retained", 1),
             CountingRegistry(self.registrations),
             [
@@ -88,7 +85,7 @@ class CoordinatorUnit(ObservedCoordinator):
         self.task_states: dict[str, TaskState] = initial_states(given)
         self.door = self._new_door()
 
-    def _new_door(self) -> CheckpointCoordinator:
+    def _new_door(self) -> FlinkCoordinator:
         given = self.given
         min_pause_ms = given.get("min_pause_ms", 0)
         tolerable = given.get("tolerable_failures", "unlimited")
@@ -107,7 +104,7 @@ class CoordinatorUnit(ObservedCoordinator):
             hooks=tuple(given.get("hooks", {})),
         )
         topology = topology_of(given, self.max_parallelisms)
-        door = CheckpointCoordinator(settings, topology, self.store, now_ms=self.now_ms)
+        door = FlinkCoordinator(settings, topology, self.store, now_ms=self.now_ms)
         for task, state in self.task_states.items():
             door.step(told.TaskStateChanged(task, state))
         return door
@@ -163,10 +160,10 @@ class CoordinatorUnit(ObservedCoordinator):
 
     def _do_expire(self, step: Step) -> None:
         checkpoint = step.args[0]
-        self.pieces.append(lambda: self.tell(told.CheckpointTimeoutFired(checkpoint)))
+        self.pieces.append(lambda: self.tell(flink.CheckpointTimeoutFired(checkpoint)))
 
     def _do_abort_pending(self, step: Step) -> None:
-        self.tell(told.AbortRequested(CheckpointFailureReason[step.args[0]]))
+        self.tell(flink.AbortRequested(CheckpointFailureReason[step.args[0]]))
 
     def _do_set_task_state(self, step: Step) -> None:
         task, state = step.args
@@ -175,7 +172,7 @@ class CoordinatorUnit(ObservedCoordinator):
 
     def _do_tick(self, step: Step) -> None:
         for _ in range(step.argument(0, 1)):
-            self.pieces.append(lambda: self.tell(told.PeriodicTimerFired()))
+            self.pieces.append(lambda: self.tell(flink.PeriodicTimerFired()))
             self._run_to_idle()
 
     def _do_advance_ms(self, step: Step) -> None:
@@ -207,10 +204,10 @@ class CoordinatorUnit(ObservedCoordinator):
         self.result = self.door.add_hook(step.args[0])
 
     def _do_restore(self, step: Step) -> None:
-        kind = told.RestoreKind(step.args[0])
+        kind = flink.RestoreKind(step.args[0])
         source = self.given.get("savepoint")
         self.tell(
-            told.RestoreRequested(
+            flink.RestoreRequested(
                 kind,
                 allow_non_restored=bool(step.options.get("allow_non_restored", False)),
                 savepoint=None if source is None else savepoint_of(source),
@@ -221,7 +218,6 @@ class CoordinatorUnit(ObservedCoordinator):
     def _do_store_shutdown(self, step: Step) -> None:
         self.kept = self.store.checkpoints
         change = self.store.shut_down(JobStatus(step.args[0]))
-        self.store_open = False
         for checkpoint in change.cleaned:
             self.discarded.extend(checkpoint.private_handles)
         self.discarded.extend(str(handle) for handle in change.shared)
@@ -232,18 +228,18 @@ class CoordinatorUnit(ObservedCoordinator):
         if step.options.get("store", "same") == "recovered":
             kept = self.store.checkpoints if self.kept is None else self.kept
             registry = CountingRegistry(self.registrations)
-            self.store = CompletedCheckpointStore(self.given.get("retained", 1), registry, kept)
+            self.store = FlinkCheckpointStore(self.given.get("retained", 1), registry, kept)
             for checkpoint in kept:
-                registry.register_restored(checkpoint.id, checkpoint.shared_handles, RestoreMode.CLAIM)
-            self.store_open, self.kept = True, None
+                registry.register_restored(checkpoint.id, shared_handles(checkpoint), RestoreMode.CLAIM)
+            self.kept = None
         self.door = self._new_door()
 
     # -------------------------------------------------------------- effects
 
-    def tell(self, fact: told.CoordinatorFact, door: CheckpointCoordinator | None = None) -> None:
+    def tell(self, fact: flink.FlinkFact, door: FlinkCoordinator | None = None) -> None:
         """Step the door (or an older one that asked) and carry out what it wants."""
         asked = self.door if door is None else door
-        for effect in asked.step(fact):
+        for effect in asked.tell(fact):
             self._carry_out(effect, asked)
 
     def _run_to_idle(self) -> None:
@@ -252,7 +248,7 @@ class CoordinatorUnit(ObservedCoordinator):
             self.pieces.popleft()()
         self.in_piece = False
 
-    def _answer(self, call: str, door: CheckpointCoordinator, answer: Callable[[bool], told.CoordinatorFact]) -> None:
+    def _answer(self, call: str, door: FlinkCoordinator, answer: Callable[[bool], flink.FlinkFact]) -> None:
         """Answer in a piece of its own, or when the call is released."""
 
         def give(failed: bool) -> None:  # noqa: FBT001 - one flag
@@ -263,7 +259,7 @@ class CoordinatorUnit(ObservedCoordinator):
         else:
             self.pieces.append(lambda: give(False))  # noqa: FBT003 - one flag
 
-    def _carry_out(self, effect: told.CoordinatorEffect, door: CheckpointCoordinator) -> None:  # noqa: C901, PLR0912, PLR0915 - one line an effect
+    def _carry_out(self, effect: flink.FlinkEffect, door: FlinkCoordinator) -> None:  # noqa: C901, PLR0912, PLR0915 - one line an effect
         match effect:
             case told.FetchCheckpointId():
                 self.pieces.append(lambda: self._answer("id", door, self._fetched))
@@ -302,7 +298,7 @@ class CoordinatorUnit(ObservedCoordinator):
                 self.pieces.append(lambda: self.tell(told.StateDiscarded(discarded.checkpoint), door))
             case told.AnswerAcknowledge():
                 self.acknowledged = effect
-            case told.AssignState():
+            case flink.AssignState():
                 self.restored_state[str(effect.task)] = [] if effect.state is None else list(effect.state.handles)
             case told.RestoreHook():
                 self.hook_calls[effect.hook]["restore"].append([effect.checkpoint, effect.state])
@@ -310,9 +306,9 @@ class CoordinatorUnit(ObservedCoordinator):
                 self.hook_calls[effect.hook]["reset"] += 1
             case told.CloseHook():
                 self.hook_calls[effect.hook]["close"] += 1
-            case told.SetNextCheckpointId():
+            case flink.SetNextCheckpointId():
                 self.counter.go_on_at(effect.next_id)
-            case told.RestoreFinished():
+            case flink.RestoreFinished():
                 self.result = effect.checkpoint is not None
                 self.finished_state_checked += effect.finished_checked
             case told.WakeAt() | told.ResetOperatorCoordinator():
@@ -324,32 +320,32 @@ class CoordinatorUnit(ObservedCoordinator):
         if fault in self.faults and not self.in_piece:
             self.errors.append(fault)
 
-    def _fetched(self, failed: bool) -> told.CoordinatorFact:  # noqa: FBT001 - one flag
+    def _fetched(self, failed: bool) -> flink.FlinkFact:  # noqa: FBT001 - one flag
         if "id_io_error" in self.faults:
-            return told.CheckpointIdFailed(io_error=True)
+            return flink.CheckpointIdFailed(io_error=True)
         if failed or "first_id_error" in self.faults:
             self.faults.discard("first_id_error")
-            return told.CheckpointIdFailed(io_error=False)
+            return flink.CheckpointIdFailed(io_error=False)
         return told.CheckpointIdFetched(self.counter.fetch())
 
-    def _located(self, effect: told.CreateLocation, *, failed: bool) -> told.CoordinatorFact:
+    def _located(self, effect: told.CreateLocation, *, failed: bool) -> flink.FlinkFact:
         if failed or "location_io_error" in self.faults:
-            return told.LocationFailed(effect.checkpoint, io_error=not failed)
+            return flink.LocationFailed(effect.checkpoint, io_error=not failed)
         return told.LocationCreated(effect.checkpoint)
 
-    def _ask_coordinator(self, effect: told.AskOperatorCoordinator, door: CheckpointCoordinator) -> None:
+    def _ask_coordinator(self, effect: told.AskOperatorCoordinator, door: FlinkCoordinator) -> None:
         name, checkpoint = effect.coordinator, effect.checkpoint
         self.coordinator_calls[name]["snapshot"].append(checkpoint)
         state = self.given["operator_coordinators"][name].get("state")
 
-        def answer(failed: bool) -> told.CoordinatorFact:  # noqa: FBT001 - one flag
+        def answer(failed: bool) -> flink.FlinkFact:  # noqa: FBT001 - one flag
             if failed:
                 return told.OperatorCoordinatorFailed(name, checkpoint)
             return told.OperatorCoordinatorAnswered(name, checkpoint, state)
 
         self._answer(f"oc:{name}", door, answer)
 
-    def _ask_hook(self, effect: told.AskHook, door: CheckpointCoordinator) -> None:
+    def _ask_hook(self, effect: told.AskHook, door: FlinkCoordinator) -> None:
         hook, checkpoint = effect.hook, effect.checkpoint
         calls = self.hook_calls[hook]
         calls["trigger"] += 1
@@ -359,32 +355,32 @@ class CoordinatorUnit(ObservedCoordinator):
             self.tell(told.TaskAcknowledged(JOB, task, checkpoint), door)
         state = behaviour.get("state")
 
-        def answer(failed: bool) -> told.CoordinatorFact:  # noqa: FBT001 - one flag
+        def answer(failed: bool) -> flink.FlinkFact:  # noqa: FBT001 - one flag
             return told.HookFailed(hook, checkpoint) if failed else told.HookAnswered(hook, checkpoint, state)
 
         self._answer(f"hook:{hook}", door, answer)
 
-    def _trigger(self, effect: told.TriggerTask, door: CheckpointCoordinator) -> None:
+    def _trigger(self, effect: told.TriggerTask, door: FlinkCoordinator) -> None:
         task = str(effect.task)
         self.messages["trigger"][task].append(effect.checkpoint)
         self.types[task][str(effect.checkpoint)] = effect.type.value
         if f"trigger_rpc_error:{task}" in self.faults:
             self.pieces.append(lambda: self.tell(told.TaskStateChanged(effect.task, TaskState.FINISHED), door))
-            self.pieces.append(lambda: self.tell(told.TriggerFailed(effect.task, effect.checkpoint), door))
+            self.pieces.append(lambda: self.tell(flink.TriggerFailed(effect.task, effect.checkpoint), door))
 
-    def _commit(self, effect: told.CommitCheckpoint, door: CheckpointCoordinator) -> None:
+    def _commit(self, effect: told.CommitCheckpoint, door: FlinkCoordinator) -> None:
         answer = self._committed(effect)
         if not isinstance(answer, told.CommitSucceeded) and not self.in_piece:
             self.errors.append("FINALIZE_CHECKPOINT_FAILURE")
         self.tell(answer, door)
 
-    def _committed(self, effect: told.CommitCheckpoint) -> told.CoordinatorFact:
+    def _committed(self, effect: told.CommitCheckpoint) -> flink.FlinkFact:
         if "metadata_io_error" in self.faults:
             return told.CommitFailed(effect.checkpoint, message="the metadata could not be written")
         if effect.properties.is_savepoint:
             return told.CommitSucceeded(effect.checkpoint)
-        if "store_add_error" in self.faults or not self.store_open:
+        if "store_add_error" in self.faults or not self.store.is_open:
             return told.CommitFailed(effect.checkpoint, message="the store refused the checkpoint")
         if "store_add_unknown" in self.faults:
-            return told.CommitUnknown(effect.checkpoint, message="the store did not answer")
+            return flink.CommitUnknown(effect.checkpoint, message="the store did not answer")
         return told.CommitSucceeded(effect.checkpoint)

@@ -4,32 +4,24 @@ from collections.abc import Mapping
 
 from checkpointing.coordinator.completed import CompletedCheckpoint
 from checkpointing.coordinator.properties import savepoint
-from checkpointing.coordinator.shared_state import Handle, SharedStateRegistry
+from checkpointing.coordinator.shared_state import Handle
 from checkpointing.coordinator.task import AcknowledgedState, TaskState
 from checkpointing.identifiers import CheckpointId
 from spec.coordinator_cases.unit import Value
+from spec.flink.shared_state import FlinkRegistry
 
 
-class CountingRegistry(SharedStateRegistry):
+class CountingRegistry(FlinkRegistry):
     """A registry that tells how often each handle was handed in."""
 
     def __init__(self, registrations: dict[str, int]) -> None:
         super().__init__()
         self._registrations = registrations
 
-    def register(
-        self,
-        key: str,
-        handle: Handle,
-        checkpoint: CheckpointId,
-        *,
-        prevent_discarding_created_checkpoint: bool = False,
-    ) -> Handle:
+    def register(self, key: str, handle: Handle, checkpoint: CheckpointId) -> Handle:
         """Count, then register."""
         self._registrations[str(handle)] += 1
-        return super().register(
-            key, handle, checkpoint, prevent_discarding_created_checkpoint=prevent_discarding_created_checkpoint
-        )
+        return super().register(key, handle, checkpoint)
 
 
 def no_hook_calls() -> dict[str, Value]:

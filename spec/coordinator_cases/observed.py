@@ -1,10 +1,10 @@
 """What a case may ask about the coordinator and its environment: one method a fact of the legend."""
 
-from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.messages import AnswerAcknowledge
 from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of
 from spec.coordinator_cases.unit import Value
+from spec.flink.completed_store import FlinkCheckpointStore, operator_states
+from spec.flink.coordinator import FlinkCoordinator
 from spec.flink.id_counter import CheckpointIdCounter
 
 
@@ -17,7 +17,7 @@ class ObservedCoordinator:
     coordinator_calls: dict[str, dict[str, list[int]]]
     counter: CheckpointIdCounter
     discarded: list[str]
-    door: CheckpointCoordinator
+    door: FlinkCoordinator
     finished_state_checked: int
     futures: dict[str, str]
     hook_calls: dict[str, dict[str, Value]]
@@ -26,7 +26,7 @@ class ObservedCoordinator:
     registrations: dict[str, int]
     restored_state: dict[str, list[str]]
     result: Value
-    store: CompletedCheckpointStore
+    store: FlinkCheckpointStore
     types: dict[str, dict[str, str]]
 
     def fact(self, name: str, expected: Value) -> Value:
@@ -107,7 +107,7 @@ class ObservedCoordinator:
         return {handle: self.registrations[handle] for handle in expected}
 
     def _fact_operator_states(self, _: Value) -> Value:
-        return {str(checkpoint.id): checkpoint.operator_states() for checkpoint in self.store.checkpoints}
+        return {str(checkpoint.id): operator_states(checkpoint) for checkpoint in self.store.checkpoints}
 
     def _fact_master_states(self, _: Value) -> Value:
         return {str(checkpoint.id): dict(checkpoint.master_states) for checkpoint in self.store.checkpoints}

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 
+from checkpointing.coordinator.completed import FinishedState
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
@@ -229,7 +230,8 @@ class PlanUnit:
             "to_commit": self._by_vertex(plan.to_commit),
             "finished": self._by_vertex(plan.finished),
         }
-        told: dict[str, Value] = {"fully_finished": sorted(plan.fully_finished)}
+        finished = (each.name for each in plan.vertices if each.finished is FinishedState.FULLY_FINISHED)
+        told: dict[str, Value] = {"fully_finished": sorted(finished)}
         for part, by_vertex in sets.items():
             wanted = {*expected.get(part, {}), *(vertex for vertex, indexes in by_vertex.items() if indexes)}
             told[part] = {vertex: by_vertex[vertex] for vertex in wanted}

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
 from checkpointing.coordinator.settings import CoordinatorSettings
@@ -19,6 +18,9 @@ from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from spec.flink import messages as flink
+from spec.flink.completed_store import shared_handles
+from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.coordinator_model import CoordinatorModel
 from spec.machines.judging import expect, is_unwinding
 
@@ -100,8 +102,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.live = {task: LiveFiles() for task in TASKS}
         self.files = 0
 
-    def _coordinator(self, settings: CoordinatorSettings) -> CheckpointCoordinator:
-        return CheckpointCoordinator(settings, TOPOLOGY, CompletedCheckpointStore(self.retained, SharedStateRegistry()))
+    def _coordinator(self, settings: CoordinatorSettings) -> FlinkCoordinator:
+        return FlinkCoordinator(settings, TOPOLOGY, CompletedCheckpointStore(self.retained, SharedStateRegistry()))
 
     # -------------------------------------------------------------- somebody asks
 
@@ -150,10 +152,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(
         fact=st.sampled_from(
-            [told.PeriodicTimerFired(), told.PeriodicTimerFired(), told.SchedulerStarted(1), told.SchedulerStopped()]
+            [flink.PeriodicTimerFired(), flink.PeriodicTimerFired(), told.SchedulerStarted(1), told.SchedulerStopped()]
         )
     )
-    def schedule(self, fact: told.CoordinatorFact) -> None:
+    def schedule(self, fact: flink.FlinkFact) -> None:
         """The periodic timer fires, or is switched on or off."""
         if not (self.model.is_shut_down and isinstance(fact, told.SchedulerStarted)):
             self._tell(fact)
@@ -180,7 +182,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """Fetch an id, perhaps a later one, or fail to."""
         self.fetching -= 1
         if outcome == "failed":
-            self._tell(told.CheckpointIdFailed())
+            self._tell(flink.CheckpointIdFailed())
             return
         self.next_id += 1 + (outcome == "skipped")
         self._tell(told.CheckpointIdFetched(CheckpointId(self.next_id)))
@@ -193,7 +195,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         checkpoint = question.checkpoint
         match question:
             case told.CreateLocation():
-                self._tell(told.LocationFailed(checkpoint) if fails else told.LocationCreated(checkpoint))
+                self._tell(flink.LocationFailed(checkpoint) if fails else told.LocationCreated(checkpoint))
             case told.AskOperatorCoordinator(name):
                 state = f"private/{name}-{checkpoint}"
                 bad = told.OperatorCoordinatorFailed(name, checkpoint)
@@ -202,9 +204,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self._tell(told.HookFailed(name, checkpoint) if fails else told.HookAnswered(name, checkpoint, "state"))
 
     @precondition(lambda self: self.commits)
-    @rule(outcome=st.sampled_from([told.CommitSucceeded, told.CommitSucceeded, told.CommitFailed, told.CommitUnknown]))
+    @rule(outcome=st.sampled_from([told.CommitSucceeded, told.CommitSucceeded, told.CommitFailed, flink.CommitUnknown]))
     def answer_commit(
-        self, outcome: type[told.CommitSucceeded] | type[told.CommitFailed] | type[told.CommitUnknown]
+        self, outcome: type[told.CommitSucceeded] | type[told.CommitFailed] | type[flink.CommitUnknown]
     ) -> None:
         """The commit succeeds, certainly fails, or nobody knows."""
         self._tell(outcome(self.commits.pop()))
@@ -268,14 +270,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def complain(self, task: Task, pick: int, reason: Reason, kind: int) -> None:
         """A task declines, fails, or can't be told; it reports what it measured; or somebody gives up."""
         checkpoint = self._some_checkpoint(pick)
-        facts: tuple[told.CoordinatorFact, ...] = (
+        facts: tuple[flink.FlinkFact, ...] = (
             told.TaskDeclined(JOB, task, checkpoint, reason),
             told.TaskDeclined("other", task, checkpoint, reason),
-            told.TaskFailed(task),
-            told.TriggerFailed(task, checkpoint),
+            flink.TaskFailed(task),
+            flink.TriggerFailed(task, checkpoint),
             told.TaskMeasured(JOB, task, checkpoint, SnapshotMetrics(pick)),
-            told.CheckpointTimeoutFired(checkpoint),
-            told.AbortRequested(Reason.JOB_FAILOVER_REGION),
+            flink.CheckpointTimeoutFired(checkpoint),
+            flink.AbortRequested(Reason.JOB_FAILOVER_REGION),
         )
         self._tell(facts[kind])
 
@@ -299,8 +301,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.coordinator.restore(saved)
         expect(self.coordinator.snapshot() == saved, "restore", "a restored coordinator has another state")
 
-    def _tell(self, fact: told.CoordinatorFact) -> None:
-        effects = self.coordinator.step(fact)
+    def _tell(self, fact: flink.FlinkFact) -> None:
+        effects = self.coordinator.tell(fact)
         self._tell_twin(fact, effects)
         self.model.take(fact, effects)
         for effect in effects:
@@ -319,17 +321,17 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 case _:
                     pass
 
-    def _tell_twin(self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...]) -> None:
+    def _tell_twin(self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...]) -> None:
         if isinstance(fact, told.TaskMeasured):
             expect(not effects, "statistics-never-steer", f"{fact} caused {effects}")
             return
         plain = replace(fact, metrics=told.NO_METRICS) if isinstance(fact, told.TaskAcknowledged) else fact
-        other = self.twin.step(plain)
+        other = self.twin.tell(plain)
         expect(effects == other, "statistics-never-steer", f"{fact}: {effects}, with other statistics {other}")
 
     def _nobody_builds_on(self, effect: told.DiscardState) -> None:
         live = {handle for files in self.live.values() for handle in files.shared}
-        named = {h for c in self.coordinator.store.checkpoints for h in c.shared_handles.values()}
+        named = {h for c in self.coordinator.store.checkpoints for h in shared_handles(c).values()}
         needed = (live | named) & set(effect.handles)
         expect(not needed, "shared-needed", f"{needed} is deleted, but a task or a kept checkpoint needs it")
 

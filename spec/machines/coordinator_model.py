@@ -13,6 +13,7 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from spec.flink import messages as flink
 from spec.machines.judging import expect
 
 _COUNTED = {
@@ -115,7 +116,7 @@ class CoordinatorModel:
 
     # -------------------------------------------------------------- one step
 
-    def take(self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...]) -> None:
+    def take(self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...]) -> None:
         """Judge one step."""
         ends, reason = self._must_end(fact)
         goes = self._private_of_late(fact)
@@ -132,13 +133,13 @@ class CoordinatorModel:
         for effect in effects:
             if isinstance(effect, told.RequestFailed) and effect.checkpoint is not None:
                 expect(effect.reason is reason, "ends-once", f"{effect} for {fact}")
-        spared = isinstance(fact, told.CommitUnknown)
+        spared = isinstance(fact, flink.CommitUnknown)
         for checkpoint in () if spared else [*self._aborted, *left]:
             goes |= self.checkpoints[checkpoint].private
         self._deleted_exactly(fact, effects, goes)
 
     def _must_end(  # noqa: PLR0911, PLR0912 - one line a fact
-        self, fact: told.CoordinatorFact
+        self, fact: flink.FlinkFact
     ) -> tuple[set[CheckpointId], Reason | None]:
         """Return which checkpoints this fact must end, and why."""
         waiting = {n for n, known in self.checkpoints.items() if known.fate is Fate.PENDING}
@@ -146,19 +147,19 @@ class CoordinatorModel:
             case told.TaskDeclined():
                 ours = fact.job == self.settings.job and not self.is_shut_down
                 return (waiting & {fact.checkpoint} if ours else set()), fact.reason
-            case told.CheckpointTimeoutFired():
+            case flink.CheckpointTimeoutFired():
                 return waiting & {fact.checkpoint}, Reason.CHECKPOINT_EXPIRED
             case told.CoordinatorTimeAdvanced():
                 limit = self.settings.timeout_ms
                 due = {n for n in waiting if limit is not None and self.checkpoints[n].begun_ms + limit <= fact.now_ms}
                 return due, Reason.CHECKPOINT_EXPIRED
-            case told.LocationFailed():
+            case flink.LocationFailed():
                 return waiting & {fact.checkpoint}, Reason.IO_EXCEPTION
-            case told.OperatorCoordinatorFailed() | told.HookFailed() | told.TriggerFailed():
+            case told.OperatorCoordinatorFailed() | told.HookFailed() | flink.TriggerFailed():
                 return waiting & {fact.checkpoint}, Reason.TRIGGER_CHECKPOINT_FAILURE
-            case told.TaskFailed():
+            case flink.TaskFailed():
                 return {n for n in waiting if fact.task in self.checkpoints[n].unacknowledged}, Reason.TASK_FAILURE
-            case told.AbortRequested():
+            case flink.AbortRequested():
                 return waiting, fact.reason
             case told.SchedulerStarted() | told.SchedulerStopped():
                 return waiting, Reason.CHECKPOINT_COORDINATOR_SUSPEND
@@ -166,7 +167,7 @@ class CoordinatorModel:
                 return waiting, Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
             case told.CommitFailed():
                 return self._committing(fact.checkpoint), fact.reason
-            case told.CommitUnknown():
+            case flink.CommitUnknown():
                 return self._committing(fact.checkpoint), Reason.FINALIZE_CHECKPOINT_FAILURE
             case told.CommitSucceeded():
                 return self._older(fact.checkpoint, waiting), Reason.CHECKPOINT_SUBSUMED
@@ -183,7 +184,7 @@ class CoordinatorModel:
 
     # -------------------------------------------------------------- what a fact changes
 
-    def _acknowledge(self, fact: told.CoordinatorFact) -> list[told.AcknowledgeResult]:
+    def _acknowledge(self, fact: flink.FlinkFact) -> list[told.AcknowledgeResult]:
         if not isinstance(fact, told.TaskAcknowledged):
             return []
         if self.is_shut_down:
@@ -205,7 +206,7 @@ class CoordinatorModel:
         known.private |= set(known.states[fact.task].private)
         return [told.AcknowledgeResult.SUCCESS]
 
-    def _private_of_late(self, fact: told.CoordinatorFact) -> set[str]:
+    def _private_of_late(self, fact: flink.FlinkFact) -> set[str]:
         """Return the private files of a message that nobody waits for."""
         match fact:
             case told.TaskAcknowledged() if not self.is_shut_down and fact.job == self.settings.job:
@@ -221,7 +222,7 @@ class CoordinatorModel:
             case _:
                 return set()
 
-    def _complete(self, fact: told.CoordinatorFact) -> list[CheckpointId]:
+    def _complete(self, fact: flink.FlinkFact) -> list[CheckpointId]:
         """Take a completion; return what thereby leaves the store."""
         if not isinstance(fact, told.CommitSucceeded) or self.fate(fact.checkpoint) is not Fate.COMMITTING:
             return []
@@ -236,13 +237,13 @@ class CoordinatorModel:
         return kept[: -self._retained]
 
     def _count_failures(
-        self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...], reason: Reason | None
+        self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...], reason: Reason | None
     ) -> None:
         by_task = isinstance(fact, told.TaskDeclined)
         for checkpoint in self._aborted:
             if reason is not None:
                 self.failures.failed(self.checkpoints[checkpoint].properties, reason, checkpoint, by_task=by_task)
-        if isinstance(fact, told.CheckpointIdFailed) and fact.io_error:
+        if isinstance(fact, flink.CheckpointIdFailed) and fact.io_error:
             refused = [e.request for e in effects if isinstance(e, told.RequestFailed)]
             properties = self.requests[refused[0]] if refused else CheckpointProperties()
             self.failures.failed(properties, Reason.IO_EXCEPTION, None, by_task=False)
@@ -253,7 +254,7 @@ class CoordinatorModel:
 
     # -------------------------------------------------------------- what an effect says
 
-    def _see(self, fact: told.CoordinatorFact, effect: told.CoordinatorEffect) -> None:
+    def _see(self, fact: flink.FlinkFact, effect: flink.FlinkEffect) -> None:
         match effect:
             case told.CreateLocation():
                 self._begun(fact, effect)
@@ -273,7 +274,7 @@ class CoordinatorModel:
             case _:
                 pass
 
-    def _begun(self, fact: told.CoordinatorFact, effect: told.CreateLocation) -> None:
+    def _begun(self, fact: flink.FlinkFact, effect: told.CreateLocation) -> None:
         fetched = isinstance(fact, told.CheckpointIdFetched) and fact.id == effect.checkpoint
         rises = all(n < effect.checkpoint for n in self.checkpoints)
         expect(fetched and rises, "ids-rise", f"{effect} for {fact} after {list(self.checkpoints)}")
@@ -315,7 +316,7 @@ class CoordinatorModel:
     # -------------------------------------------------------------- files
 
     def _deleted_exactly(
-        self, fact: told.CoordinatorFact, effects: tuple[told.CoordinatorEffect, ...], private: set[str]
+        self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...], private: set[str]
     ) -> None:
         gone = [h for effect in effects if isinstance(effect, told.DiscardState) for h in effect.handles]
         shared = {handle for handle in gone if handle in self.used_by}

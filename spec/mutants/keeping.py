@@ -4,20 +4,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from checkpointing.commit import leftovers
+from checkpointing.commit.two_phase import CommitEffect, Ended
 from checkpointing.coordinator import completed as store
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, StoreChange
 from checkpointing.coordinator.completion import Completion
-from checkpointing.coordinator.messages import CommitSucceeded, CommitUnknown, TaskAcknowledged
+from checkpointing.coordinator.messages import CommitSucceeded, TaskAcknowledged
 from checkpointing.coordinator.pending import PendingCheckpoint
-from checkpointing.coordinator.shared_state import Handle, SharedStateEntry, SharedStateRegistry
+from checkpointing.coordinator.shared_state import Handle, SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState
-from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.job.operator_run import OperatorRun
-from checkpointing.messages import MicroBatchFinished
+from checkpointing.job.wiring import Wiring
+from checkpointing.messages import DiscardFiles, MicroBatchFinished
+from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
+from spec.flink.completed_store import shared_handles
 from spec.mutants import scenes
 from spec.mutants.judges import COORDINATOR, directed
 from spec.mutants.planting import Patch, mutant
@@ -70,7 +73,7 @@ def subsumed_state_is_deleted_without_asking_who_shares_it(patch: Patch) -> None
     real = CompletedCheckpointStore._let_go
 
     def let_go(self: CompletedCheckpointStore, leaving: _Checkpoints) -> StoreChange:
-        handles = tuple(handle for checkpoint in leaving for handle in checkpoint.shared_handles.values())
+        handles = tuple(handle for checkpoint in leaving for handle in shared_handles(checkpoint).values())
         return replace(real(self, leaving), shared=handles)
 
     patch.put(CompletedCheckpointStore, "_let_go", let_go)
@@ -80,19 +83,9 @@ def subsumed_state_is_deleted_without_asking_who_shares_it(patch: Patch) -> None
 def a_shared_file_goes_with_the_checkpoint_that_made_it(patch: Patch) -> None:
     real = SharedStateRegistry.register
 
-    def register(
-        self: SharedStateRegistry,
-        key: str,
-        handle: Handle,
-        checkpoint: CheckpointId,
-        *,
-        prevent_discarding_created_checkpoint: bool = False,
-    ) -> Handle:
+    def register(self: SharedStateRegistry, key: str, handle: Handle, checkpoint: CheckpointId) -> Handle:
         known = self._entries.get(key)
-        if known is not None:
-            return known.handle
-        flag = prevent_discarding_created_checkpoint
-        return real(self, key, handle, checkpoint, prevent_discarding_created_checkpoint=flag)
+        return real(self, key, handle, checkpoint) if known is None else known.handle
 
     patch.put(SharedStateRegistry, "register", register)
 
@@ -160,31 +153,20 @@ def a_new_file_is_deleted_with_the_one_it_replaces(patch: Patch) -> None:
     patch.put(OperatorRun, "finish", finish)
 
 
-@mutant(
-    "discarded-is-unreferenced",
-    directed(scenes.unclaimed_files_stay, "discarded-is-unreferenced"),
-    ("FLINK-26985",),
-)
-def unclaimed_files_are_deleted_when_unused(patch: Patch) -> None:
-    def is_unclaimed(self: SharedStateRegistry, entry: SharedStateEntry) -> bool:
-        return False
-
-    patch.put(SharedStateRegistry, "_is_unclaimed", is_unclaimed)
-
-
 # ------------------------------------------------------------------ deleted exactly when it must
 
 
-@mutant("private", COORDINATOR, ("FLINK-22494",))
+@mutant("discarded-is-unreferenced", flink=("FLINK-22494",))
 def state_is_deleted_after_a_commit_of_unknown_fate(patch: Patch) -> None:
-    def commit_unknown(self: Completion, fact: CommitUnknown) -> None:
-        pending = self._take_committing(fact.checkpoint)
-        if pending is not None:
-            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-            self._end(pending, reason, fact.message, by_task=False, discard=True)
-            self._commit_next()
+    real = Wiring.from_commit
 
-    patch.put(Completion, "commit_unknown", commit_unknown)
+    def from_commit(self: Wiring, effects: tuple[CommitEffect, ...]) -> None:
+        record = self.commit._record
+        if record is not None and any(isinstance(effect, Ended) for effect in effects):
+            self.effects.append(DiscardFiles(tuple(sorted(files_of(record)))))
+        real(self, effects)
+
+    patch.put(Wiring, "from_commit", from_commit)
 
 
 @mutant("shared", COORDINATOR, ("FLINK-6640",))

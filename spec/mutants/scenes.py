@@ -8,11 +8,10 @@ from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refuse
 from checkpointing.commit.two_phase import CommitIdentity, Draft, TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.plan import PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import RestoreMode, SharedStateRegistry
+from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Vertex, VertexKind
@@ -20,18 +19,12 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName, Verte
 from checkpointing.messages import AppendRow, CutRecorded, RowAppended, TablesChecked
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics
+from spec.flink import messages as flink
+from spec.flink.coordinator import FlinkCoordinator
 
 _FIRST = CheckpointId(1)
 _TASKS: tuple[Task, ...] = ("vertex/0", "vertex/1")
 _INTERVAL_MS = 100
-
-
-def unclaimed_files_stay() -> bool:
-    """A file of what was restored without a claim is unused: it is forgotten, not deleted; our own goes."""
-    registry = SharedStateRegistry()
-    registry.register_restored(CheckpointId(3), {"key": "theirs"}, RestoreMode.NO_CLAIM)
-    registry.register("own", "ours", CheckpointId(4))
-    return registry.unregister_unused(CheckpointId(9)).discarded == ("ours",)
 
 
 def a_newer_coordinator_keeps_its_files() -> bool:
@@ -46,7 +39,7 @@ def triggering_outlives_an_abort() -> bool:
     coordinator.step(told.SchedulerStarted(0))
     coordinator.step(told.CoordinatorTimeAdvanced(_INTERVAL_MS))
     coordinator.step(told.CheckpointIdFetched(_FIRST))
-    coordinator.step(told.AbortRequested(CheckpointFailureReason.JOB_FAILOVER_REGION))
+    coordinator.tell(flink.AbortRequested(CheckpointFailureReason.JOB_FAILOVER_REGION))
     later = coordinator.step(told.CoordinatorTimeAdvanced(3 * _INTERVAL_MS))
     return told.FetchCheckpointId() in later
 
@@ -102,7 +95,7 @@ def a_holder_that_nobody_can_see_is_given_time() -> bool:
     return isinstance(late, MayClaim)
 
 
-def _coordinator() -> CheckpointCoordinator:
+def _coordinator() -> FlinkCoordinator:
     settings = CoordinatorSettings(job="job", interval_ms=_INTERVAL_MS)
     store = CompletedCheckpointStore(1, SharedStateRegistry())
-    return CheckpointCoordinator(settings, Topology((PlannedVertex("vertex", _TASKS),), ()), store)
+    return FlinkCoordinator(settings, Topology((PlannedVertex("vertex", _TASKS),), ()), store)

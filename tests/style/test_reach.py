@@ -1,21 +1,101 @@
-"""Every module of the core is there because a real run uses it: `jobs` or `orchestration` leads to it by imports."""
+"""The core has nothing that only tests can reach: a run of `jobs`, `orchestration` or `tidemark` leads to all of it.
 
+The walk is in `reach`. What it does not find must be named in WAITING, with the feature that will need it, and its own
+docstring must say so. What only Flink's test cases need lives in `spec/flink`.
+"""
+
+import ast
+
+import pytest
+
+from tests.style.reach import CORE, USERS, Definition, Reach
 from tests.style.test_style import imported, module, sources
 
-USERS = ("jobs", "orchestration", "tidemark")
+ALPHABETS = {"channel_items", "effects", "facts", "messages", "sink_messages"}
+"""The modules whose classes are facts, effects and messages."""
+
+SINKS = "two-phase sinks (F3)"
+OPERATOR_STATE = "operators with broadcast state (D1)"
+SOURCE_COORDINATORS = "source coordinators (A7)"
+FINISHED_INPUTS = "finished inputs (B4)"
+HOOKS = "master hooks (A8)"
+STATISTICS = "statistics per subtask (E6)"
+KEY_GROUPS = "one module of key groups (D3)"
 
 WAITING = {
-    "checkpointing.commit.sink_messages": "sinks outside Delta",
-    "checkpointing.commit.two_phase_sink": "sinks outside Delta",
-    "checkpointing.rescale": "operators with broadcast state",
-    "checkpointing.rescale.operator_state": "operators with broadcast state",
+    "checkpointing.commit.sink_messages": SINKS,
+    "checkpointing.commit.two_phase_sink": SINKS,
+    "checkpointing.rescale": OPERATOR_STATE,
+    "checkpointing.coordinator.restoring.RestoreRefusedError": HOOKS,
+    "checkpointing.coordinator.restoring.check_finished": FINISHED_INPUTS,
+    "checkpointing.coordinator.restoring.restore_coordinators": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.effects.ResetOperatorCoordinator": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.facts.OperatorCoordinatorAnswered": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.facts.OperatorCoordinatorFailed": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.triggering.Triggering.coordinator_answered": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.pending.PendingCheckpoint.answer_coordinator": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.completion.Completion.discard_late": SOURCE_COORDINATORS,
+    "checkpointing.channel_items.EndOfChannel": FINISHED_INPUTS,
+    "checkpointing.gate.messages.DeliverEnd": FINISHED_INPUTS,
+    "checkpointing.task.messages.SubtaskFinished": FINISHED_INPUTS,
+    "checkpointing.coordinator.facts.TaskStateChanged": FINISHED_INPUTS,
+    "checkpointing.coordinator.triggering.Triggering.task_states_changed": FINISHED_INPUTS,
 }
-"""Modules that no run reaches yet, and the feature that will reach them. Each says so in its own docstring."""
+"""What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
+
+BEING_BUILT = {
+    "checkpointing.coordinator.restoring.restore_hooks": HOOKS,
+    "checkpointing.coordinator.restoring.reset_hooks": HOOKS,
+    "checkpointing.coordinator.effects.RestoreHook": HOOKS,
+    "checkpointing.coordinator.effects.ResetHook": HOOKS,
+    "checkpointing.coordinator.facts.HookAnswered": HOOKS,
+    "checkpointing.coordinator.facts.HookFailed": HOOKS,
+    "checkpointing.coordinator.triggering.Triggering.hook_answered": HOOKS,
+    "checkpointing.coordinator.pending.PendingCheckpoint.answer_hook": HOOKS,
+    "checkpointing.coordinator.coordinator.CheckpointCoordinator.add_hook": HOOKS,
+    "checkpointing.coordinator.coordinator.InvalidHookError": HOOKS,
+    "checkpointing.coordinator.facts.TaskMeasured": STATISTICS,
+    "checkpointing.key_groups.MaxParallelismChangedError": KEY_GROUPS,
+    "checkpointing.key_groups.subtask_of": KEY_GROUPS,
+    "checkpointing.key_groups.default_max_parallelism": KEY_GROUPS,
+    "checkpointing.key_groups.key_group_of_hash": KEY_GROUPS,
+    "checkpointing.key_groups.KeyedPart": KEY_GROUPS,
+    "checkpointing.key_groups.redistribute_keyed": KEY_GROUPS,
+}
+"""What is being brought to life now: it needs no word in its docstring."""
+
+FOR_SPEC = {
+    "checkpointing.trace.read": "`python -m spec.traces` reads what a tick wrote; the format is kept in one module",
+}
+"""What belongs to a run's output although a run does not call it."""
+
+UNHEARD = {
+    "checkpointing.coordinator.effects.AskHook": HOOKS,
+    "checkpointing.coordinator.effects.CloseHook": HOOKS,
+    "checkpointing.coordinator.effects.AskOperatorCoordinator": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.effects.NotifyOperatorCoordinatorComplete": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.effects.NotifyOperatorCoordinatorAborted": SOURCE_COORDINATORS,
+    "checkpointing.task.messages.CancelSnapshot": "the asynchronous part of a snapshot (B2)",
+    "checkpointing.task.messages.NotifyOperatorsComplete": SINKS,
+    "checkpointing.task.messages.NotifyOperatorsAborted": SINKS,
+    "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",
+    "checkpointing.gate.messages.ResumeChannel": "done by the gate itself, and told to those who judge it",
+    "checkpointing.gate.messages.PutAside": "done by the gate itself, and told to those who judge it",
+    "checkpointing.gate.messages.Ignored": "done by the gate itself, and told to those who judge it",
+    "checkpointing.gate.messages.AnnouncementReceived": "done by the gate itself, and told to those who judge it",
+}
+"""Effects that a run may cause and nobody carries out, and why."""
 
 
-def reached() -> set[str]:
+@pytest.fixture(scope="module")
+def reach() -> Reach:
+    """Return the walk."""
+    return Reach()
+
+
+def reached_modules() -> set[str]:
     """Return the modules that a run can load."""
-    modules = {module(path): path for path in sources(*USERS, "checkpointing")}
+    modules = {module(path): path for path in sources(*USERS, CORE)}
     found: set[str] = set()
     open_ends = [name for name in modules if name.startswith(USERS)]
     while open_ends:
@@ -30,7 +110,89 @@ def reached() -> set[str]:
     return found
 
 
+def named(definition: Definition, names: dict[str, str]) -> str | None:
+    """Return the name under which a definition is listed: its own, its class's, or that of a package above it."""
+    parts = str(definition).split(".")
+    prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return next((prefix for prefix in prefixes if prefix in names), None)
+
+
+def is_message(definition: Definition, node: ast.AST) -> bool:
+    """Return whether a class is one of an alphabet; an enumeration in it is not."""
+    if not isinstance(node, ast.ClassDef) or definition.module.split(".")[-1] not in ALPHABETS:
+        return False
+    return not any(ast.unparse(base) == "Enum" for base in node.bases)
+
+
+def unreached(reach: Reach) -> list[Definition]:
+    """Return what a run does not reach, and the messages that it does not construct."""
+    return [
+        definition
+        for definition, node in reach.definitions()
+        if definition not in (reach.constructed if is_message(definition, node) else reach.reached)
+    ]
+
+
 def test_every_module_of_the_core_is_reached_by_a_run():
-    """The spec and the tests do not count as users. What only Flink's own cases need lives in `spec/flink`."""
-    core = {module(path) for path in sources("checkpointing")}
-    assert sorted(WAITING) == sorted(core - reached())
+    """A module that nothing of a run imports is listed as waiting."""
+    unloaded = {module(path) for path in sources(CORE)} - reached_modules()
+    listed = {name for name in unloaded if any(each.startswith(name) for each in WAITING) or named_module(name)}
+    assert [] == sorted(unloaded - listed)
+
+
+def named_module(name: str) -> bool:
+    """Return whether a module lies in a package that is listed."""
+    return any(name.startswith(f"{each}.") for each in WAITING)
+
+
+def test_a_run_reaches_every_function_and_class_of_the_core(reach):
+    """And it constructs every fact, effect and message. What no run reaches is listed, with its feature."""
+    listed = {**WAITING, **BEING_BUILT, **FOR_SPEC}
+    assert [] == [str(found) for found in unreached(reach) if named(found, listed) is None]
+
+
+def test_nothing_is_listed_that_a_run_reaches(reach):
+    """Who brings something to life takes it off the list."""
+    listed = {**WAITING, **BEING_BUILT, **FOR_SPEC}
+    assert [] == sorted({*listed} - {named(found, listed) for found in unreached(reach)})
+
+
+def test_what_waits_says_so_where_it_stands(reach):
+    """Its docstring, or its class's or module's, says `No run reaches` and names the feature by its letter."""
+    silent = []
+    texts = reach.docstrings()
+    for name, feature in WAITING.items():
+        letter = feature[feature.index("(") + 1 : -1]
+        parts = name.split(".")
+        own = [texts.get(".".join(parts[:count]), "") for count in range(2, len(parts) + 1)]
+        if not any("No run reaches" in text and letter in text for text in own):
+            silent.append(f"{name}: no docstring says that it waits for {feature}")
+    assert [] == silent
+
+
+def test_somebody_carries_out_every_effect(reach):
+    """Each effect that a run may cause has an arm in code that a run reaches, or is listed with the reason."""
+    effects = {found for found in reach.effects() if found in reach.constructed}
+    assert sorted(UNHEARD) == sorted(str(found) for found in effects - reach.heard)
+
+
+def test_the_walk_tells_construction_from_mention():
+    """It can fail: a fact that is only matched or named in an annotation is not constructed, nor is its arm reached."""
+    run = "from checkpointing.b import Door, Matched, Told\ndef run(door: Door, never: Matched): Door().step(Told())"
+    core = """
+class Told: ...
+class Matched: ...
+class Door:
+    def step(self, fact):
+        match fact:
+            case Told(): self.told()
+            case Matched(): self.matched()
+    def told(self): ...
+    def matched(self): other()
+def other(): ...
+"""
+    code = {"jobs.a": run, "checkpointing.b": core}
+    walk = Reach({name: ast.parse(text) for name, text in code.items()})
+    assert {"Door", "Told"} == {found.name for found in walk.constructed}
+    assert not {"Door.matched", "other"} & {found.name for found in walk.reached}
+    assert {"Door", "Door.step", "Door.told", "Told"} <= {found.name for found in walk.reached}

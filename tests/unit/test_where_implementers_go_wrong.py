@@ -11,7 +11,6 @@ import pytest
 
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.plan import PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
@@ -20,6 +19,8 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.rescale.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
 from spec import vectors_coordinator, vectors_registry
 from spec.barrier_cases.run import BarrierRun
+from spec.flink import messages as flink
+from spec.flink.coordinator import FlinkCoordinator
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 LEGEND = json.loads((VECTORS / "coordinator.json").read_text())["legend"]
@@ -185,7 +186,7 @@ def test_16_after_no_claim_checkpoints_are_full_until_one_completes():
 
 def finalising():
     """Return a coordinator whose checkpoint 1 waits for the outcome of its commit; 2 is acknowledged too."""
-    door = CheckpointCoordinator(
+    door = FlinkCoordinator(
         CoordinatorSettings(job="job", max_concurrent=None, timeout_ms=10),
         Topology((PlannedVertex("t", ("t",)),)),
         CompletedCheckpointStore(1, SharedStateRegistry()),
@@ -206,11 +207,11 @@ def test_17_a_checkpoint_whose_commit_is_unknown_ends_by_its_commit_alone():
     assert [1] == [effect.checkpoint for effect in effects if isinstance(effect, told.CommitCheckpoint)]
     suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
     for fact in (
-        told.CheckpointTimeoutFired(1),
+        flink.CheckpointTimeoutFired(1),
         told.TaskDeclined("job", "t", 1, CheckpointFailureReason.CHECKPOINT_DECLINED),
-        told.AbortRequested(suspended),
+        flink.AbortRequested(suspended),
     ):
-        door.step(fact)
+        door.tell(fact)
         assert 1 in [pending.id for pending in door.pending]
     assert told.RequestSucceeded("c1", 1) in door.step(told.CommitSucceeded(1))
     door, _ = finalising()

@@ -1,9 +1,11 @@
-"""A coordinator of two tasks whose surroundings answer at once; the tests say only what matters to them."""
+"""A coordinator of two tasks whose surroundings answer at once; the tests say only what matters to them.
+
+It is the product's coordinator, which takes the facts of Flink's own cases besides (`spec.flink.coordinator`).
+"""
 
 import pytest
 
 from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.messages import (
     CheckpointIdFetched,
     CheckpointRequested,
@@ -26,6 +28,7 @@ from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
+from spec.flink.coordinator import FlinkCoordinator
 
 JOB = "job"
 SOURCE, SINK = "source", "sink"
@@ -41,7 +44,7 @@ class Driven:
         topology = Topology(
             (PlannedVertex(SOURCE, (SOURCE,)), PlannedVertex(SINK, (SINK,))), (PlannedEdge(SOURCE, SINK),)
         )
-        self.door = CheckpointCoordinator(
+        self.door = FlinkCoordinator(
             CoordinatorSettings(job=JOB, **chosen), topology, CompletedCheckpointStore(retained, SharedStateRegistry())
         )
         self.answers_commit = answers_commit
@@ -53,7 +56,7 @@ class Driven:
         begin = len(self.effects)
         waiting = list(facts)
         while waiting:
-            effects = self.door.step(waiting.pop(0))
+            effects = self.door.tell(waiting.pop(0))
             self.effects.extend(effects)
             waiting.extend(answer for effect in effects if (answer := self._answer(effect)) is not None)
         return self.effects[begin:]

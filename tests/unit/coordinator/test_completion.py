@@ -2,16 +2,12 @@
 
 import pytest
 
-from checkpointing.coordinator.completion import ForcedCheckpointSubsumedError
 from checkpointing.coordinator.messages import (
-    AbortRequested,
     AcknowledgeResult,
     AnswerAcknowledge,
-    CheckpointTimeoutFired,
     CommitCheckpoint,
     CommitFailed,
     CommitSucceeded,
-    CommitUnknown,
     CoordinatorTimeAdvanced,
     DiscardState,
     FailJob,
@@ -22,13 +18,14 @@ from checkpointing.coordinator.messages import (
     ShutDown,
     TaskAcknowledged,
     TaskDeclined,
-    TaskFailed,
     TaskMeasured,
 )
 from checkpointing.coordinator.properties import savepoint, synchronous_savepoint
 from checkpointing.coordinator.shared_state import SharedStateConflictError
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
+from spec.flink.coordinator import ForcedCheckpointSubsumedError
+from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed
 
 PRIVATE = AcknowledgedState(private=("p",))
 

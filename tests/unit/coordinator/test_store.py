@@ -4,16 +4,11 @@ import pytest
 
 from checkpointing.coordinator.completed import (
     DISCARD_NEVER,
-    DISCARD_UNLESS_STOPPED,
     CompletedCheckpoint,
     CompletedCheckpointStore,
-    JobStatus,
-    StoreShutDownError,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, savepoint, synchronous_savepoint
 from checkpointing.coordinator.shared_state import (
-    RestoredKind,
-    RestoreMode,
     SharedStateConflictError,
     SharedStateRegistry,
 )
@@ -65,23 +60,6 @@ def test_a_subsumed_savepoints_files_stay():
     assert ([1], []) == ([c.id for c in change.subsumed], [c.id for c in change.cleaned])
 
 
-def test_a_final_status_keeps_what_is_retained():
-    """Retained on cancellation stays on disk with all shared files from it on; a finished job's goes (G3)."""
-    for status, gone in ((JobStatus.CANCELED, []), (JobStatus.FINISHED, ["a"]), (JobStatus.SUSPENDED, [])):
-        holding = store(1, checkpoint(1, discard_on=DISCARD_UNLESS_STOPPED))
-        holding.registry.register("a", "a", 1)
-        assert gone == list(holding.shut_down(status).shared)
-
-
-def test_nothing_is_added_to_a_closed_store():
-    """A shut-down store refuses by name and stays empty."""
-    holding = store()
-    holding.shut_down(JobStatus.RUNNING)
-    with pytest.raises(StoreShutDownError, match="checkpoint 7"):
-        holding.add(checkpoint(7))
-    assert holding.checkpoints == ()
-
-
 def test_the_first_object_stays_under_a_key():
     """An equal copy registered later neither replaces nor discards the first (FLINK-26101)."""
     registry, first, copy = SharedStateRegistry(), ("file", 1), ("file", 1)
@@ -99,45 +77,14 @@ def test_a_conflict_names_key_and_files():
     assert registry.unregister_unused(2).discarded == ("one",)
 
 
-@pytest.mark.parametrize(
-    ("mode", "discarded"), [(RestoreMode.CLAIM, {"old"}), (RestoreMode.NO_CLAIM, set()), (RestoreMode.LEGACY, set())]
-)
-def test_unclaimed_files_are_forgotten_but_never_deleted(mode, discarded):
-    """Only a claimed restore's files are the job's to delete (FLINK-26985)."""
-    registry = SharedStateRegistry()
-    registry.register_restored(3, {"old": "old"}, mode)
-    registry.register("new", "new", 4)
-    assert discarded == set(registry.unregister_unused(4).discarded)
-    assert len(registry) == 1
-
-
-def test_a_native_savepoints_folder_stays_while_its_files_are_used():
-    """Its shared files lie inside it; a retained checkpoint's do not."""
-    for kind, in_use in ((RestoredKind.NATIVE_SAVEPOINT, {3}), (RestoredKind.RETAINED_CHECKPOINT, set())):
-        registry = SharedStateRegistry()
-        registry.register_restored(3, {"k": "h"}, RestoreMode.CLAIM, kind)
-        registry.register("k", "h", 5)
-        assert in_use == registry.unregister_unused(5).in_use
-
-
 def test_a_registry_becomes_its_snapshot():
     """Restoring a snapshot gives an equal registry that forgets the same files."""
     registry, restored = SharedStateRegistry(), SharedStateRegistry()
-    registry.register_restored(1, {"k": "h"}, RestoreMode.NO_CLAIM)
+    registry.register("k", "h", 1)
     registry.register("l", "i", 2)
     restored.restore(registry.snapshot())
     assert registry.snapshot() == restored.snapshot()
     assert registry.unregister_unused(3) == restored.unregister_unused(3)
-
-
-def test_a_store_that_is_not_durable_ends_with_a_suspension():
-    """Nobody can recover what lies in memory only: it goes, its shared files stay; a durable store keeps all."""
-    for durable, cleaned in ((True, []), (False, [1])):
-        store = CompletedCheckpointStore(1, SharedStateRegistry(), durable=durable)
-        store.add(CompletedCheckpoint(id=CheckpointId(1), properties=CHECKPOINT))
-        change = store.shut_down(JobStatus.SUSPENDED)
-        assert cleaned == [checkpoint.id for checkpoint in change.cleaned]
-        assert () == change.shared
 
 
 def test_a_restored_registry_lets_files_go_in_the_same_order():

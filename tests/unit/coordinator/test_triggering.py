@@ -6,7 +6,6 @@ from checkpointing.coordinator.coordinator import CoordinatorShutDownError, Inva
 from checkpointing.coordinator.messages import (
     AskHook,
     AskOperatorCoordinator,
-    CheckpointIdFailed,
     CheckpointIdFetched,
     CheckpointRequested,
     CloseHook,
@@ -18,18 +17,15 @@ from checkpointing.coordinator.messages import (
     HookAnswered,
     HookFailed,
     LocationCreated,
-    LocationFailed,
     NotifyAborted,
     OperatorCoordinatorAnswered,
     OperatorCoordinatorFailed,
-    PeriodicTimerFired,
     RequestFailed,
     SchedulerStarted,
     ShutDown,
     StateDiscarded,
     TaskAcknowledged,
     TaskStateChanged,
-    TriggerFailed,
     TriggerTask,
     WakeAt,
 )
@@ -44,6 +40,7 @@ from checkpointing.coordinator.properties import (
 )
 from checkpointing.coordinator.task import AcknowledgedState, TaskState
 from checkpointing.failures import CheckpointFailureReason
+from spec.flink.messages import CheckpointIdFailed, LocationFailed, PeriodicTimerFired, TriggerFailed
 
 
 def failures(driven, effects):
@@ -159,7 +156,7 @@ def test_a_failed_id_fails_the_request_and_the_queue_goes_on(drive):
     """An I/O error before there is a checkpoint still counts as a failure (E5)."""
     driven = drive(tolerable_failures=0)
     driven.door.step(CheckpointRequested("c", CHECKPOINT))
-    effects = list(driven.door.step(CheckpointIdFailed(io_error=True)))
+    effects = list(driven.door.tell(CheckpointIdFailed(io_error=True)))
     assert failures(driven, effects) == [("c", "IO_EXCEPTION")]
     assert len(driven.of_type(effects, FailJob)) == 1
     driven.trigger("c2")
@@ -290,7 +287,7 @@ def test_a_location_that_can_not_be_made_fails_the_checkpoint(drive, io_error, r
     driven = drive()
     driven.door.step(CheckpointRequested("c", CHECKPOINT))
     driven.door.step(CheckpointIdFetched(1))
-    effects = list(driven.door.step(LocationFailed(1, io_error=io_error)))
+    effects = list(driven.door.tell(LocationFailed(1, io_error=io_error)))
     assert failures(driven, effects) == [("c", reason)]
     assert "FAILED" == driven.door.statistics.of(1).status.value
 

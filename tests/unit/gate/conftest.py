@@ -1,4 +1,4 @@
-"""A gate whose story is told in short words."""
+"""A gate whose story is told in short words: the product's, which takes the facts of Flink's cases besides."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,11 @@ from checkpointing.gate import (
     GateEffect,
     GatePolicy,
     GateTimeAdvanced,
-    InputGate,
     ItemArrived,
-    ItemHanded,
     Polled,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
+from spec.flink.gate import FlinkGate, ItemHanded
 
 EDGE = EdgeId(VertexId("upstream"), VertexId("task"))
 
@@ -26,7 +25,7 @@ class Story:
     def __init__(self, config: GateConfig, channel_count: int) -> None:
         """Open the gate."""
         self.channels = tuple(ChannelId(EDGE, index) for index in range(channel_count))
-        self.gate = InputGate(config, self.channels)
+        self.gate = FlinkGate(config, self.channels)
 
     def segment(self, number: int, size_bytes: int = 10) -> SourceSlice:
         """Return segment `number`: one row."""
@@ -38,15 +37,15 @@ class Story:
         """Put items to the end of a channel; a number is a segment."""
         for item in items:
             arrived = self.segment(item) if isinstance(item, int) else item
-            self.gate.step(ItemArrived(self.channels[channel], arrived))
+            self.gate.tell(ItemArrived(self.channels[channel], arrived))
 
     def hand(self, channel: int, item: ChannelItem) -> tuple[GateEffect, ...]:
         """Hand an item past the queue."""
-        return self.gate.step(ItemHanded(self.channels[channel], item))
+        return self.gate.tell(ItemHanded(self.channels[channel], item))
 
     def poll(self) -> tuple[GateEffect, ...]:
         """Take one item."""
-        return self.gate.step(Polled())
+        return self.gate.tell(Polled())
 
     def drain(self) -> list[GateEffect]:
         """Take all that can be taken."""
@@ -57,7 +56,7 @@ class Story:
 
     def at(self, now_ms: int) -> tuple[GateEffect, ...]:
         """Move the clock and run timers."""
-        return self.gate.step(GateTimeAdvanced(now_ms))
+        return self.gate.tell(GateTimeAdvanced(now_ms))
 
     def blocked(self) -> list[int]:
         """Return the blocked channels' numbers."""

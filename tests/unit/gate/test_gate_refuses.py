@@ -3,8 +3,9 @@
 import pytest
 
 from checkpointing.channel_items import Alignment, EndOfChannel
-from checkpointing.gate import GateClosed, GatePolicy, GateProtocolError, ItemArrived, ItemHanded, Polled
+from checkpointing.gate import GatePolicy, GateProtocolError, ItemArrived, Polled
 from checkpointing.identifiers import ChannelId, EdgeId, VertexId
+from spec.flink.gate import GateClosed, ItemHanded
 
 STRANGE = ChannelId(EdgeId(VertexId("elsewhere"), VertexId("task")), 0)
 
@@ -21,7 +22,7 @@ def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier
     with pytest.raises(
         GateProtocolError, match=r"elsewhere->task:0\[0\] is none of this gate's.*upstream->task:0\[1\]"
     ):
-        tale.gate.step(fact(STRANGE, tale.segment(1)))
+        tale.gate.tell(fact(STRANGE, tale.segment(1)))
     assert before == tale.gate.snapshot()
 
 
@@ -47,7 +48,7 @@ def test_a_closed_gate_gives_nothing_and_aborts_nothing(story, barrier, policy):
     tale.put(0, barrier(1, kind), 1)
     tale.put(1, 2)
     assert tale.gate.has_deliverable()
-    assert () == tale.gate.step(GateClosed())
+    assert () == tale.gate.tell(GateClosed())
     assert not tale.gate.has_deliverable()
-    assert () == tale.gate.step(Polled())
+    assert () == tale.gate.tell(Polled())
     assert () == tale.at(10_000_000)

@@ -4,19 +4,18 @@ from checkpointing.channel_items import Alignment
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     AbortCheckpoint,
-    AnnouncementHanded,
     AnnouncementReceived,
     BarrierReceived,
     ClockRead,
     Deliver,
     DeliverEnd,
-    GateClosed,
     GatePolicy,
     InFlightComplete,
     TriggerCheckpoint,
     WakeGateAt,
 )
 from checkpointing.snapshots import ChannelState
+from spec.flink.gate import AnnouncementHanded, GateClosed
 
 ALTERNATING = GatePolicy.ALTERNATING
 UNALIGNED = GatePolicy.UNALIGNED
@@ -179,7 +178,7 @@ def test_a_timer_that_is_not_due_or_was_for_an_aborted_checkpoint_does_nothing(s
     assert () == tale.at(100)
     tale.put(0, barrier(2, timeout_ms=100, created_ms=100))
     tale.drain()
-    tale.gate.step(GateClosed())
+    tale.gate.tell(GateClosed())
     assert () == tale.at(500)
     assert not tale.gate.has_deliverable()
 
@@ -201,7 +200,7 @@ def test_an_announcement_that_comes_too_late_waits_for_the_timer(story, barrier)
     tale = story(ALTERNATING)
     for channel in (0, 1):
         tale.put(channel, channel, barrier(1, timeout_ms=10))
-    tale.gate.step(ClockRead(11))
+    tale.gate.tell(ClockRead(11))
     assert ["announcement"] == _taken(tale.poll())
     tale.at(11)
     effects = tale.drain()
@@ -215,7 +214,7 @@ def test_a_barrier_older_than_its_timeout_turns_the_checkpoint(story, barrier):
     tale.put(0, 1, barrier(1, timeout_ms=10), 2)
     tale.poll()
     tale.poll()
-    tale.gate.step(ClockRead(11))
+    tale.gate.tell(ClockRead(11))
     effects = tale.poll()
     assert [(1, True)] == _triggers(effects)
     assert not tale.gate.has_deliverable()
@@ -230,7 +229,7 @@ def test_a_barrier_exactly_as_old_as_its_timeout_does_not_turn_it(story, barrier
     tale = story(ALTERNATING)
     tale.put(0, barrier(1, timeout_ms=10))
     tale.poll()
-    tale.gate.step(ClockRead(10))
+    tale.gate.tell(ClockRead(10))
     assert [] == _triggers(tale.poll())
 
 
@@ -275,7 +274,7 @@ def test_a_newer_unaligned_checkpoint_captures_what_a_savepoint_had_blocked(stor
 def test_an_announcement_from_outside_begins_a_checkpoint(story, barrier):
     """Handed an announcement, the gate has the checkpoint pending; an unaligned barrier then triggers it."""
     tale = story(ALTERNATING)
-    tale.gate.step(AnnouncementHanded(tale.channels[0], barrier(1, timeout_ms=100)))
+    tale.gate.tell(AnnouncementHanded(tale.channels[0], barrier(1, timeout_ms=100)))
     assert (1,) == tale.gate.pending()
     assert [(1, True)] == _triggers(tale.hand(1, barrier(1, Alignment.UNALIGNED)))
 

@@ -20,16 +20,13 @@ from checkpointing.task import (
     CheckpointCompleted,
     Decline,
     FilesStaged,
-    FinishSubtask,
     InFlightStored,
     NotifyOperatorsAborted,
     NotifyOperatorsComplete,
-    PrepareSnapshot,
     RefusedFactError,
     SnapshotFailed,
     SnapshotRequested,
     SnapshotTaken,
-    StoreInFlight,
     SubtaskCheckpointing,
     SubtaskFinished,
     Subtasks,
@@ -60,9 +57,9 @@ def _acknowledged(door: SubtaskCheckpointing, number: int) -> SubtaskSnapshot:
 
 
 def test_the_steps_come_in_flinks_order():
-    """B1: prepare, barrier downstream, snapshot; then the acknowledgement."""
+    """B1: barrier downstream, snapshot; then the acknowledgement."""
     door = _door()
-    expected = (PrepareSnapshot(1), BroadcastBarrier(_barrier(1)), TakeSnapshot(1))
+    expected = (BroadcastBarrier(_barrier(1)), TakeSnapshot(1))
     assert expected == door.step(SnapshotRequested(_barrier(1)))
     assert (1,) == door.in_progress()
     assert (Acknowledge(1, EMPTY),) == door.step(SnapshotTaken(1, EMPTY))
@@ -70,7 +67,7 @@ def test_the_steps_come_in_flinks_order():
 
 
 def test_an_unaligned_snapshot_is_acknowledged_once_its_in_flight_segments_are_stored_too():
-    """B1 step 3: in-flight segments are stored after the barrier has left and travel with the acknowledgement."""
+    """B1: in-flight segments are all known after the barrier has left, and travel with the acknowledgement."""
     segment = SourceSlice(VertexId("bronze"), SplitId("a"), "0", "1", "{}", 1, 1)
     channel = ChannelState(ChannelId(EdgeId(VertexId("bronze"), VertexId("silver")), 0), (segment,))
     barrier = _barrier(1, Alignment.UNALIGNED)
@@ -79,7 +76,7 @@ def test_an_unaligned_snapshot_is_acknowledged_once_its_in_flight_segments_are_s
         [InFlightStored(1, (channel,)), SnapshotTaken(1, EMPTY)],
     ):
         door = _door()
-        expected = (PrepareSnapshot(1), BroadcastBarrier(barrier), StoreInFlight(1), TakeSnapshot(1))
+        expected = (BroadcastBarrier(barrier), TakeSnapshot(1))
         assert expected == door.step(SnapshotRequested(barrier, unaligned=True))
         assert () == door.step(facts[0])
         assert (Acknowledge(1, SubtaskSnapshot(in_flight=(channel,))),) == door.step(facts[1])
@@ -91,7 +88,7 @@ def test_a_checkpoint_aborted_before_its_barrier_only_passes_on_a_cancel_marker(
     assert (NotifyOperatorsAborted(1),) == door.step(CheckpointAborted(1, 0))
     assert (BroadcastCancelMarker(1),) == door.step(SnapshotRequested(_barrier(1)))
     assert () == door.in_progress()
-    assert PrepareSnapshot(2) in door.step(SnapshotRequested(_barrier(2)))
+    assert TakeSnapshot(2) in door.step(SnapshotRequested(_barrier(2)))
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -199,7 +196,7 @@ def test_a_completion_that_was_never_asked_for_is_refused():
 def test_facts_for_an_unknown_subtask_are_refused():
     """B3: the error names it and those that are known."""
     subtasks = Subtasks([_door()])
-    assert PrepareSnapshot(1) in subtasks.step(SUBTASK, SnapshotRequested(_barrier(1)))
+    assert TakeSnapshot(1) in subtasks.step(SUBTASK, SnapshotRequested(_barrier(1)))
     with pytest.raises(RefusedFactError, match="no subtask gold/3; known are silver/0"):
         subtasks.step(SubtaskId(VertexId("gold"), 3), CheckpointCompleted(1))
     assert [SUBTASK] == [door.subtask for door in subtasks]
@@ -218,20 +215,6 @@ def test_a_finished_subtask_declines_if_it_is_configured_so():
     door.step(SubtaskFinished())
     expected = (Decline(1, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), BroadcastCancelMarker(1))
     assert expected == door.step(SnapshotRequested(_barrier(1)))
-
-
-def test_a_synchronous_savepoint_ends_the_subtask_once_it_is_complete():
-    """F4: not at its acknowledgement, not at another's completion, not after it was aborted."""
-    door = _door()
-    door.step(SnapshotRequested(_barrier(1)))
-    door.step(SnapshotRequested(_barrier(2), synchronous=True, advance_to_max=True))
-    door.step(SnapshotTaken(2, EMPTY))
-    assert (NotifyOperatorsComplete(1),) == door.step(CheckpointCompleted(1))
-    assert (NotifyOperatorsComplete(2), FinishSubtask(2)) == door.step(CheckpointCompleted(2))
-    door = _door()
-    door.step(SnapshotRequested(_barrier(2), synchronous=True))
-    door.step(CheckpointAborted(2, 0))
-    assert (NotifyOperatorsComplete(2),) == door.step(CheckpointCompleted(2))
 
 
 def test_staged_files_travel_with_every_acknowledgement_until_one_is_complete():

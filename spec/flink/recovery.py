@@ -1,32 +1,34 @@
-"""Carries out a restore on the books: which checkpoint, who is told, what it changes (G1, G3)."""
+"""Carries out a restore as Flink's coordinator does: which checkpoint, who gets what, what it changes (G1 to G3).
 
+The product restores in `checkpointing.job.restoring`, before it makes a coordinator.
+"""
+
+from collections.abc import Iterator
 from dataclasses import replace
 
 from checkpointing.coordinator.books import Books
-from checkpointing.coordinator.completed import (
-    DISCARD_NEVER,
-    CompletedCheckpoint,
-    DiscardCause,
-    RestoreMode,
-)
+from checkpointing.coordinator.completed import DISCARD_NEVER, CompletedCheckpoint, DiscardCause
 from checkpointing.coordinator.completion import Completion
-from checkpointing.coordinator.messages import (
-    CoordinatorEffect,
-    RestoreFinished,
-    RestoreKind,
-    RestoreRequested,
-    SetNextCheckpointId,
-)
+from checkpointing.coordinator.plan import Topology
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.restoring import (
     RestoreRefusedError,
-    assign,
     check_finished,
     reset_hooks,
     restore_coordinators,
     restore_hooks,
 )
 from checkpointing.identifiers import CheckpointId
+from spec.flink.completed_store import shared_handles
+from spec.flink.messages import (
+    AssignState,
+    FlinkEffect,
+    RestoreFinished,
+    RestoreKind,
+    RestoreRequested,
+    SetNextCheckpointId,
+)
+from spec.flink.shared_state import FlinkRegistry, RestoreMode
 
 
 class Recovery:
@@ -39,8 +41,8 @@ class Recovery:
         self._books = books
         self._completion = completion
 
-    def restore(self, fact: RestoreRequested) -> None:
-        """Restore; raise RestoreRefusedError if it does not fit, or the coordinator is shut down.
+    def restore(self, fact: RestoreRequested) -> list[FlinkEffect]:
+        """Return what is to be done; raise RestoreRefusedError if it does not fit, or the coordinator is shut down.
 
         A savepoint is checked before it enters the store, so a refusal changes nothing.
         """
@@ -48,15 +50,14 @@ class Recovery:
             raise RestoreRefusedError("the coordinator is shut down; a new one must restore the job")
         source = self._source(fact)
         if source is None:
-            self._restart(fact.kind)
-            return
+            return self._restart(fact.kind)
         allow = fact.allow_non_restored or fact.kind is RestoreKind.REGION
         effects = self._effects(source, fact.kind, allow_non_restored=allow)
-        self._books.effects.extend(effects)
         if fact.kind is RestoreKind.SAVEPOINT:
             self._adopt(source, fact.mode)
         self._books.force_full = source.unclaimed
         self._books.statistics.restored(source.id)
+        return effects
 
     def _source(self, fact: RestoreRequested) -> CompletedCheckpoint | None:
         if fact.kind is not RestoreKind.SAVEPOINT:
@@ -67,12 +68,12 @@ class Recovery:
 
     def _effects(
         self, source: CompletedCheckpoint, kind: RestoreKind, *, allow_non_restored: bool
-    ) -> list[CoordinatorEffect]:
+    ) -> list[FlinkEffect]:
         books = self._books
         checked = kind in {RestoreKind.INITIAL, RestoreKind.SAVEPOINT}
         if checked:
             check_finished(source, books.topology)
-        effects: list[CoordinatorEffect] = []
+        effects: list[FlinkEffect] = []
         if kind is RestoreKind.SAVEPOINT:
             effects.append(SetNextCheckpointId(CheckpointId(source.id + 1)))
         effects.extend(assign(source, books.topology, allow_non_restored=allow_non_restored))
@@ -84,14 +85,16 @@ class Recovery:
 
     def _adopt(self, savepoint: CompletedCheckpoint, mode: RestoreMode) -> None:
         store = self._books.store
-        store.registry.register_restored(savepoint.id, savepoint.shared_handles, mode)
+        if not isinstance(store.registry, FlinkRegistry):
+            raise TypeError("a store that takes a savepoint in needs a FlinkRegistry: it says whose the files are")
+        store.registry.register_restored(savepoint.id, shared_handles(savepoint), mode)
         self._completion.let_go(savepoint.id, store.add(savepoint))
 
-    def _restart(self, kind: RestoreKind) -> None:
-        self._books.effects.extend(reset_hooks(self._books.hooks))
+    def _restart(self, kind: RestoreKind) -> list[FlinkEffect]:
+        effects: list[FlinkEffect] = [*reset_hooks(self._books.hooks)]
         if kind is RestoreKind.LATEST:
-            self._books.effects.extend(restore_coordinators(None, self._books.settings.operator_coordinators))
-        self._books.emit(RestoreFinished(None, finished_checked=False))
+            effects.extend(restore_coordinators(None, self._books.settings.operator_coordinators))
+        return [*effects, RestoreFinished(None, finished_checked=False)]
 
 
 def _adopted(
@@ -106,3 +109,37 @@ def _adopted(
         case RestoreMode.LEGACY:
             legacy = CheckpointProperties(kind=SnapshotKind.SAVEPOINT)
             return replace(savepoint, properties=legacy, discard_on=DISCARD_NEVER)
+
+
+def assign(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_restored: bool) -> Iterator[AssignState]:
+    """Yield every task's own state; raise RestoreRefusedError for state without a taker or changed key groups.
+
+    The parallelism must be that of the checkpoint: redistribution is planned over key groups, where the files are
+    known (`checkpointing.job.restoring`).
+    """
+    _check_takers(checkpoint, topology, allow_non_restored=allow_non_restored)
+    _check_key_groups(checkpoint, topology)
+    return (AssignState(task, checkpoint.id, checkpoint.states.get(task)) for task in topology.tasks())
+
+
+def _check_takers(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_restored: bool) -> None:
+    known = {vertex.name for vertex in topology.vertices}
+    for vertex in checkpoint.vertices:
+        if vertex.name not in known and not allow_non_restored:
+            raise RestoreRefusedError(
+                f"checkpoint {checkpoint.id} holds state of operator {vertex.name!r}, which the job no longer has; "
+                "put the operator back, or allow non-restored state to lose it"
+            )
+
+
+def _check_key_groups(checkpoint: CompletedCheckpoint, topology: Topology) -> None:
+    stored = {vertex.name: vertex for vertex in checkpoint.vertices}
+    for vertex in topology.vertices:
+        was = stored.get(vertex.name)
+        if was is None:
+            continue
+        if vertex.max_parallelism_set and was.max_parallelism != vertex.max_parallelism:
+            raise RestoreRefusedError(
+                f"operator {vertex.name!r} has max parallelism {vertex.max_parallelism}, but checkpoint "
+                f"{checkpoint.id} was taken with {was.max_parallelism}; set it back to {was.max_parallelism}"
+            )

@@ -9,24 +9,20 @@ from checkpointing.coordinator.completed import (
     CompletedVertex,
     FinishedState,
 )
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.messages import (
-    AssignState,
     ResetHook,
     ResetOperatorCoordinator,
-    RestoreFinished,
     RestoreHook,
-    RestoreKind,
-    RestoreRequested,
-    SetNextCheckpointId,
     ShutDown,
 )
 from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, SnapshotKind
 from checkpointing.coordinator.restoring import RestoreRefusedError
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import RestoreMode, SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState
+from spec.flink.coordinator import FlinkCoordinator
+from spec.flink.messages import AssignState, RestoreFinished, RestoreKind, RestoreRequested, SetNextCheckpointId
+from spec.flink.shared_state import FlinkRegistry, RestoreMode
 
 STATE = AcknowledgedState(private=("s",))
 
@@ -39,8 +35,8 @@ def vertices(*names, finished=FinishedState.RUNNING, most=128):
 def coordinator(*checkpoints, **settings):
     """Return a coordinator of the job a -> b with these checkpoints in its store."""
     topology = Topology((PlannedVertex("a", ("a",)), PlannedVertex("b", ("b",))), (PlannedEdge("a", "b"),))
-    kept = CompletedCheckpointStore(5, SharedStateRegistry(), checkpoints)
-    return CheckpointCoordinator(CoordinatorSettings(job="job", **settings), topology, kept)
+    kept = CompletedCheckpointStore(5, FlinkRegistry(), checkpoints)
+    return FlinkCoordinator(CoordinatorSettings(job="job", **settings), topology, kept)
 
 
 def checkpoint(number=4, **fields):
@@ -53,7 +49,7 @@ def test_everybody_gets_his_own_state():
     """Tasks, hooks and operator coordinators are restored from one checkpoint; without state they get None (G1)."""
     source = checkpoint(master_states={"h": "A"}, coordinator_states={"oc": "so"})
     door = coordinator(source, hooks=("h", "i"), operator_coordinators=("oc",))
-    assert door.step(RestoreRequested(RestoreKind.LATEST)) == (
+    assert door.tell(RestoreRequested(RestoreKind.LATEST)) == (
         AssignState("a", 4, STATE),
         AssignState("b", 4, None),
         RestoreHook("h", 4, "A"),
@@ -66,14 +62,14 @@ def test_everybody_gets_his_own_state():
 def test_a_region_leaves_the_operator_coordinators_alone():
     """Part of the job restarts: coordinators go on, state without a taker is by design."""
     door = coordinator(checkpoint(vertices=vertices("a", "gone")), operator_coordinators=("oc",))
-    effects = door.step(RestoreRequested(RestoreKind.REGION))
+    effects = door.tell(RestoreRequested(RestoreKind.REGION))
     assert not any(isinstance(effect, ResetOperatorCoordinator) for effect in effects)
 
 
 @pytest.mark.parametrize("kind", [RestoreKind.LATEST, RestoreKind.INITIAL, RestoreKind.REGION])
 def test_without_a_checkpoint_hooks_are_reset(kind):
     """The job starts from the beginning; only a global restart empties the operator coordinators."""
-    effects = coordinator(hooks=("h",), operator_coordinators=("oc",)).step(RestoreRequested(kind))
+    effects = coordinator(hooks=("h",), operator_coordinators=("oc",)).tell(RestoreRequested(kind))
     emptied = (ResetOperatorCoordinator("oc", None),) if kind is RestoreKind.LATEST else ()
     assert (ResetHook("h"), *emptied, RestoreFinished(None, finished_checked=False)) == effects
 
@@ -91,14 +87,14 @@ def test_what_does_not_fit_is_refused_by_name(source, message):
     door = coordinator(source)
     before = door.snapshot()
     with pytest.raises(RestoreRefusedError, match=message):
-        door.step(RestoreRequested(RestoreKind.LATEST))
+        door.tell(RestoreRequested(RestoreKind.LATEST))
     assert before == door.snapshot()
 
 
 def test_state_without_a_taker_may_be_given_up():
     """With allow-non-restored the rest is restored (G2)."""
     door = coordinator(checkpoint(vertices=vertices("a", "gone"), master_states={"x": "A"}))
-    effects = door.step(RestoreRequested(RestoreKind.LATEST, allow_non_restored=True))
+    effects = door.tell(RestoreRequested(RestoreKind.LATEST, allow_non_restored=True))
     assert RestoreFinished(4, finished_checked=False) == effects[-1]
 
 
@@ -115,10 +111,10 @@ def test_a_finished_operator_needs_finished_inputs(upstream, downstream, fits):
     """Nothing running may come before what had finished (VertexFinishedStateChecker)."""
     door = coordinator(checkpoint(vertices=(*vertices("a", finished=upstream), *vertices("b", finished=downstream))))
     if fits:
-        assert RestoreFinished(4, finished_checked=True) == door.step(RestoreRequested(RestoreKind.INITIAL))[-1]
+        assert RestoreFinished(4, finished_checked=True) == door.tell(RestoreRequested(RestoreKind.INITIAL))[-1]
     else:
         with pytest.raises(RestoreRefusedError, match="operator 'b'"):
-            door.step(RestoreRequested(RestoreKind.INITIAL))
+            door.tell(RestoreRequested(RestoreKind.INITIAL))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +128,7 @@ def test_a_finished_operator_needs_finished_inputs(upstream, downstream, fits):
 def test_who_owns_a_restored_savepoint(mode, kind, owned, full):
     """CLAIM makes it the job's own; unclaimed it is never deleted, and NO_CLAIM forces full checkpoints (G3)."""
     door = coordinator()
-    effects = door.step(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(6), mode=mode))
+    effects = door.tell(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(6), mode=mode))
     assert SetNextCheckpointId(7) in effects
     (kept,) = door.store.checkpoints
     assert (kind, owned) == (kept.properties.kind, kept.discard_on != DISCARD_NEVER)
@@ -143,14 +139,14 @@ def test_a_refused_savepoint_does_not_enter_the_store():
     """A savepoint that does not fit leaves nothing behind."""
     door = coordinator()
     with pytest.raises(RestoreRefusedError):
-        door.step(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(vertices=vertices("gone"))))
+        door.tell(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(vertices=vertices("gone"))))
     assert door.store.checkpoints == ()
 
 
 def test_a_savepoint_must_be_given():
     """Restoring from no savepoint is refused, not taken for an empty one."""
     with pytest.raises(RestoreRefusedError, match="name one"):
-        coordinator().step(RestoreRequested(RestoreKind.SAVEPOINT))
+        coordinator().tell(RestoreRequested(RestoreKind.SAVEPOINT))
 
 
 def test_a_shut_down_coordinator_restores_nothing():
@@ -158,4 +154,4 @@ def test_a_shut_down_coordinator_restores_nothing():
     door = coordinator(checkpoint())
     door.step(ShutDown())
     with pytest.raises(RestoreRefusedError, match="shut down"):
-        door.step(RestoreRequested(RestoreKind.LATEST))
+        door.tell(RestoreRequested(RestoreKind.LATEST))

@@ -1,0 +1,134 @@
+"""The product's coordinator, told besides what only Flink's own cases tell it (`spec.flink.messages`).
+
+Flink's cases fire timers by hand, fail single tasks and locations, and restore a job inside a living coordinator.
+"""
+
+from dataclasses import replace
+
+from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.plan import Topology
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.triggering import Triggering
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+from spec.flink.messages import (
+    AbortRequested,
+    CheckpointIdFailed,
+    CheckpointTimeoutFired,
+    CommitUnknown,
+    FlinkEffect,
+    FlinkFact,
+    HandedFact,
+    LocationFailed,
+    PeriodicTimerFired,
+    RestoreRequested,
+    TaskFailed,
+    TriggerFailed,
+)
+from spec.flink.recovery import Recovery
+
+
+class ForcedCheckpointSubsumedError(RuntimeError):
+    """Somebody asked to abort a forced checkpoint as subsumed, which it can never be."""
+
+    def __init__(self, checkpoint: CheckpointId) -> None:
+        super().__init__(f"checkpoint {checkpoint} is forced, none may subsume it: abort it for another reason")
+
+
+class FlinkCompletion(Completion):
+    """Ends checkpoints, and knows commits of which nobody knows the outcome."""
+
+    __slots__ = ()
+
+    def commit_unknown(self, fact: CommitUnknown) -> None:
+        """Fail what is perhaps stored: nothing is deleted (FLINK-22494)."""
+        pending = self._take_committing(fact.checkpoint)
+        if pending is not None:
+            kept = replace(pending.copy(), states={}, coordinator_states={})
+            self._end(kept, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, fact.message, by_task=False)
+            self._commit_next()
+
+
+class FlinkTriggering(Triggering):
+    """Triggers checkpoints, and knows that an id may not be fetched."""
+
+    __slots__ = ()
+
+    def id_failed(self, fact: CheckpointIdFailed) -> None:
+        """Fail the request: there is no checkpoint yet."""
+        procedure = self.procedure
+        if procedure is not None and procedure.checkpoint is None:
+            self._fail_early(procedure.request, _io_or_trigger_failure(io_error=fact.io_error), fact.message)
+
+
+class FlinkCoordinator(CheckpointCoordinator):
+    """A coordinator that takes every fact of Flink's cases; the rules are the product's."""
+
+    __slots__ = ("_recovery",)
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        topology: Topology,
+        store: CompletedCheckpointStore,
+        *,
+        now_ms: int = 0,
+    ) -> None:
+        """Begin as the product's coordinator does."""
+        super().__init__(settings, topology, store, now_ms=now_ms)
+        self._completion: FlinkCompletion = FlinkCompletion(self._books)
+        self._triggering: FlinkTriggering = FlinkTriggering(self._books, self._completion)
+        self._recovery = Recovery(self._books, self._completion)
+
+    def tell(self, fact: FlinkFact) -> tuple[FlinkEffect, ...]:
+        """Take one fact and return what is to be done, as `step` does.
+
+        Raises RestoreRefusedError for a restore that does not fit and ForcedCheckpointSubsumedError for an abort that
+        cannot be, and changes nothing then.
+        """
+        if isinstance(fact, RestoreRequested):
+            restored: list[FlinkEffect] = []
+            others = self._collect(lambda: restored.extend(self._recovery.restore(fact)))
+            return (*restored, *others)
+        if isinstance(fact, HandedFact):
+            return self._collect(lambda: self._take_handed(fact))
+        return self.step(fact)
+
+    def _take_handed(self, fact: HandedFact) -> None:
+        trigger_failure = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+        match fact:
+            case PeriodicTimerFired():
+                self._triggering.request_periodically()
+            case CheckpointTimeoutFired():
+                self._completion.expire(fact.checkpoint)
+            case CheckpointIdFailed():
+                self._triggering.id_failed(fact)
+            case LocationFailed():
+                reason = _io_or_trigger_failure(io_error=fact.io_error)
+                self._triggering.failed(fact.checkpoint, reason, fact.message)
+            case TriggerFailed():
+                self._triggering.failed(fact.checkpoint, trigger_failure, fact.message)
+            case TaskFailed():
+                reason = CheckpointFailureReason.TASK_FAILURE
+                self._completion.abort_where(lambda each: fact.task in each.unacknowledged, reason, fact.message)
+            case CommitUnknown():
+                self._completion.commit_unknown(fact)
+            case AbortRequested():
+                self._abort_as_asked(fact)
+
+    def _abort_as_asked(self, fact: AbortRequested) -> None:
+        forced = [pending.id for pending in self.pending if pending.properties.forced]
+        if fact.reason is CheckpointFailureReason.CHECKPOINT_SUBSUMED and forced:
+            raise ForcedCheckpointSubsumedError(forced[0])
+        self._completion.abort_where(lambda _: True, fact.reason, fact.message)
+
+    @property
+    def is_triggering(self) -> bool:
+        """Whether a trigger procedure is under way."""
+        return self._triggering.procedure is not None
+
+
+def _io_or_trigger_failure(*, io_error: bool) -> CheckpointFailureReason:
+    return CheckpointFailureReason.IO_EXCEPTION if io_error else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE

@@ -1,0 +1,79 @@
+"""The product's gate, to which Flink's cases hand items past its queues, and which they close.
+
+The product sends everything through a channel's queue, and a gate lives as long as its job.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from checkpointing.channel_items import Barrier, ChannelItem, EndOfChannel
+from checkpointing.gate import GateConfig, GateEffect, GateFact, GateTimeAdvanced, InputGate, Polled
+from checkpointing.gate.messages import GateItem
+from checkpointing.identifiers import ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class ItemHanded:
+    """An item was handed to the gate past the channel's queue and past a block, and is handled at once."""
+
+    channel: ChannelId
+    item: ChannelItem
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncementHanded:
+    """The gate was told that this barrier waits in the channel (Flink: `EventAnnouncement`)."""
+
+    channel: ChannelId
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class GateClosed:
+    """The task is gone: timers no longer do anything, nothing is handed out."""
+
+
+class FlinkGate(InputGate):
+    """A gate that takes every fact of Flink's cases; the rules are the product's."""
+
+    def __init__(self, config: GateConfig, channels: Sequence[ChannelId]) -> None:
+        """Begin as the product's gate does."""
+        super().__init__(config, channels)
+        self._closed = False
+
+    def tell(self, fact: GateFact | ItemHanded | AnnouncementHanded | GateClosed) -> tuple[GateEffect, ...]:
+        """Take in one fact; return the effects, as `step` does."""
+        match fact:
+            case ItemHanded(channel, item):
+                admitted = self._admissible(channel, item)
+                self._pass_the_queue(channel, admitted)
+                return tuple(self._handle(channel, admitted))
+            case AnnouncementHanded(channel, barrier):
+                return tuple(self._announced(channel, barrier))
+            case GateClosed():
+                self._closed = True
+                return ()
+            case Polled() | GateTimeAdvanced() if self._closed:
+                return ()
+            case _:
+                return self.step(fact)
+
+    def next_item(self) -> tuple[ChannelId, GateItem] | None:
+        """Return what the next poll takes; nothing once the gate is closed."""
+        return None if self._closed else super().next_item()
+
+    def _pass_the_queue(self, name: ChannelId, item: ChannelItem) -> None:
+        """Note an item that is handled without having been in the queue: what waits there lies behind a barrier."""
+        channel = self._channels[name]
+        if isinstance(item, EndOfChannel):
+            channel.ended = True
+        elif isinstance(item, Barrier):
+            if self._channels.may_block(item):
+                waiting = tuple(channel.waiting)
+                channel.waiting.clear()
+                held = [channel.release_next() for _ in range(len(channel.held))]
+                for behind in (*waiting, *held):
+                    channel.hold(behind)
+                channel.stopped = True
+                self._channels._to_the_back(channel)  # noqa: SLF001 - only Flink's cases empty a queue so
+            channel.overtake(item)

@@ -1,0 +1,78 @@
+"""Who owns the shared files of a checkpoint that a job was restored from (G3), as Flink's cases have it.
+
+The product copies what it restores from elsewhere into its own warehouse, so that every file is its own.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from checkpointing.coordinator.shared_state import Handle, SharedStateEntry, SharedStateRegistry, Unregistered
+from checkpointing.identifiers import CheckpointId
+
+
+class RestoreMode(Enum):
+    """Who owns the files of what a job was restored from (G3; Flink: `RestoreMode`)."""
+
+    CLAIM = "CLAIM"
+    """The job: it deletes them when they are unused."""
+    NO_CLAIM = "NO_CLAIM"
+    """Somebody else: they are never deleted, and checkpoints are full until one completes."""
+    LEGACY = "LEGACY"
+    """Somebody else, but the job goes on referring to them."""
+
+
+class RestoredKind(Enum):
+    """Where the shared files of a restored checkpoint lie (Flink: `SharingFilesStrategy`)."""
+
+    RETAINED_CHECKPOINT = "retained_checkpoint"
+    """Outside its own folder, which may go while they are used."""
+    NATIVE_SAVEPOINT = "native_savepoint"
+    """In its own folder, which must stay while one of them is used."""
+
+
+class FlinkRegistry(SharedStateRegistry):
+    """The product's registry, which knows besides which files a restore did not claim."""
+
+    __slots__ = ("_keeping", "_restored", "_unclaimed_up_to")
+
+    def __init__(self) -> None:
+        """Begin with no file."""
+        super().__init__()
+        self._keeping: set[str] = set()
+        self._restored: dict[CheckpointId, RestoredKind] = {}
+        self._unclaimed_up_to: CheckpointId | None = None
+
+    def register_restored(
+        self,
+        checkpoint: CheckpointId,
+        shared: Mapping[str, Handle],
+        mode: RestoreMode,
+        kind: RestoredKind = RestoredKind.RETAINED_CHECKPOINT,
+    ) -> None:
+        """Register what a restored checkpoint shares; unclaimed, its files and all older ones stay (FLINK-26985)."""
+        for key, handle in shared.items():
+            self.register(key, handle, checkpoint)
+        self._restored[checkpoint] = kind
+        if mode is not RestoreMode.CLAIM:
+            self._unclaimed_up_to = max(checkpoint, self._unclaimed_up_to or checkpoint)
+
+    def keep_creator(self, key: str) -> None:
+        """Keep the restored checkpoint that created the file while it is used; an unknown key changes nothing."""
+        if key in self._entries:
+            self._keeping.add(key)
+
+    def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
+        """Forget what no checkpoint from `lowest` on has used; unclaimed files are forgotten, not deleted."""
+        dropped = self._drop_unused(lowest)
+        self._keeping &= self._entries.keys()
+        return Unregistered(
+            discarded=tuple(entry.handle for entry in dropped if not self._is_unclaimed(entry)),
+            in_use=frozenset(e.created_by for key, e in self._entries.items() if self._keeps_creator(key, e)),
+        )
+
+    def _is_unclaimed(self, entry: SharedStateEntry) -> bool:
+        return self._unclaimed_up_to is not None and entry.created_by <= self._unclaimed_up_to
+
+    def _keeps_creator(self, key: str, entry: SharedStateEntry) -> bool:
+        kind = self._restored.get(entry.created_by)
+        return kind is RestoredKind.NATIVE_SAVEPOINT or (kind is not None and key in self._keeping)

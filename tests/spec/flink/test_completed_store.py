@@ -1,0 +1,45 @@
+"""What becomes of checkpoints and their shared files when a store is closed, as Flink's cases have it."""
+
+import pytest
+
+from checkpointing.coordinator.completed import DISCARD_UNLESS_STOPPED, CompletedCheckpoint
+from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.coordinator.shared_state import SharedStateRegistry
+from spec.flink.completed_store import FlinkCheckpointStore, JobStatus, StoreShutDownError
+
+
+def checkpoint(number, **fields):
+    """Return a completed checkpoint."""
+    return CompletedCheckpoint(id=number, properties=CHECKPOINT, **fields)
+
+
+def store(*checkpoints):
+    """Return a store that keeps one checkpoint, with its own registry."""
+    return FlinkCheckpointStore(1, SharedStateRegistry(), checkpoints)
+
+
+def test_a_final_status_keeps_what_is_retained():
+    """Retained on cancellation stays on disk with all shared files from it on; a finished job's goes (G3)."""
+    for status, gone in ((JobStatus.CANCELED, []), (JobStatus.FINISHED, ["a"]), (JobStatus.SUSPENDED, [])):
+        holding = store(checkpoint(1, discard_on=DISCARD_UNLESS_STOPPED))
+        holding.registry.register("a", "a", 1)
+        assert gone == list(holding.shut_down(status).shared)
+
+
+def test_nothing_is_added_to_a_closed_store():
+    """A shut-down store refuses by name and stays empty."""
+    holding = store()
+    holding.shut_down(JobStatus.RUNNING)
+    with pytest.raises(StoreShutDownError, match="checkpoint 7"):
+        holding.add(checkpoint(7))
+    assert holding.checkpoints == ()
+
+
+def test_a_store_that_is_not_durable_ends_with_a_suspension():
+    """Nobody can recover what lies in memory only: it goes, its shared files stay; a durable store keeps all."""
+    for durable, cleaned in ((True, []), (False, [1])):
+        holding = FlinkCheckpointStore(1, SharedStateRegistry(), durable=durable)
+        holding.add(checkpoint(1))
+        change = holding.shut_down(JobStatus.SUSPENDED)
+        assert cleaned == [each.id for each in change.cleaned]
+        assert () == change.shared
