@@ -1,6 +1,6 @@
-"""What a vertex runs: one Spark job per micro-batch, each task writing its own staged files.
+"""Runs a vertex: one Spark job for each micro-batch, in which each task writes its own staged files.
 
-`spec` is what the planner fills, `execute.run_micro_batch` is the door. `inputs` turns segments into
-rows, `stateless_job` and `keyed_job` build the one Spark job, `stateless_task` and `keyed_task` run
-inside it. Task modules import neither deltalake nor pydantic: a Python worker starts with each import.
+The planner fills the classes of `spec`, and the tick calls `execute.run_micro_batch`. `inputs` turns segments into
+rows. `stateless_job` and `keyed_job` build the Spark job; `stateless_task` and `keyed_task` run inside it. Task modules
+import neither deltalake nor pydantic, because each Python worker pays for its imports.
 """

@@ -1,8 +1,7 @@
-"""Algebraic aggregates by key: count, sum, min, max, with nulls as SQL has them.
+"""Aggregates by key: count, sum, min, max, with nulls as in SQL.
 
-A null counts for nothing: the sum, min or max of only nulls is null, a count of a column skips them.
-NaN follows Spark: it is greater than every number, so it is a max and never a min beside a number.
-What a sum does at the end of its type is in `jobs.operators.sums`.
+Nulls are left out. The sum, min or max of only nulls is null. NaN is greater than every number, as in Spark, so it can
+be a max, and a min only among NaNs. `jobs.operators.sums` handles sums that do not fit their type.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,14 +40,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One aggregate: `column` is what it looks at (None: rows, for COUNT only), `name` its own column."""
+    """One aggregate. `column` is its input (None: rows, for COUNT only), `name` is its output column."""
 
     kind: Kind
     column: str | None
     name: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an aggregate of no column that is no count."""
+        """Raise ValueError if the column is missing; only COUNT works without one."""
         if self.column is None and self.kind is not Kind.COUNT:
             raise ValueError(f"aggregate {self.name}: {self.kind.value} needs a column")
 
@@ -108,7 +107,7 @@ def aggregate_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows:
 
 
 def needed_columns(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
-    """Return the part of the rows' schema that these aggregates look at."""
+    """Return the columns of the rows' schema that these aggregates read."""
     names = dict.fromkeys([*keys, *(one.column for one in aggregates if one.column is not None)])
     return StructType([rows[name] for name in names])
 
@@ -133,7 +132,7 @@ def _sum_type(one: Aggregate, kind: DataType) -> DataType:
 
 
 def _of_rows(one: Aggregate, kind: pl.DataType, *, checked: bool) -> tuple[pl.Expr, ...]:
-    """Return the partial aggregate; values are widened first, so that a sum has the room of its type."""
+    """Return the partial aggregate. Values are first widened to the type of the sum."""
     if one.column is None:
         return (pl.len().cast(pl.Int64).alias(one.name),)
     column = pl.col(one.column)
@@ -151,7 +150,7 @@ def _of_rows(one: Aggregate, kind: pl.DataType, *, checked: bool) -> tuple[pl.Ex
 
 
 def _of_two(one: Aggregate, before: pl.Expr, partial: pl.Expr) -> pl.Expr:
-    """Return what both come to; a null on one side leaves the other. Polars too has NaN greater than every number."""
+    """Return both combined; if one is null, the other counts. In Polars too, NaN is greater than every number."""
     match one.kind:
         case Kind.SUM | Kind.COUNT:
             both = before + partial

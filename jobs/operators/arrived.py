@@ -1,8 +1,8 @@
 """The layout of rows in the exchange, and how a task takes it apart.
 
-All inputs of a keyed vertex travel through one exchange: a key group, a tag that names the input, and
-a struct column per input of which just the tagged one holds the row. Where rows of one input alone
-arrive they travel flat, without tag and struct: a fifth less work for Spark.
+All inputs of a keyed vertex travel through one exchange. Each row has a key group, a tag that names its input, and a
+struct column for each input. Only the struct column of the tagged input is filled. If only one input has rows, they
+travel flat, without tag and struct, which is a fifth less work for Spark.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,11 +18,11 @@ from jobs.state.merge import KEY_GROUP
 TAG = "_input"
 
 WAKING = -1
-"""The tag of a row that is no input's and only makes its subtask run."""
+"""The tag of a row that belongs to no input and only makes its subtask run."""
 
 
 def flat_column(place: int) -> str:
-    """Return the name under which a column of rows that arrive alone travels, by its place in their schema."""
+    """Return the name of a column that travels flat, by its place in the schema."""
     return f"_column_{place}"
 
 

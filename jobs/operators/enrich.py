@@ -1,13 +1,14 @@
-"""Enriching one stream by another: a left row goes on once a right row of its key is known.
+"""Enriches one stream by another: emits a left row once a right row of its key is known.
 
-Whichever comes first waits in keyed state: left rows in `waiting`, the right row in `right`, for good.
-A key has one right row. Either it is the first: the first micro-batch that brings one decides, and among several in
-one micro-batch the smallest by its columns, nulls first, so that a repeated run chooses the same. Or it is the
-latest by a column: the greatest value of all that came so far, however they were cut into micro-batches; a null is
-the least, and of equal values the greatest row by its other columns counts.
-A left row gets the right row that is known when it goes on. It goes on once: a later right row does not change it.
-A null in the key matches nothing: such left rows wait, such right rows are dropped. When the input ends, who
-waits goes on without a right row; one that comes later meets no such left row any more.
+The state of a key holds its waiting left rows in `waiting`, and its right row in `right`.
+
+- A key has one right row: either the first one or the latest one by a column. *First*: the first micro-batch with a
+  right row decides. Among several in one micro-batch the smallest by its columns counts, nulls first, so that a
+  repeated run chooses the same row. *Latest*: the row with the greatest value so far counts, however rows are split
+  into micro-batches. A null is the least value. Of equal values, the greatest row by its other columns counts.
+- Each left row is emitted once, with the right row that is known then. A later right row does not change it.
+- A null in the key matches nothing. Such left rows wait, and such right rows are dropped.
+- When the input ends, waiting left rows are emitted without a right row.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ class EnrichFunction:
     latest_by: str | None = None
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        """Return the left rows whose right row is known now, and who still waits."""
+        """Return the left rows whose right row is known now, and the rows that still wait."""
         left, right = inputs
         known = self._known(right, state)
         candidates = pl.concat([_released(state, left.columns), left])
@@ -50,14 +51,14 @@ class EnrichFunction:
         return Processed(state=new, output=output)
 
     def end_of_input(self, state: pl.DataFrame) -> Processed:
-        """Return the left rows that still wait, null in what a right row would have given them; `right` stays."""
+        """Return the waiting left rows, with nulls for the columns of the right row; `right` stays."""
         gained = _fields(state.schema[RIGHT])
         nulls = [pl.lit(None, dtype=gained[name]).alias(name) for name in self.columns]
         output = _released(state, _fields(state.schema[WAITING]).names()).with_columns(nulls)
         return Processed(state=state.filter(pl.col(RIGHT).is_not_null()), output=output)
 
     def _known(self, right: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
-        """Return (keys, right) of every touched key whose right row is known."""
+        """Return (keys, right) for each touched key with a known right row."""
         before = state.filter(pl.col(RIGHT).is_not_null()).select(*self.keys, RIGHT)
         arrived = right.sort(_sortable(right), nulls_last=False).drop_nulls(list(self.right_keys))
         rows = arrived.select(
@@ -71,7 +72,7 @@ class EnrichFunction:
         return every.unique(subset=list(self.keys), keep="last", maintain_order=True)
 
     def _by_time(self, kind: pl.DataType) -> list[pl.Expr]:
-        """Return what right rows are ordered by: the time first, then all else that has an order."""
+        """Return the order of right rows: by time, then by all other columns that have an order."""
         fields = _fields(kind)
         others = [name for name in fields if name != self.latest_by and not fields[name].is_nested()]
         return [pl.col(RIGHT).struct.field(name) for name in (str(self.latest_by), *others)]

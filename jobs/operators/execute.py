@@ -1,7 +1,6 @@
-"""The door of the operators: one `RunMicroBatch` becomes one Spark job and its answer.
+"""Runs one `RunMicroBatch` effect as one Spark job, and returns its result.
 
-Nothing is decided here. A job that fails leaves at most orphaned files; a subtask that nothing
-reached answers with an empty output.
+Nothing is decided here. A job that fails leaves at most orphaned files. A subtask without rows returns an empty output.
 """
 
 import time
@@ -26,7 +25,7 @@ from jobs.state.worker_copy import NO_USES, CopyUses
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch that ran: its answer, and where its tasks met their state (D5)."""
+    """A finished micro-batch: its result, and how often its tasks found their state in memory (D5)."""
 
     finished: MicroBatchFinished
     copies: CopyUses
@@ -57,7 +56,7 @@ def run_micro_batch(
 def _job(
     spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
 ) -> DataFrame | None:
-    """Return the lazy job, or None if there is nothing to read and no state to see to."""
+    """Return the lazy job, or None if there is nothing to read and no state to rewrite."""
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
     rows = {
         entry.input: frame

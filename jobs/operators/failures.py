@@ -1,4 +1,4 @@
-"""A failed micro-batch: a sentence that names vertex, cause and way out, then what Spark or Python said."""
+"""Describes a failed micro-batch: a sentence with vertex, cause and way out, then what Spark or Python said."""
 
 import re
 from typing import Final
@@ -35,7 +35,7 @@ _KNOWN: Final = (
         _DIED,
     ),
 )
-"""What Spark says of an accident of the machine, and the sentence for it: the first that fits."""
+"""Patterns of Spark's messages about problems of the machine, and our sentence for each. The first match counts."""
 
 
 class MicroBatchError(Exception):
@@ -47,7 +47,7 @@ class MicroBatchError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a micro-batch failed: a sentence, and below it all that Python or Spark said."""
+    """Return why a micro-batch failed: a sentence, and below it the whole message of Python or Spark."""
     text = str(error)
     for pattern, sentence in _KNOWN:
         found = pattern.search(text)
@@ -63,7 +63,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _of_spark(text: str) -> str:
-    """Return what the JVM said, without its stack in the sentence; the line of the user's code if Spark knows it."""
+    """Return the JVM's message without its stack, and the line of the user's code if Spark knows it."""
     causes = _CAUSE.findall(text)
     said = f"{causes[-1][0]}: {causes[-1][1]}" if causes else text.strip().partition("\n")[0]
     place = _CALLED_FROM.search(text)

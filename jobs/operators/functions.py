@@ -1,6 +1,6 @@
-"""What a keyed function is: rows of one micro-batch and the state of the touched keys in, both anew out.
+"""The protocols of keyed functions: they get new rows and the state of their keys, and return new state and output.
 
-A function that holds rows back says besides what becomes of them once nothing more will come.
+A function that holds rows back also says what to emit when the input ends.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ import polars as pl
 class Processed:
     """What a keyed function returns.
 
-    `state` is the new row of each touched key, key columns first; a touched key that is absent has
-    no state any more. `output` are the rows to put out.
+    `state` has the new row of each touched key, key columns first. A touched key that is missing in it loses its state.
+    `output` has the rows to emit.
     """
 
     state: pl.DataFrame
@@ -23,53 +23,54 @@ class Processed:
 
 
 class KeyedFunction(Protocol):
-    """A vectorised keyed process function: deterministic, without a memory of its own.
+    """A keyed process function on Polars frames. It must be deterministic and keep nothing between calls.
 
-    It travels to the tasks once a micro-batch, so it should be small and its module cheap to import.
+    It is sent to the tasks once for each micro-batch, so it should be small, and its module cheap to import.
 
     It may have an attribute `state_version`, a whole number from 1. Each checkpoint records it. Raise it when the
     function gives its state columns another meaning: a tick then refuses to begin from state of the version before,
-    instead of mixing both. Without it nobody can tell one meaning from another, and only columns are compared.
+    instead of mixing both. Without the attribute, only the columns are compared.
     """
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the new state and the output.
 
-        `inputs` holds a frame per input, empty where the micro-batch brought nothing; the order of
-        rows in it means nothing. `state` holds one row per touched key that has state.
+        `inputs` holds a frame per input, in no order of rows; a frame is empty if the micro-batch has no rows for
+        that input. `state` holds one row for each touched key that has state.
 
-        If the output goes to an upsert table, its rows have keys of the rows given. Another key would belong to
-        another subtask: with a parallelism of 2 and more the micro-batch then fails, naming the key.
+        If the output goes to an upsert table, its rows must have keys of the given rows. Another key may belong to
+        another subtask. With a parallelism of 2 or more the micro-batch then fails, and the message names the key.
         """
         ...
 
 
 @runtime_checkable
 class MergesPartials(Protocol):
-    """What a keyed function of one input is besides if it aggregates: each touched key's output is its new state row.
+    """Optional for a keyed function of one input whose output is the new state row of each touched key.
 
-    Then a task need not find out which keys were touched, lost or given twice (Flink: `AggregateFunction`, whose
-    accumulators are merged). Frames have `_key_group` in front; `types` are those of the state's columns.
+    It is faster, since a task need not check which keys were touched, lost or returned twice (Flink:
+    `AggregateFunction`, whose accumulators are merged). Frames begin with `_key_group`; `types` are the types of the
+    state's columns.
     """
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        """Return one row for each key of these rows: what they alone come to."""
+        """Return one row for each key of these rows: the aggregate of these rows alone."""
         ...
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the new state row of each key of the partials; `before` has those that had one."""
+        """Return the new state row of each key of the partials; `before` has the old rows of keys that had one."""
         ...
 
 
 @runtime_checkable
 class EndsInput(Protocol):
-    """What a keyed function has besides if it holds rows back (Flink: `BoundedMultiInput.endInput`, F4)."""
+    """Required of a keyed function that holds rows back (Flink: `BoundedMultiInput.endInput`, F4)."""
 
     def end_of_input(self, state: pl.DataFrame) -> Processed:
         """Return the new state and the output now that no row will follow on any input.
 
-        `state` holds one row per key of the subtask's range that has state, the last rows processed. A key
-        that is absent from the new state has none any more; a key that had none may not get one. Called
-        once per drain: rows may follow later all the same, and then meet the state that this leaves.
+        `state` holds one row for each key of the subtask's range that has state, after the last rows were processed. A
+        key that is missing in the new state loses its state. A key without state may not get one. Called once for each
+        drain. A later tick may read new rows; they meet the state that this returns.
         """
         ...

@@ -1,7 +1,7 @@
-"""From the segments of a micro-batch to the rows that its operator meets.
+"""Turns the segments of a micro-batch into the rows that its operator gets.
 
-Lazy all the way: a source slice and its chain become part of the consumer's one job. Schemas are the
-declared ones and paths the handles', so nothing is listed and nothing inferred.
+Everything is lazy: a source slice and its steps become part of the consumer's Spark job. Schemas are declared, and
+paths come from handles, so no folder is listed and no schema is inferred.
 """
 
 from collections.abc import Iterator, Sequence

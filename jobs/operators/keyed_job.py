@@ -1,4 +1,4 @@
-"""The one Spark job of a keyed micro-batch: one exchange into ranges of key groups, then the tasks.
+"""Builds the Spark job of a keyed micro-batch: one exchange into ranges of key groups, then the tasks.
 
 Key group = pmod(Spark's hash of the key columns, max parallelism); the subtask that owns it is the
 Spark partition (`repartitionById` promises exactly that).
@@ -40,7 +40,7 @@ def keyed_job(
     inputs: Mapping[int, DataFrame],
     writer: StagedFiles,
 ) -> DataFrame:
-    """Return the lazy job whose rows are the tasks' reports; `inputs` by ordinal, absent ones are empty."""
+    """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty."""
     branches = [_input_branch(spec.inputs[tag], tag, rows) for tag, rows in inputs.items()]
     misfits = misfit_paths(spec, effect)
     if misfits:
@@ -74,7 +74,7 @@ def misfit_paths(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[str, ...]:
 
 
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
-    """Return whether subtasks must run for their state's sake, whatever rows there are: it ends, or is outdated."""
+    """Return whether subtasks must run even without rows: the input ends, or their state is outdated."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
     return ends or bool(_outdated(spec, effect)) or bool(_outdated_ranges(spec, effect))
 
@@ -107,7 +107,7 @@ def _exchanged(rows: Sequence[DataFrame]) -> DataFrame:
 
 
 def _waking_rows(spark: SparkSession, spec: KeyedSpec) -> DataFrame:
-    """Return one row per subtask that belongs to no input: Spark would optimise an empty exchange away."""
+    """Return one row per subtask that belongs to no input. Without rows Spark would optimise the exchange away."""
     firsts = [range_of(subtask, spec.parallelism, spec.max_parallelism).first for subtask in range(spec.parallelism)]
     listed = ", ".join(str(first) for first in firsts)
     return spark.range(0, 1, 1, 1).selectExpr(f"explode(array({listed})) as {KEY_GROUP}", f"{WAKING} as {TAG}")
@@ -123,7 +123,7 @@ def _exchange_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
 
 
 def _flat_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
-    """Return the rows of the only branch, column by column: nothing else travels with them."""
+    """Return the rows of the only branch, column by column, without tag and struct."""
     _, rows, schema, keys = branch
     return in_schema(rows, schema).selectExpr(
         f"pmod(hash({quoted(keys)}), {max_parallelism}) as {KEY_GROUP}",

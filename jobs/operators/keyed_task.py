@@ -1,7 +1,7 @@
-"""The task of a keyed vertex: one subtask's share of a micro-batch, from received rows to staged files.
+"""Runs one subtask's share of a keyed micro-batch, from received rows to staged files.
 
-The Spark partition of the exchange is the subtask. The task meets the state of the touched keys only,
-calls the function once, writes the state's change and the output, and reports the handles.
+Each Spark partition of the exchange is one subtask. Its task takes the state of the touched keys, calls the function
+once, writes the change of the state and the output, and reports the file handles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class AppendTarget:
 class UpsertTarget:
     """An upsert table that takes the output; `files[i]` are subtask i's, None if they don't fit its range.
 
-    Where they don't fit, the range's rows arrive through the exchange, under the tag after the last input's.
+    If they don't fit, the range's rows arrive through the exchange, under the tag after the last input's.
     """
 
     table: TableName
@@ -59,13 +59,13 @@ class UpsertTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTask:
-    """What the tasks of one micro-batch need; `state[i]` are subtask i's live state files, oldest first.
+    """All that the tasks of one micro-batch need. `state[i]` are subtask i's live state files, oldest first.
 
-    `channel` takes output that is handed on but kept in no append table; None if none is. `only` is the
-    one input that rows arrive of, laid out flat; None if they may be several inputs'. With
-    `end_of_input` the function, if it can, ends every key of the range after the rows. Subtasks that
-    are `outdated` rewrite their range of the state in the declared columns, rows or none, and those of
-    `outdated_ranges` their range of the upsert table.
+    `channel` takes output for downstream vertices that goes to no append table; None if there is none. `only` is the
+    single input that has rows, which then arrive flat; None if several inputs may have rows. With `end_of_input` the
+    function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
+    range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
+    the upsert table.
     """
 
     operator: str
@@ -90,7 +90,7 @@ class KeyedTask:
     outdated_ranges: frozenset[int] = frozenset()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Carry out one subtask's share and yield its report; an untouched subtask yields nothing.
+        """Run one subtask's share and yield its report; a subtask without work yields nothing.
 
         Raise StateFileError for a file that is missing or damaged, StagedFileError for one that can't be
         written, KeyGroupError for rows that belong elsewhere, FrameSchemaError if the function's result
@@ -131,14 +131,14 @@ class KeyedTask:
     def _aggregate(
         self, function: MergesPartials, state: RangeState, rows: pl.DataFrame
     ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
-        """Return the new rows of the touched keys, as output and as state; few passes over the rows, none over all."""
+        """Return the new rows of the touched keys, which are output and state. It never scans the whole state."""
         if rows.is_empty() and not state.outdated:
             return empty_frame(self.output_schema), ()
         loaded = state.load()
         partials = function.partials(rows, loaded.schema)
         new = function.merged(partials, of_keys(loaded, partials, self.keys))
         output = self._conformed(Processed(state=new, output=new)).output
-        if not isinstance(function, AggregateFunction):  # which puts out the keys that it groups the rows by
+        if not isinstance(function, AggregateFunction):  # which emits the keys that it groups the rows by
             self._require_own(output, rows)
         delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
         return output, (state.write(loaded, delta),)
@@ -161,7 +161,7 @@ class KeyedTask:
     def _of_rows(
         self, loaded: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the output of the rows and the delta that they make of the state."""
+        """Return the output of the rows, and the delta of the state."""
         before = of_keys(loaded, touched, self.keys)
         if touched.is_empty():
             return empty_frame(self.output_schema), change_of(before, before.drop(KEY_GROUP), touched, self.keys)
@@ -172,7 +172,7 @@ class KeyedTask:
         return result.output, change_of(before, result.state, touched, self.keys)
 
     def _of_end(self, function: EndsInput, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the output of the end of input and the delta that it makes of all the range's state."""
+        """Return the output at the end of input, and the delta of the range's state."""
         before = state.drop(KEY_GROUP)
         result = self._conformed(function.end_of_input(before))
         every = state.select(KEY_GROUP, *self.keys)
@@ -182,7 +182,7 @@ class KeyedTask:
         return result.output, change_of(of_keys(state, touched, self.keys), after, touched, self.keys)
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
-        """Raise ForeignKeyError for rows of an upsert table under another subtask's key; one subtask owns them all."""
+        """Raise ForeignKeyError for an upsert row under another subtask's key. With one subtask it never raises."""
         if isinstance(self.target, UpsertTarget) and self.parallelism > 1:
             require_own_keys(self.operator, self.target.table, self.keys, output, own)
 
@@ -221,12 +221,12 @@ class KeyedTask:
         return (RangeFiles(self.target.table, upsert.write(current, output)),)
 
     def _must_run(self, subtask: int) -> bool:
-        """Say whether there is work for a subtask that no row reached."""
+        """Return whether a subtask without rows has work."""
         ends = self.end_of_input and isinstance(self.function, EndsInput) and bool(self.state[subtask])
         return ends or subtask in self.outdated or self._is_replaced(subtask)
 
     def _is_replaced(self, subtask: int) -> bool:
-        """Say whether a subtask writes its range of the upsert table whatever rows there are."""
+        """Return whether a subtask rewrites its range of the upsert table even without rows."""
         if not isinstance(self.target, UpsertTarget):
             return False
         return self.target.files[subtask] is None or subtask in self.outdated_ranges

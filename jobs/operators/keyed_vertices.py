@@ -1,4 +1,4 @@
-"""Ready-made specifications: what the planner asks for by name and need not put together itself."""
+"""Builds the specifications of the built-in keyed vertices: aggregates and enrichments."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def aggregate_spec(  # noqa: PLR0913 - what an aggregate vertex is
     table: StagedTable | None = None,
     emits: bool = False,
 ) -> KeyedSpec:
-    """Return the vertex of these aggregates over rows of schema `rows`, whose output is the changed keys."""
+    """Return the vertex of these aggregates over rows of schema `rows`. Its output is the new rows of changed keys."""
     by, what = tuple(keys), tuple(aggregates)
     schema = aggregate_schema(by, what, rows)
 

@@ -1,4 +1,4 @@
-"""What the state columns of a keyed vertex mean, as its checkpoints record it (`checkpointing.state_meaning`)."""
+"""Returns the meaning of a keyed vertex's state columns, for the checkpoint (`checkpointing.state_meaning`)."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from jobs.operators.functions import KeyedFunction
 
 
 class InvalidStateVersionError(ValueError):
-    """A `state_version` that is no version: names what the function declares instead."""
+    """A `state_version` is not a whole number from 1; the message names the declared value."""
 
 
 def aggregate_meanings(aggregates: Sequence[Aggregate], rows: StructType) -> tuple[ColumnMeaning, ...]:
@@ -30,7 +30,7 @@ def aggregate_meanings(aggregates: Sequence[Aggregate], rows: StructType) -> tup
 def enrich_meanings(
     right: StructType, right_keys: Sequence[str], latest_by: str | None = None
 ) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of an enrichment's state: which right row it keeps of a key, and that left rows wait."""
+    """Return the meaning of an enrichment's state: which right row of a key it keeps, and its waiting left rows."""
     function, ordered = ("first_right_row", ()) if latest_by is None else ("latest_right_row", (latest_by,))
     return (
         ColumnMeaning(column=RIGHT, function=function, arguments=_arguments(right, (*right_keys, *ordered))),
@@ -39,9 +39,9 @@ def enrich_meanings(
 
 
 def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
-    """Return what can be known of the state of a user's function: that it wrote it, in which version.
+    """Return the meaning of a user function's state columns: that the function wrote them, and its version.
 
-    Raise InvalidStateVersionError if its `state_version` is no whole number from 1 that a row may hold.
+    Raise InvalidStateVersionError if its `state_version` is not a whole number from 1 that an entry may hold.
     """
     version = getattr(function, "state_version", None)
     if version is not None and not _is_version(version):

@@ -1,4 +1,4 @@
-"""Each key of an upsert table belongs to one subtask: rows under a key that arrived at another would show it twice."""
+"""Checks that each key of an upsert table is written by one subtask only; two would show the key twice."""
 
 from collections.abc import Sequence
 

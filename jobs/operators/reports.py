@@ -1,7 +1,7 @@
-"""What a task tells the driver: one small row of handles, JSON in between.
+"""The report of a task to the driver: one row with file handles as JSON.
 
-A task may not import the messages of the protocol (they bring pydantic into every Python worker), so
-it reports in this plain form and the driver makes a SubtaskOutput of it.
+A task may not import the protocol's messages, because they would load pydantic in every Python worker. So it reports
+in this plain form, and the driver turns it into a SubtaskOutput.
 """
 
 import json
@@ -22,7 +22,7 @@ REPORT_SCHEMA = StructType([StructField("report", StringType())])
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The files that one task wrote for its subtask; the fields mean what SubtaskOutput's do.
+    """The files that one task wrote for its subtask. The fields mean the same as in SubtaskOutput.
 
     `copies` tells whether the worker had the subtask's state in memory (D5).
     """
@@ -42,7 +42,7 @@ def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
 
 
 def report_from(text: str) -> TaskReport:
-    """Return the report that a task wrote as this text."""
+    """Parse the report of a task."""
     fields: Mapping[str, Any] = json.loads(text)
     return TaskReport(
         subtask=fields["subtask"],

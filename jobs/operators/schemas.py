@@ -1,4 +1,4 @@
-"""Schemas as the different readers of the same columns want them: Spark, Arrow, SQL text.
+"""Converts schemas between Spark, Arrow and SQL text.
 
 Each is made once on the driver, so that tasks write exactly the declared types.
 """
@@ -20,14 +20,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def nullable_schema(schema: StructType) -> StructType:
-    """Return the same columns with every null allowed, at every depth: what was stored may hold them."""
+    """Return the same columns, nullable at every depth: stored rows may hold nulls."""
     return StructType([StructField(field.name, _nullable(field.dataType)) for field in schema.fields])
 
 
 def delta_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
-    """Return the columns as a row of `checkpoints` says them; a Delta log has the same types (`stores.table_columns`).
+    """Return the columns as an entry of `checkpoints` lists them, with a Delta log's types (`stores.table_columns`).
 
-    Made by Spark's names of types, so that a pipeline can be planned without a Delta library.
+    It uses Spark's names of types, so that a pipeline can be planned without a Delta library.
     """
     fields = from_arrow_schema(schema, prefer_timestamp_ntz=True).jsonValue()["fields"]
     return tuple(TableColumn(field["name"], _persisted(field["type"])) for field in fields)

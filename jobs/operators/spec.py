@@ -1,7 +1,7 @@
-"""What the planner hands to the operators: per vertex a specification, per input its rows and chain.
+"""The specifications that the planner gives to the operators, one for each vertex and each of its inputs.
 
-Plain frozen data; a specification holds user functions, so it lives in one process and is never
-persisted. Schemas are Spark's, known before the job runs: nothing is inferred from files.
+A specification holds user functions, so it is never persisted. Schemas are Spark's and declared: nothing is
+inferred from files.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ from jobs.operators.functions import KeyedFunction
 from jobs.state.backends import IncrementalBackend, StateBackend
 
 Chain = Callable[[DataFrame], DataFrame]
-"""Stateless steps folded into the job of whoever consumes them; must be deterministic."""
+"""Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
 
 FAILED = "_failed"
 """The column of a quarantine table that names the failed expectations, joined by ', '."""
 
 
 class InvalidSpecError(ValueError):
-    """A specification that no job can run: names the vertex, the column and the way out."""
+    """No job can run this specification; the message names the vertex, the column and the way out."""
 
 
 class SliceReader(Protocol):
-    """The part of a source that a micro-batch needs: rows of lazy slices."""
+    """The part of a source that a micro-batch needs: it reads slices."""
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of these slices, in the input's schema."""
@@ -40,10 +40,10 @@ class SliceReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """One input of a vertex: what its segments hold and what is done with the rows before the operator.
+    """One input of a vertex: the rows of its segments, and the steps before the operator.
 
     `schema` is the schema of the rows on the channel. `reader` reads source slices; None if the
-    upstream vertex is no source. `chain` holds transformations and the quality filter, applied lazily.
+    upstream vertex is not a source. `chain` holds the transformations and the filter of row rules, applied lazily.
     """
 
     schema: StructType
@@ -63,7 +63,7 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """A row rule (J3): `good` is a Spark SQL boolean expression or builds one; a row where it is null is good."""
+    """A row rule (J3): `good` is a Spark SQL boolean expression or builds one; a row for which it is null is good."""
 
     name: str
     good: str | Callable[[], Column]
@@ -71,10 +71,10 @@ class RowRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatelessSpec:
-    """A vertex that materialises its rows: all go to `table`, the failing ones to `quarantine` too.
+    """A vertex that writes its rows to files: all go to `table`, the failing ones also to `quarantine`.
 
-    `schema` is that of the rows after `transform`. What is handed on (`emits`) is all rows, as the
-    table's own files where there is a table; consumers drop the failing ones in their chain.
+    `schema` is the schema after `transform`. If it `emits`, downstream vertices read all rows, from the table's own
+    files if there is a table. They drop the failing rows in their chain.
     """
 
     vertex: VertexId
@@ -95,7 +95,7 @@ class StatelessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInput:
-    """One input of a keyed vertex; `schema` is that of the rows which the function meets."""
+    """One input of a keyed vertex; `schema` is the schema of the rows that the function gets."""
 
     keys: tuple[str, ...]
     schema: StructType
@@ -103,14 +103,14 @@ class KeyedInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedSpec:
-    """A vertex of keyed state: one exchange into ranges of key groups, one vectorised function.
+    """A vertex with keyed state: one exchange into ranges of key groups, and one keyed function.
 
     `state` is the schema of a state row: the key columns (named as in the first input), then the
-    function's own. `output` is the schema of what the function puts out: it goes to `table` if there
-    is one and to the downstream channels if `emits`. An upsert table's keys must contain the
-    vertex's keys, under their names: then all rows of a table key meet in one subtask. `outdated` are
-    the paths of restored files, of the state and of the upsert table, that have other columns: a subtask that holds
-    one rewrites its range. `meanings` say how the function's own state columns are computed.
+    function's own. `output` is the schema of the rows that the function emits. They go to `table` if there is one, and
+    to the downstream channels if `emits`. An upsert table's keys must include the vertex's keys, under the same names,
+    so that all rows of a table key meet in one subtask. `outdated` are the paths of restored state and upsert files
+    that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
+    columns are computed.
     """
 
     vertex: VertexId
@@ -150,7 +150,7 @@ Spec = StatelessSpec | KeyedSpec
 
 @dataclass(frozen=True, slots=True)
 class VertexPlan:
-    """A vertex as it runs: its specification and, in order of the edges' ordinals, its inputs."""
+    """A planned vertex: its specification, and its inputs in order of the edges' ordinals."""
 
     spec: Spec
     inputs: tuple[InputPlan, ...]

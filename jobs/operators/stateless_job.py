@@ -1,4 +1,4 @@
-"""The one Spark job of a stateless micro-batch: transform, mark failing rows, let the tasks write."""
+"""Builds the Spark job of a stateless micro-batch: it transforms rows, marks failing ones, and the tasks write them."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -27,7 +27,7 @@ def stateless_job(spec: StatelessSpec, inputs: Sequence[DataFrame], writer: Stag
 def failed_rules(rules: Sequence[RowRule]) -> Column:
     """Return the names of the rules that a row fails, joined by ', '; null if it fails none.
 
-    A rule that is null for a row is kept, as Great Expectations ignores nulls.
+    A row passes a rule that is null for it, as in Great Expectations, which ignores nulls.
     """
     names = F.concat_ws(", ", *[F.when(~F.coalesce(_good(rule), F.expr("true")), F.lit(rule.name)) for rule in rules])
     return F.when(names != F.lit(""), names)

@@ -1,4 +1,4 @@
-"""The task of a stateless vertex: writes the rows of one Spark partition, the failing ones twice."""
+"""Writes the rows of one Spark partition of a stateless vertex, the failing rows to quarantine too."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from jobs.sinks.staged_files import StagedFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatelessTask:
-    """What a task needs; `failed` names the column that tells the failed rules, or is None without rules.
+    """All that a task needs. `failed` names the column with the failed rules; None without rules.
 
     All rows go to `table` if there is one, else to `channel`, else nowhere.
     """
@@ -28,7 +28,7 @@ class StatelessTask:
     quarantine: TableName | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows and yield the one report; nothing at all for a Spark partition without rows."""
+        """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
         received = [batch for batch in batches if batch.num_rows]
         if received:
             yield from report_batch(self._write(pa.Table.from_batches(received)))

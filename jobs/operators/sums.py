@@ -1,7 +1,7 @@
-"""Sums that do not fit their type are found, never wrapped: a total that is silently negative is worse than none.
+"""Finds sums that do not fit their type, so that a total never silently wraps around.
 
 Whole numbers and decimals are added up exactly. The sum of one micro-batch's rows must fit its type, and so must the
-total after them. Polars checks neither: what does not fit its bits wraps. Doubles follow IEEE 754 and never fail.
+new total. Polars checks neither; its sums wrap around. Doubles follow IEEE 754 and never fail.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from typing import Final
 import polars as pl
 
 _ROUGHLY: Final = "\0~"
-"""Prefix of a column that holds a decimal's sum as a double, beside the exact one that may have wrapped."""
+"""Prefix of a column that holds a decimal's sum as a double, beside the exact sum, which may have wrapped around."""
 
 _WRAPS_BEYOND: Final = 1.5e38
 """A decimal of 38 digits (1e38) lies in 128 bits, which wrap at 1.7e38. A double is exact enough to tell the two."""
 
 _DIGITS_MAX: Final = 38
-"""Of a decimal, in Spark and in Polars."""
+"""The most digits of a decimal, in Spark and in Polars."""
 
 _EXACT: Final = Context(prec=100)
 
 
 class SumOverflowError(ArithmeticError):
-    """A sum that does not fit its type: names its column, the key, the type and the way out."""
+    """A sum does not fit its type; the message names the column, the key, the type and the way out."""
 
     def __init__(self, name: str, column: str, key: Sequence[object], kind: pl.DataType) -> None:
         keys = ", ".join(map(str, key))
@@ -34,7 +34,7 @@ class SumOverflowError(ArithmeticError):
 
 
 def may_overflow(values: pl.Series, kind: pl.DataType) -> bool:
-    """Return whether some of these values together may not fit the type. False is certain, and costs one look."""
+    """Return whether the sum of some of these values may not fit the type. If it returns False, every sum fits."""
     if not _is_exact(kind):
         return False
     lowest, highest = values.min(), values.max()
@@ -45,7 +45,7 @@ def may_overflow(values: pl.Series, kind: pl.DataType) -> bool:
 
 
 def sum_of_rows(column: str, name: str, kind: pl.DataType, *, checked: bool) -> tuple[pl.Expr, ...]:
-    """Return the sum of a column, null if all is null; `checked`: in the form that `fitting` takes."""
+    """Return the sum of a column, null if all is null; `checked` returns the form that `fitting` takes."""
     values, some = pl.col(column).cast(kind), pl.col(column).count() > 0
     if checked and kind == pl.Int64:
         return (pl.when(some).then(values.cast(pl.Int128).sum()).alias(name),)
@@ -54,7 +54,7 @@ def sum_of_rows(column: str, name: str, kind: pl.DataType, *, checked: bool) -> 
 
 
 def fitting(sums: pl.DataFrame, keys: Sequence[str], column: str, name: str, kind: pl.DataType) -> pl.DataFrame:
-    """Return sums that were made to be checked, in their type; raise SumOverflowError for one that does not fit."""
+    """Return checked sums in their type; raise SumOverflowError for one that does not fit."""
     found = pl.col(name)
     outside = (found > _literal(_largest(kind), kind)) | (found < _literal(_least(kind), kind))
     rough = f"{_ROUGHLY}{name}"
@@ -69,7 +69,7 @@ def require_totals_fit(
 ) -> None:
     """Raise SumOverflowError unless every sum in `name`, added to the total in `before`, fits the type.
 
-    The limits are moved instead of the total: nothing that is computed here can overflow.
+    It compares the total with the limit less the sum, so that the comparison itself cannot overflow.
     """
     if not _is_exact(kind):
         return
@@ -106,7 +106,7 @@ def _unscaled(value: object, kind: pl.DataType) -> int:
 
 
 def _wide(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
-    """Return the column in the widest type of its scale: the limits are moved by up to as much again."""
+    """Return the column in the widest type of its scale, in which the limit less the sum always fits."""
     return column.cast(pl.Decimal(_DIGITS_MAX, kind.scale)) if isinstance(kind, pl.Decimal) else column
 
 
@@ -123,7 +123,7 @@ def _shown(kind: pl.DataType) -> str:
 
 
 def _way_out(column: str, kind: pl.DataType) -> str:
-    """Return how to go on. State and upsert tables take a wider decimal; a double needs a column of its own."""
+    """Return the way out. State and upsert tables accept a wider decimal; a double needs a new column."""
     if isinstance(kind, pl.Decimal) and kind.precision == _DIGITS_MAX:
         return f"cast {column} to double before the aggregate, and give the sum another name, which begins anew"
     scale = kind.scale if isinstance(kind, pl.Decimal) else 0

@@ -1,4 +1,4 @@
-"""Left rows that wait for their right row in an enrichment's state, at one cut: read from its files, without Spark."""
+"""Reads which left rows wait in an enrichment's state at one cut, from its files, without Spark."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +23,13 @@ ROWS = "rows_waiting"
 
 
 def waits_in(planned: VertexPlan) -> KeyedSpec | None:
-    """Return the vertex's specification if rows may wait in its state: those of an enrichment do."""
+    """Return the vertex's specification if it is an enrichment, in whose state rows may wait; else None."""
     spec = planned.spec
     return spec if isinstance(spec, KeyedSpec) and isinstance(spec.function, EnrichFunction) else None
 
 
 def waiting_rows(root: Path, record: CheckpointRecord, spec: KeyedSpec) -> pl.DataFrame:
-    """Return the keys for which rows wait at that cut, and how many rows for each.
+    """Return each key with waiting rows at that cut, and their number.
 
     Raises StateFileError for a state file that is missing or damaged.
     """
@@ -43,7 +43,7 @@ def waiting_rows(root: Path, record: CheckpointRecord, spec: KeyedSpec) -> pl.Da
 
 
 def still_waiting(then: pl.DataFrame, now: pl.DataFrame, keys: Sequence[str]) -> int:
-    """Return how many of the rows that waited then wait now: who waits is released with all others of its key."""
+    """Return how many rows that waited then still wait now. All rows of a key are released together."""
     rows = then.join(now.select(keys), on=list(keys), how="semi", nulls_equal=True)
     return int(rows[ROWS].sum())
 

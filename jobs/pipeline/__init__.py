@@ -1,8 +1,8 @@
-"""What a user writes: a pipeline in some twenty lines, every vertex with an id of its own.
+"""The classes with which a user describes a pipeline.
 
-`Pipeline` opens sources, a `Stream` is transformed, kept in tables and keyed, and whatever is wrong is
-refused on the line that is wrong. Nothing runs here and no Spark session is needed: schemas are
-declared, and the planner makes vertices of what was written.
+`Pipeline` opens sources. A `Stream` is transformed, written to tables and keyed. A mistake is refused on the line that
+makes it. Nothing runs here, and no Spark session is needed, since users declare the schemas. The planner turns the
+description into vertices.
 """
 
 from jobs.operators.functions import EndsInput, KeyedFunction, Processed

@@ -1,4 +1,4 @@
-"""Columns as a user names them: they must exist, once, and an aggregate says what it makes of one."""
+"""Checks the columns that a user names, and describes the columns of an aggregate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jobs.pipeline.failures import InvalidPipelineError
 from jobs.state.merge import DELETED, KEY_GROUP
 
 RESERVED = (KEY_GROUP, DELETED)
-"""Columns that a state file has of its own."""
+"""Columns that Tidemark itself adds to a state file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def count(column: str | None = None) -> AggregateColumn:
 
 
 def sum_of(column: str) -> AggregateColumn:
-    """Add up a column; nulls count for nothing, the sum of only nulls is null. Types and limits are Spark's.
+    """Add up a column. Nulls are left out, and the sum of only nulls is null. Types and limits are Spark's.
 
     | the column holds | the sum is | what does not fit |
     |---|---|---|
@@ -100,7 +100,7 @@ def require_unique(where: str, names: Iterable[str]) -> None:
 
 
 def require_free(where: str, names: Iterable[str]) -> None:
-    """Raise InvalidPipelineError for a name that the state's files use themselves."""
+    """Raise InvalidPipelineError for a name that state files reserve."""
     taken = [name for name in names if name.lower() in RESERVED]
     if taken:
         raise InvalidPipelineError(f"{where}: a state column may not be called {taken[0]!r}; rename it")

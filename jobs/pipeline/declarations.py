@@ -1,6 +1,6 @@
-"""A pipeline as data: the vertices that were declared, in the order in which a record meets them.
+"""A pipeline as data: its vertices, in the order in which rows pass through them.
 
-A stream can only be used after it was made, so the order of declaration is a topological one.
+A stream can only be used after it was declared, so the order of declaration is topological.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from jobs.sources.port import Source
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One stateless step and the schema after it. Uses of one stream share its steps: identity tells what is shared."""
+    """One stateless step and the schema after it. Readers of one stream share its step objects."""
 
     chain: Chain
     schema: StructType
@@ -67,7 +67,7 @@ class SourceVertex:
 
 @dataclass(frozen=True, slots=True)
 class StagedVertex:
-    """A stream that is written down once and read back by all who come after."""
+    """A stream that is written to files once. All later vertices read these files."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -159,8 +159,8 @@ class Declarations:
     def updates_of(self, name: VertexId) -> VertexId | None:
         """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
 
-        An aggregate puts out a key's new row whenever the key changed. Writing the rows down, checking or enriching
-        them leaves them updates. A process function may put out something else, and only its author can tell.
+        An aggregate emits a key's new row whenever the key changed. The rows stay updates if they are written to files,
+        checked or enriched. A process function may emit anything, and only its author knows what.
         """
         vertex = self._vertices[name]
         match vertex:

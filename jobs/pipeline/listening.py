@@ -1,4 +1,4 @@
-"""The port of a checkpoint listener: a user's code that is told what becomes of each checkpoint (F2)."""
+"""The port of a checkpoint listener: a user's code that is called when a checkpoint completes or fails (F2)."""
 
 from typing import Protocol
 
@@ -6,16 +6,16 @@ from checkpointing.identifiers import CheckpointId
 
 
 class CheckpointListener(Protocol):
-    """Whoever wants to know what became of a checkpoint (Flink: `CheckpointListener`). See `Pipeline.listen`."""
+    """Is called when a checkpoint completes or fails (Flink: `CheckpointListener`). See `Pipeline.listen`."""
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
-        """Take note that a checkpoint is complete and every table shows it.
+        """React to a completed checkpoint: every table shows it.
 
-        At least once: after a crash, and after a restart, a tick begins by telling the checkpoint that it
-        restored once more. Every completion also covers the older ones, of which one may never be told.
+        Called at least once. After a crash or a restart, the tick calls it again for the checkpoint that it restored. A
+        call covers all older checkpoints too: there may be no call for an older one.
         """
         ...
 
     def notify_checkpoint_aborted(self, checkpoint: CheckpointId, reason: str) -> None:
-        """Take note that a checkpoint failed, and why; its rows belong to a later one. Told at most once."""
+        """React to a failed checkpoint. Its rows belong to a later one. Called at most once for each checkpoint."""
         ...

@@ -14,12 +14,12 @@ class Pipeline:
     """What is computed from which sources into which tables.
 
     `config` and `parallelism` (subtasks of every keyed vertex) are the pipeline's own defaults; a run
-    may override them. Ids of vertices and names of tables must stay what they are for as long as the
-    checkpoints are to be restored (G2).
+    may override them. Do not change ids of vertices and names of tables while old checkpoints must still
+    be restorable (G2).
     """
 
     def __init__(self, name: str, *, config: CheckpointConfig | None = None, parallelism: int = 1) -> None:
-        """Raise InvalidNameError for a name that may not be a folder's, InvalidPipelineError for no parallelism."""
+        """Raise InvalidNameError if the name cannot be a folder, InvalidPipelineError if the parallelism is below 1."""
         self.name = job_name(name)
         if parallelism < 1:
             raise InvalidPipelineError(f"pipeline {name}: parallelism is {parallelism}, it must be at least 1")
@@ -32,7 +32,7 @@ class Pipeline:
         """Return the rows of a source, `_split` and `_position` included.
 
         `rows_per_epoch` caps what it sends between two barriers, so that sources of unequal size advance
-        together. Raises InvalidNameError for the id, InvalidPipelineError if it is taken or the cap is none.
+        together. Raises InvalidNameError for the id, InvalidPipelineError if the id is taken or the cap is below 1.
         """
         name = vertex_id(id)
         if rows_per_epoch is not None and rows_per_epoch < 1:
@@ -43,10 +43,10 @@ class Pipeline:
         return Stream(self._declarations, name, (), rows)
 
     def listen(self, listener: CheckpointListener) -> "Pipeline":
-        """Tell the listener what becomes of each checkpoint, after those declared before; return the pipeline.
+        """Call the listener for each checkpoint, after the listeners declared before; return the pipeline.
 
-        It runs in the tick's process, in a thread of its own. What it raises is logged and shown, and fails
-        neither the checkpoint nor the tick.
+        It runs in the tick's process, in a thread of its own. If it raises, the tick logs and shows the error and
+        goes on, and the checkpoint stays complete.
         """
         self.listeners = (*self.listeners, listener)
         return self

@@ -17,7 +17,7 @@ _NAMING = ("column", "column_A", "column_B")
 
 
 def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation]) -> tuple[RowRule, ...]:
-    """Return the rules that these expectations are for single rows; raise InvalidPipelineError for one that is none."""
+    """Return the expectations as row rules; raise InvalidPipelineError for one that says nothing of single rows."""
     if not expectations:
         raise InvalidPipelineError(f"{where}: check_rows needs at least one expectation")
     _require_expected_columns(where, rows, expectations)
@@ -37,7 +37,7 @@ def good_rows(rules: Sequence[RowRule]) -> Chain:
 
 
 def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:
-    """Return the suite of a table; raise InvalidPipelineError for an empty one or one of columns that are not there."""
+    """Return the suite of a table; raise InvalidPipelineError if it is empty or names a missing column."""
     _require_expected_columns(f"table {table}", rows, expectations)
     try:
         return Suite(name, table, expectations)

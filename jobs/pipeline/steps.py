@@ -19,7 +19,7 @@ def selected(columns: Sequence[str]) -> Chain:
 
 
 def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
-    """Return the step that adds or replaces a column; the expression is built when a session is there."""
+    """Return the step that adds or replaces a column; the expression is built once a session exists."""
 
     def add(rows: DataFrame) -> DataFrame:
         column = F.expr(expression) if isinstance(expression, str) else expression()

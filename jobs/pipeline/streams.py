@@ -1,7 +1,7 @@
-"""Streams: rows on their way, each operation returning the stream after it.
+"""Streams of rows. Each operation returns a new stream.
 
-A stream is a description. Its steps cost nothing until a vertex reads it, and are folded into that
-vertex's own Spark job; they must be deterministic, for each reader runs them itself.
+A stream is only a description. Its steps run in the Spark job of the vertex that reads it. They must be
+deterministic, since each reader runs them itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,8 +88,8 @@ class Stream:
     def table(self, name: str, *, id: str | None = None) -> "Stream":  # noqa: A002 - its name
         """Append the rows to a table and go on with exactly what was written to it.
 
-        On the direct output of a keyed vertex that vertex writes the table. Elsewhere a vertex of its own
-        does, under `id`. Raises InvalidNameError, InvalidPipelineError if the id is missing or the name taken.
+        Right after a keyed vertex, that vertex writes the table. Elsewhere a new vertex with this `id` writes it.
+        Raises InvalidNameError, InvalidPipelineError if the id is missing or the name taken.
         """
         table = OutputTable(table_name(name), TableMode.APPEND)
         vertex = self._unkept_keyed_vertex()
@@ -130,10 +130,10 @@ class Stream:
     # -------------------------------------------------------------- quality
 
     def check_rows(self, *expectations: Expectation, quarantine: str, id: str | None = None) -> "Stream":  # noqa: A002 - its name
-        """Split each micro-batch (J3): failing rows go to `quarantine`, naming what they failed; go on with the good.
+        """Split each micro-batch (J3): failing rows go to `quarantine` with their failed rules, the others go on.
 
-        Directly after `table(..., id=...)` the vertex that writes the table does it, and the table holds
-        all rows. Elsewhere a vertex of its own does, under `id`. Raises InvalidNameError, and
+        Right after `table(..., id=...)`, the vertex that writes the table does it, and the table holds
+        all rows. Elsewhere a new vertex with this `id` does it. Raises InvalidNameError, and
         InvalidPipelineError for an expectation that says nothing of single rows or names no column.
         """
         place = id or self.origin
@@ -153,8 +153,8 @@ class Stream:
     def expect(self, *expectations: Expectation, suite: str | None = None) -> "Stream":
         """Judge, at each barrier, all rows appended to the table since the last checkpoint (J3).
 
-        Failing, nothing of the epoch becomes visible and the tick ends. Must follow `table`. `suite` names
-        the expectations together; the table's own name does if it is None. Raises InvalidPipelineError.
+        If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table`. `suite` is the
+        name of the expectations together; None means the table's name. Raises InvalidPipelineError.
         """
         vertex = self._vertex()
         if isinstance(vertex, SourceVertex) or vertex.table is None or self.steps:
@@ -213,9 +213,10 @@ class KeyedStream:
         """Keep aggregates by key: `aggregate("per_user", orders=count(), spent=sum_of("amount"))`.
 
         The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
-        key once. `table` holds a row for each key and each micro-batch that touched it; how many these are depends on
-        how the rows were cut. `process` meets every update as a row. Raises InvalidNameError, InvalidPipelineError for
-        a missing column, one that cannot be added up, and for an aggregate of updates, which would count every one.
+        key once. `table` holds a row for each key and each micro-batch that touched it; their number depends on how the
+        rows were split into micro-batches. `process` gets every update as a row. Raises InvalidNameError,
+        InvalidPipelineError for a missing column, a column that cannot be added up, and an aggregate of updates, which
+        would count every update.
         """
         name, where, rows = vertex_id(id), f"vertex {id}", self.stream.schema
         self._require_append_only(where)
@@ -230,14 +231,14 @@ class KeyedStream:
     def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
         """Run a keyed function; `state` has its own columns (the keys come before them).
 
-        After an aggregate its rows are updates: each replaces the one before of its key. Its output counts as
-        append-only, so a function that adds updates up must take the difference to what it had before.
-        A function that holds rows back also has `end_of_input` (see `EndsInput`), which a drain calls.
+        After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
+        append-only. So a function that adds updates up must add only the difference to the row before.
+        A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
         """
         return _processed((self,), id, function, state, output)
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
-        """Let rows of equal keys of two streams meet; raise InvalidPipelineError unless the keys' types are equal."""
+        """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
         where = f"connect of {self.stream.origin} and {other.stream.origin}"
         if self.stream.declarations is not other.stream.declarations:
             raise InvalidPipelineError(f"{where}: the streams belong to two pipelines")
@@ -271,20 +272,20 @@ class KeyedStream:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedStreams:
-    """Two streams keyed alike, each an input of its own: their barriers are aligned."""
+    """Two streams with keys of the same types. Each is an input of its own, and their barriers are aligned."""
 
     left: KeyedStream
     right: KeyedStream
 
     def enrich(self, id: str, *columns: str, latest_by: str | None = None) -> Stream:  # noqa: A002 - its name
-        """Give each left row these columns of the right row of its key, once one is known, whichever came first.
+        """Give each left row these columns of the right row of its key, whichever of the two comes first.
 
-        Without `latest_by` the FIRST right row of a key counts, for ever: later ones change nothing. With it the right
-        row with the greatest value of that column counts, such as `latest_by="updated_at"`: a late older row does not
-        replace it. Either way a left row goes on once, with the right row that is known then.
-        A left row without one waits in keyed state, until a drain sends it on with nulls. Raises InvalidNameError,
-        InvalidPipelineError for a column that the right rows lack or the left rows have, for a `latest_by` without an
-        order, and for the first of an aggregate's updates, which is a partial result.
+        Without `latest_by` the FIRST right row of a key counts for ever. With it, as in `latest_by="updated_at"`, the
+        right row with the greatest value of that column counts, so a late older row does not replace it. Either way
+        each left row is emitted once, with the right row that is known then. A left row without a right row waits in
+        keyed state, until a drain emits it with nulls. Raises InvalidNameError, InvalidPipelineError for a column that
+        the right rows lack or the left rows have, for a `latest_by` without an order, and for the first of an
+        aggregate's updates, which is a partial result.
         """
         name, where = vertex_id(id), f"vertex {id}"
         left, right = self.left.stream.schema, self.right.stream.schema
@@ -315,7 +316,7 @@ class ConnectedStreams:
     def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
 
-        A function that holds rows back also has `end_of_input` (see `EndsInput`), which a drain calls.
+        A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
         """
         return _processed((self.left, self.right), id, function, state, output)
 

@@ -1,7 +1,7 @@
-"""From a pipeline to what runs: the protocol's graph, the operators' specifications, the tables' schemas.
+"""Turns a pipeline into the protocol's graph, the operators' specifications and the tables' schemas.
 
-`plan` is the door. Pure but for asking a source for its splits (`JobPlan.with_discovered_splits`): no
-Spark session, no table and no file is touched.
+Call `plan`. It needs no Spark session, table or file. Only `JobPlan.with_discovered_splits` asks the sources for
+their splits.
 """
 
 from jobs.planner.explain import PlanExplanation, explain

@@ -1,4 +1,4 @@
-"""A plan as plain data, for whoever shows it: vertices in order, what they read, what they write."""
+"""Describes a plan as plain data, for display: vertices in order, what they read, what they write."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from jobs.planner.job_plan import JobPlan
 class InputExplanation:
     """One input of a vertex: `channels` is how many there are, one per upstream subtask.
 
-    `lazy`: slices of a source, read by this vertex's own Spark job; else files that upstream wrote.
-    `keys` are what its rows are exchanged by, empty without an exchange.
+    `lazy` means slices of a source, which this vertex's own Spark job reads. Otherwise the input is files that the
+    upstream vertex wrote. Rows are exchanged by `keys`; without an exchange it is empty.
     """
 
     upstream: VertexId
@@ -48,7 +48,7 @@ class VertexExplanation:
 
 @dataclass(frozen=True, slots=True)
 class PlanExplanation:
-    """A job: its vertices, in the order in which a record meets them."""
+    """A job: its vertices, in the order in which rows pass through them."""
 
     job: JobName
     vertices: tuple[VertexExplanation, ...]

@@ -1,4 +1,4 @@
-"""A planned job: all that a tick needs to know of a pipeline, and which splits its sources have."""
+"""A planned job: all that a tick needs to know about a pipeline, and which splits its sources have."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,11 +40,11 @@ class JobPlan:
         return {table.name: table.mode for table in self.graph.tables()}
 
     def with_discovered_splits(self, restored: CheckpointRecord | None = None) -> "JobPlan":
-        """Return the plan with the splits of the restored cut, in its order, then those found since.
+        """Return the plan with the splits of the restored cut, in its order, then the new ones.
 
-        A subtask keeps its index, and so its position, for as long as the source keeps its id. A split that
-        is gone is kept too: what to make of that is the source's business. Raises SourceError if splits
-        cannot be listed, InvalidPipelineError for a source that has none.
+        A subtask keeps its index, and so its position, as long as the source keeps its id. A split that no longer
+        exists stays in the plan, and the source decides what a poll of it does. Raises SourceError if splits
+        cannot be listed, InvalidPipelineError for a source without splits.
         """
         known = {} if restored is None else {record.vertex: record.splits for record in restored.vertices}
         return self.with_splits(

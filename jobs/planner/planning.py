@@ -1,4 +1,4 @@
-"""The planner: what a pipeline declares becomes vertices, edges and tables, and what nothing uses is refused."""
+"""Plans a pipeline: makes its vertices, edges and tables, and refuses a source that nothing reads."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
@@ -23,7 +23,7 @@ from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, 
 
 
 def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: CheckpointConfig | None = None) -> JobPlan:
-    """Return how the pipeline runs; None: as the pipeline itself says.
+    """Return the plan of a pipeline. None for an argument means the pipeline's own value.
 
     Raises InvalidPipelineError for a source that nothing reads, a pipeline without vertices and a
     configuration that names no source of it; InvalidSpecError for a vertex that no job can run.

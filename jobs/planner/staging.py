@@ -1,7 +1,7 @@
-"""What two readers share is written down once, so that both see the same rows.
+"""Lets several readers of one source see the same rows, by writing the rows to files once.
 
-A source's slices are lazy: each reader would run its own query. So where a source has several
-readers, a vertex of its own stages the steps that all of them begin with, and hands on the files.
+A source's slices are lazy, so each reader would run its own query. If a source has several readers, a new vertex
+runs the steps that all of them begin with, and writes the rows to files for them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""One declared vertex as the operators run it: its specification and its inputs."""
+"""Turns one declared vertex into what the operators run: its specification and its inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ from jobs.state.backends import StateBackend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What a vertex's plan depends on beside itself: the others by id, who is read, how keyed vertices run."""
+    """What else a vertex's plan depends on: the other vertices, which of them are read, and how keyed vertices run."""
 
     vertices: Mapping[VertexId, Declared]
     read: frozenset[VertexId]
@@ -48,7 +48,7 @@ class Around:
 
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
-    """Return the vertex's plan; raise InvalidSpecError, naming it, if no job can run it."""
+    """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
     spec = _spec(vertex, around)
     kept = replace(spec, backend=around.backend) if isinstance(spec, KeyedSpec) else spec
     return VertexPlan(kept, tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))

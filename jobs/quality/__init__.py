@@ -1,5 +1,5 @@
 """Quality in its two forms (J3): row rules that split every micro-batch, and suites that judge at the barrier.
 
-Both speak in Great Expectations' own types and keyword arguments, so that a user moves an expectation
-from one to the other unchanged. Great Expectations itself is imported by `judge` alone, and late.
+Both use Great Expectations' types and keyword arguments, so that a user can turn a suite into row rules unchanged.
+Only `judge` imports Great Expectations, and as late as possible.
 """

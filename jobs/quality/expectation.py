@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 Scalar = str | bool | int | float | Decimal | date | datetime
-"""What an argument may hold, beside None; it must mean the same in pandas, in SQL and in a report."""
+"""The types of an argument, besides None. They mean the same in pandas, in SQL and in a report."""
 
 Argument = Scalar | tuple[Scalar, ...] | None
 
@@ -19,15 +19,15 @@ _TYPE: Final = re.compile(r"expect_[a-z0-9_]+")
 
 
 class InvalidExpectationError(ValueError):
-    """An expectation that cannot be what its author meant: names the expectation, the argument and the rule."""
+    """An expectation is invalid; the message names the expectation, the argument and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """An expectation: `type` is Great Expectations' name of it, `kwargs` its arguments.
 
-    Raises InvalidExpectationError for a type that is no expectation's name and for arguments that are
-    not plain finite values or sequences of them.
+    Raises InvalidExpectationError if the type is not the name of an expectation, or if an argument is not a plain
+    finite value or a sequence of such values.
     """
 
     type: str
@@ -74,7 +74,7 @@ class Suite:
     expectations: tuple[Expectation, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a suite that could reject nothing, and one that says the same twice."""
+        """Refuse an empty suite, and a suite that holds an expectation twice."""
         if not self.expectations:
             raise InvalidExpectationError(f"suite {self.name} of table {self.table} has no expectation")
         twice = [each for each in self.expectations if self.expectations.count(each) > 1]
@@ -85,7 +85,7 @@ class Suite:
 
 
 def _refuse_inexact_bounds(expectation: Expectation) -> None:
-    """Great Expectations turns whole-number bounds into floating point: beyond 2**53 it would judge others."""
+    """Refuse whole-number bounds beyond 2**53: Great Expectations converts them to inexact floating point."""
     for name in ("min_value", "max_value"):
         bound = expectation.kwargs.get(name)
         if isinstance(bound, int) and abs(bound) > _EXACT:

@@ -1,9 +1,8 @@
-"""Judging a suite on staged files by Great Expectations' pandas engine (J3).
+"""Judges a suite on staged files with Great Expectations' pandas engine (J3).
 
-Great Expectations takes seconds to import (measured: 3 warm, 12 cold, 30 on a loaded machine of two
-cores), so it is imported when the first suite is judged, or by `warm_up` beside other work. It is kept
-quiet and offline: no analytics, no progress bars, an ephemeral context. Judging is single-threaded
-(its context is not safe for threads): a lock makes callers wait for one another.
+Great Expectations takes 3 to 30 seconds to import. So it is imported when the first suite is judged, or by `warm_up`
+in the background. It runs offline and silently: no analytics, no progress bars, an ephemeral context. Its context is
+not thread-safe, so a lock lets only one caller judge at a time.
 """
 
 import logging
@@ -27,7 +26,7 @@ _SAMPLE: Final = 10
 
 
 class Judge:
-    """Judges suites; one for the whole tick, so that Great Expectations is set up once."""
+    """Judges suites. A tick has one Judge, so that Great Expectations is set up once."""
 
     def __init__(self, root: Path) -> None:
         """Judge files that lie under the warehouse `root`."""
@@ -36,7 +35,7 @@ class Judge:
         self._batch_definition: Any = None
 
     def warm_up(self) -> threading.Thread:
-        """Begin to import Great Expectations beside other work; return the thread, already started."""
+        """Begin to import Great Expectations in the background; return the started thread."""
         thread = threading.Thread(target=self._warm, name="judge-warm-up", daemon=True)
         thread.start()
         return thread
@@ -44,8 +43,8 @@ class Judge:
     def judge(self, suite: Suite, files: Sequence[FileHandle]) -> Verdict:
         """Return the suite's verdict on all rows of these files.
 
-        An expectation that cannot be judged (an unknown column, a wrong argument) counts as failed and
-        says why. No rows: nothing to judge, passed. Raises what pyarrow raises for an unreadable file.
+        An expectation that cannot be judged (an unknown column, a wrong argument) counts as failed, with the reason.
+        Without rows the suite passes. Raises what pyarrow raises for an unreadable file.
         """
         if not sum(file.rows for file in files):
             return Verdict(suite=suite.name, table=suite.table, passed=True, rows=0, expectations=())
@@ -96,7 +95,7 @@ def _validate(
     expectations: Mapping[int, Expectation],
     result_format: str,
 ) -> dict[int, dict[str, Any]]:
-    """Return Great Expectations' result for each expectation by its place; it does not keep their order."""
+    """Return the result of each expectation by its place, since Great Expectations does not keep their order."""
     from great_expectations.core.expectation_suite import ExpectationSuite  # noqa: PLC0415 - see above
     from great_expectations.expectations.expectation_configuration import (  # noqa: PLC0415 - see above
         ExpectationConfiguration,
@@ -129,7 +128,7 @@ def _plain(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a result of a packa
 
 
 def _error(exception_info: Mapping[str, Any]) -> str | None:
-    """One message, whether Great Expectations reports one exception or one for each metric."""
+    """Return one message, whether Great Expectations reports one exception or one for each metric."""
     nested = [each for each in exception_info.values() if isinstance(each, Mapping)]
     for each in (exception_info, *nested):
         if each.get("raised_exception") and each.get("exception_message"):
@@ -168,7 +167,7 @@ def _sample(values: Sequence[object], *, whole: bool) -> tuple[str, ...]:
 
 
 def _shown(value: Any, *, whole: bool = False) -> str:  # noqa: ANN401 - a value of any column
-    """Return a value as a reader would write it: numpy's and pandas' own wrappers say nothing to him."""
+    """Return a value as plain text, without numpy's or pandas' wrapper types."""
     if isinstance(value, list | tuple):
         return f"({', '.join(_shown(each, whole=whole) for each in value)})"
     if isinstance(value, str):

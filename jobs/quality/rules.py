@@ -1,9 +1,9 @@
-"""Row rules: an expectation on single rows as Spark SQL that is true for a good row, and never null.
+"""Compiles an expectation on single rows to Spark SQL, which is true for a good row and never null.
 
-The verdict is Great Expectations' own on pandas data: null passes every expectation but the one that
-forbids it, and of a pair of columns only rows in which both are null are ignored. Two differences are
-inherent and harmless: regular expressions are Java's here and Python's there, which agree on what both
-know; and NaN, which pandas takes for null, is a number to Spark, so sources write null.
+The result is the same as Great Expectations' own on pandas data. Null passes every expectation except the one that
+forbids null. For a pair of columns, only rows in which both are null are ignored. Two differences remain. Regular
+expressions are Java's here and Python's there. NaN is null to pandas and a number to Spark, so sources should write
+null.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ _IGNORED: Final = frozenset({"severity", "meta", "notes", "description"})
 def compile_row_rule(expectation: Expectation) -> str:
     """Return Spark SQL that says whether a row is good.
 
-    Raises InvalidExpectationError for an expectation that says nothing about single rows, or an argument
-    that has no meaning there, naming those that have.
+    Raises InvalidExpectationError for an expectation that says nothing about single rows, or for an unknown argument.
+    The message lists the valid ones.
     """
     if expectation.type not in _RULES:
         raise InvalidExpectationError(

@@ -1,7 +1,7 @@
-"""Reading staged Parquet for a judge: only the columns that are judged, and never a value that isn't there.
+"""Reads the judged columns of staged Parquet files, without changing any value.
 
-pandas has no null for integers and turns a column that has one into floating point, which is exact up to
-2**53: a column beyond that is read with pandas' nullable integers instead. Timestamps keep their unit and zone.
+pandas turns integers with nulls into floating point, which is exact up to 2**53. So a column with greater numbers is
+read as pandas' nullable integers. Timestamps keep their unit and zone.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ _EXACT: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows of several files one behind another; `ends` are the row numbers at which each file ends."""
+    """The rows of several files, one after the other; `ends` are the row numbers at which each file ends."""
 
     rows: pa.Table
     paths: tuple[str, ...]
@@ -35,7 +35,7 @@ class StagedRows:
         return tuple(self.paths[place] for place in places)
 
     def only_integers(self, expectation: Expectation) -> bool:
-        """Return whether all columns that the expectation names hold whole numbers, which pandas may show as others."""
+        """Return whether all columns of the expectation hold whole numbers, which pandas may show as floating point."""
         named = columns_named([expectation]) or frozenset()
         return all(
             pa.types.is_integer(self.rows.schema.field(name).type)
@@ -43,7 +43,7 @@ class StagedRows:
         )
 
     def to_pandas(self) -> Any:  # noqa: ANN401 - a pandas DataFrame; pandas is imported late
-        """Return the rows as pandas data that says exactly what the files say."""
+        """Return the rows as pandas data with exactly the values of the files."""
         import pandas as pd  # noqa: PLC0415 - a second of start-up that only a judge needs
 
         wide = {field.name for field in self.rows.schema if _is_wide(field, self.rows.column(field.name))}

@@ -1,1 +1,1 @@
-"""Staged files: written where no Delta log mentions them, named once, never changed."""
+"""Writes staged files: Parquet files that no Delta log mentions yet, and that never change."""

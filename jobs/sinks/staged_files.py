@@ -1,7 +1,7 @@
-"""The one writer of staged Parquet files; it runs inside Spark's tasks.
+"""Writes staged Parquet files, inside Spark's tasks.
 
-A file appears under its name whole or not at all: it is written under a temporary name and renamed.
-Nothing overwrites or deletes here; a retried task leaves its first files as orphans.
+A file is written under a temporary name and then renamed, so that it is never seen half written. Nothing is
+overwritten or deleted. A retried task leaves its first files as orphans.
 """
 
 import base64
@@ -22,13 +22,13 @@ from jobs.sinks.statistics import statistics_json
 
 
 class Encoding(Enum):
-    """How integers lie in a file; texts are in a dictionary either way."""
+    """How integers are stored in a file. Texts are stored with a dictionary either way."""
 
     PLAIN = "plain"
-    """As they are, compressed: every engine reads it."""
+    """Plain and compressed: every engine reads it."""
     DIFFERENCES = "differences"
-    """As differences from one to the next (Parquet: DELTA_BINARY_PACKED), in half the time and three quarters of the
-    space. Spark, delta-rs, DuckDB and Polars read it, some older engines don't: for state."""
+    """Differences from one value to the next (Parquet: DELTA_BINARY_PACKED), in half the time and three quarters of the
+    space. Spark, delta-rs, DuckDB and Polars read it. Some older engines do not, so only state uses it."""
 
 
 class StagedFileError(OSError):
@@ -37,9 +37,9 @@ class StagedFileError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Writes the files of one micro-batch below `root`, the warehouse's absolute path as every task reaches it.
+    """Writes the files of one micro-batch below `root`, the warehouse's absolute path, which every task can reach.
 
-    The random part of a name makes a retried task's files new ones.
+    Names have a random part, so that a retried task writes new files.
     """
 
     root: str
@@ -51,7 +51,7 @@ class StagedFiles:
     def write(self, table: TableName, rows: pa.Table, encoding: Encoding = Encoding.PLAIN) -> FileHandle:
         """Write these rows to a new file staged for `table` (also a state's or a channel's) and return its handle.
 
-        Raise StagedFileError if the file can't be written, e.g. for want of space or permission.
+        Raise StagedFileError if the file can't be written, for example because the disk is full.
         """
         content = _parquet(rows, encoding)
         handle = self._handle(table, rows, content)
@@ -75,7 +75,7 @@ class StagedFiles:
 
 
 def _parquet(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
-    """Return the file. A dictionary of numbers costs more than it saves once zstd is there; of texts it does not."""
+    """Return the file's bytes. With zstd, a dictionary is worth its cost for texts, but not for numbers."""
     kinds = {field.name: field.type for field in rows.schema}
     texts = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
     integers = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]

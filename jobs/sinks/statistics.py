@@ -1,8 +1,8 @@
-"""Delta statistics of a file: what lets readers skip it (Delta protocol, per-file statistics).
+"""Computes the Delta statistics of a file, by which readers skip files (Delta protocol, per-file statistics).
 
-Bounds are given only where every reader agrees on them: no bounds for nested, binary and boolean
-columns, none for a float column with NaN (engines order NaN differently). Timestamps are
-microseconds in memory and milliseconds in statistics, so their upper bound is rounded up.
+A column gets bounds only if all engines agree on its order. Nested, binary and boolean columns get none, and so do
+float columns with NaN. Timestamps have microseconds in memory and milliseconds in statistics, so the upper bound is
+rounded up.
 """
 
 import json

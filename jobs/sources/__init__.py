@@ -1,1 +1,1 @@
-"""Sources: where the records of a pipeline come from, each replayable from any position."""
+"""Sources of a pipeline's rows. Each can be read again from any position."""

@@ -1,4 +1,4 @@
-"""Says what Spark makes of a column that pandas, Polars or pyarrow wrote, and how a source converts it.
+"""Says how Spark reads a column that pandas, Polars or pyarrow wrote, and how a source converts it.
 
 Spark reads all types of the left column by itself. What it cannot read, a source converts or refuses by name.
 
@@ -12,8 +12,8 @@ Spark reads all types of the left column by itself. What it cannot read, a sourc
 | nanoseconds inside a struct, list or map      | none                    | refused                          |
 | duration and time in nanoseconds, half floats | none                    | refused                          |
 
-Spark has no finer time than a microsecond. Nanoseconds are cut down to the microsecond at or before them, before 1970
-as after it. Spark itself refuses such a file, or hands on a bigint (`spark.sql.legacy.parquet.nanosAsLong`).
+Spark's times have microseconds. Nanoseconds are rounded down to the microsecond at or before them, also before 1970.
+Spark itself refuses such a file, or reads a bigint (`spark.sql.legacy.parquet.nanosAsLong`).
 """
 
 from collections.abc import Callable

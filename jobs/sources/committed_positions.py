@@ -1,8 +1,8 @@
-"""A source that commits its positions outside: a small JSON file for others to see how far a job has come (F2).
+"""A source that writes its positions to a small JSON file, so that other programs see how far a job has read (F2).
 
-What Kafka's consumer groups are to Flink's Kafka source: monitoring, retention of the input, a hand-over to
-another tool. A restore takes the checkpoint's positions and never looks here. The file is never ahead of the
-newest completed checkpoint, since it is written after it; it may lag behind, until the next tick tells again.
+It serves monitoring, retention of the input, and a hand-over to another tool, like Kafka's consumer groups for
+Flink's Kafka source. A restore takes the positions of the checkpoint and never reads this file. The file is written
+after a checkpoint has completed, so it is never ahead of it. It may lag behind until the next tick writes it again.
 """
 
 import threading
@@ -36,12 +36,12 @@ class Committed(BaseModel):
 class CommitsToFile:
     """A source whose positions are written to `file` when a checkpoint completes (see `port.CommitsPositions`).
 
-    The file is replaced in one step and never goes back: a checkpoint that is not newer than the one it
-    names changes nothing. A job that begins anew counts its checkpoints from 1, so give it a new file.
+    The file is replaced in one step. A checkpoint that is not newer than the one in the file changes nothing. A job in
+    a new warehouse counts its checkpoints from 1, so give it a new file.
     """
 
     def __init__(self, source: Source, file: Path) -> None:
-        """Read the rows of `source`; nothing is written before the first completed checkpoint."""
+        """Wrap `source`. Nothing is written before the first completed checkpoint."""
         self._source = source
         self._file = file
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class CommitsToFile:
         return self._source.read(spark, slices)
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Write the positions, durably; raise SourceError if the file is there and not of this kind."""
+        """Write the positions, durably; raise SourceError if another kind of file has this name."""
         with self._lock:
             before = committed_in(self._file)
             if before is not None and before.checkpoint >= checkpoint:
@@ -78,7 +78,7 @@ class CommitsToFile:
 
 
 def committed_in(file: Path) -> Committed | None:
-    """Return what was committed, None if nothing was yet; raise SourceError for a file that says something else."""
+    """Return the committed positions, None if there are none yet; raise SourceError for another kind of file."""
     try:
         return Committed.model_validate_json(file.read_bytes())
     except FileNotFoundError:

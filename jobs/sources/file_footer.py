@@ -1,7 +1,8 @@
-"""What a Parquet file says of itself: its number of rows, its contents in short, and whether it has the right columns.
+"""Reads a Parquet file's footer: its number of rows, a digest of its contents, and its columns.
 
-The footer stands for the contents: it has each column chunk's place, size, encodings and statistics, and every writer
-writes it anew. It is read anyway, and reading a whole file to compare it would cost as much as its micro-batch.
+Tidemark compares footers instead of contents. A footer holds each column chunk's place, size, encodings and statistics,
+and every writer writes it anew. The footer is read anyway. Reading whole files to compare them would cost as much as
+their micro-batch.
 """
 
 import os
@@ -34,7 +35,7 @@ class Footer:
 
 
 def read_footer(path: Path) -> Footer:
-    """Return what the footer of a file says; no row is read. Raises SourceError if it is unreadable or truncated."""
+    """Return the footer of a file; no row is read. Raises SourceError if it is unreadable or truncated."""
     try:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             columns = map(file.schema.column, range(len(file.schema)))
@@ -50,8 +51,8 @@ def read_footer(path: Path) -> Footer:
 def check_columns(path: Path, footer: Footer, schema: StructType) -> None:
     """Raise SourceError if a column of `schema` is missing, or the file has it with another type.
 
-    Columns may stand in any order, and others may be there too: they are not read. A column without any value, as
-    pandas and Polars write one of type null, is of any type.
+    Columns may be in any order. Other columns are allowed, and not read. A column of type null, which pandas and Polars
+    write if it has no value, fits any type.
     """
     for field in schema.fields:
         _check(path, field.name, field.dataType.simpleString(), footer)

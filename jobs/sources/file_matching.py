@@ -1,15 +1,15 @@
-"""Tells which files of a folder a position knows already, whatever has happened to them since they were read.
+"""Finds out which files of a folder were read already, even if they were touched or renamed since.
 
 The invariant: along one line of checkpoints each row of each file is read exactly once, whatever files arrive late, are
-touched, are removed after they were read, come back, or are renamed. So a file that was read is recognized
+touched, are removed after they were read, come back, or are renamed. So a file that was read is recognized:
 
 - by its name, size and modification time: the usual case, and no file is opened;
-- touched, by its name and contents: only the time differs;
-- renamed, by its size, modification time and contents, if the name under which it was read is gone. A copy beside its
-  original is a file of its own.
+- if it was touched: by its name and contents. Only the time differs;
+- if it was renamed: by its size, modification time and contents, if its old name is gone. A copy beside its original
+  counts as a new file.
 
-Contents are compared by size and Parquet footer (see `file_footer`). A file of a known name and other contents is
-refused: its rows are in the tables.
+Contents are compared by size and Parquet footer (see `file_footer`). A file with a known name and other contents is
+refused, since its old rows are in the tables.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,12 +29,12 @@ class FoundFile:
 
 
 Footers = Callable[[str], Footer | None]
-"""Returns the footer of the file of that name as it is now; None if it is no Parquet file that can be read."""
+"""Returns the present footer of the file of that name; None if it cannot be read as Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The position with its files as they are called and dated now, and the names that it does not know, in order."""
+    """The position with the present names and times of its files, and the unknown names, in order."""
 
     position: FilePosition
     unseen: tuple[str, ...]
@@ -50,9 +50,9 @@ class FileChangedError(Exception):
 
 
 def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Footers) -> Matched:
-    """Return what the position knows of these files; raise FileChangedError.
+    """Match the files with the position; raise FileChangedError.
 
-    A file that stands last with none of its rows read may have changed: it counts as not seen.
+    If none of the last file's rows were read, that file may have changed: it counts as not seen.
     """
     known = {file.name for file in position.files}
     differing = {file.name for file in position.files if file.name in found and not _as_it_was(file, found[file.name])}
@@ -76,7 +76,7 @@ def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Foo
 
 
 def is_same(read: SeenFile, now: FoundFile, footers: Footers) -> bool:
-    """Return whether a file has the contents that were read; all that is compared of an old position is rows."""
+    """Return whether a file has the contents that were read. Format 1 knows only size and number of rows."""
     if read.size != now.size:
         return False
     footer = footers(now.name)
@@ -90,7 +90,7 @@ def _renamed(
     candidates: Iterator[FoundFile],
     footers: Footers,
 ) -> dict[str, str]:
-    """Return the new names of files that are no longer there as they were, by their old names."""
+    """Return the new names of renamed files, by their old names."""
     missing: dict[tuple[int, int], list[SeenFile]] = {}
     for file in position.files:
         if file.name not in found or file.name in differing:
@@ -110,7 +110,7 @@ def _as_it_was(read: SeenFile, now: FoundFile) -> bool:
 
 
 def _as_now(read: SeenFile, now: FoundFile | None, skipped: int) -> SeenFile:
-    """Return a file under its present name and time; one that is gone as it was."""
+    """Return a file with its present name and time, unchanged if the file is gone."""
     update: dict[str, object] = {"skipped": read.skipped + skipped} if skipped else {}
     if now is not None and (read.name, read.modified_ns) != (now.name, now.modified_ns):
         update |= {"name": now.name, "modified_ns": now.modified_ns}
@@ -120,7 +120,7 @@ def _as_now(read: SeenFile, now: FoundFile | None, skipped: int) -> SeenFile:
 def _matched_without_last(
     position: FilePosition, files: tuple[SeenFile, ...], found: Mapping[str, FoundFile]
 ) -> Matched:
-    """Return what is known but for the last file, of which no row was read: it is found anew, as it is now."""
+    """Match the files without the last one, of which no row was read. It is discovered again as it is now."""
     consumed = files[-1].rows if files else 0
     then = {"files": files, "consumed": consumed, "before": position.before - consumed}
     return _matched(position.model_copy(update=then), found)

@@ -1,10 +1,10 @@
-"""Where a file source is in a split: the files in order of discovery, and rows consumed of the last.
+"""The position of a file source in a split: the files in order of discovery, and the rows read of the last one.
 
-Pure arithmetic on what was found in a folder; no file is touched here. Names tell nothing about
-order: a file that arrives late under an earlier name is simply discovered later.
+This module only computes; it touches no file. Names do not decide the order: a file that arrives late under an
+earlier name is discovered later.
 
-A position names the files that lie in the folder, and of those that have gone the `GONE_KEPT` that were discovered
-last. So it grows with the folder, not with every file that was ever read (ADR 9).
+A position names all files in the folder, and of the removed files the `GONE_KEPT` that were discovered last. So it
+grows with the folder, not with every file that was ever read (ADR 9).
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -24,7 +24,7 @@ from pydantic import (
 from jobs.sources.port import SourceError
 
 GONE_KEPT: Final = 1_000
-"""Files that have gone from the folder and are remembered still: one that comes back is not read again."""
+"""How many removed files a position remembers. If one of them comes back, it is not read again."""
 
 
 _SHOWN_MAX: Final = 200
@@ -37,8 +37,8 @@ class _Persisted(BaseModel):
 class SeenFile(_Persisted):
     """A file as it was when it was discovered; `name` is relative to the split's folder, times in ns.
 
-    `contents` is the digest of its footer, empty in positions of format 1. `skipped` are rows of forgotten files that
-    were discovered before it and after the file that is named before it.
+    `contents` is the digest of its footer, empty in positions of format 1. `skipped` counts rows of forgotten files
+    that were discovered between the file before it in the position and this file.
     """
 
     name: str
@@ -51,7 +51,7 @@ class SeenFile(_Persisted):
     @field_validator("name")
     @classmethod
     def _of_its_folder(cls, name: str) -> str:
-        """Refuse a name that leads out of the split's folder: positions come with rows of other warehouses too."""
+        """Refuse a name that leads out of the split's folder: a position may come from another warehouse."""
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise ValueError("must be the name of a file in the split's folder")
         return name
@@ -92,7 +92,7 @@ class SliceDetail(_Persisted):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what a slice says of its files; raise SourceError if no file source has written it."""
+        """Parse a slice's detail; raise SourceError if no file source has written it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -100,10 +100,10 @@ class SliceDetail(_Persisted):
 
 
 class FilePosition(_Persisted):
-    """A position in a split: every file but the last is consumed whole.
+    """A position in a split: all files except the last are consumed whole.
 
-    `consumed` counts rows of the last file, `before` the rows of all the others, so that a row's
-    ordinal in the split needs no sum. Format 1 wrote files as objects and without their contents.
+    `consumed` counts rows of the last file, and `before` the rows of all other files. So a row's ordinal in the split
+    needs no sum over the files. Format 1 wrote files as objects and without their contents.
     """
 
     format: Literal[1, 2] = 2
@@ -136,7 +136,7 @@ class FilePosition(_Persisted):
     @field_validator("files", mode="before")
     @classmethod
     def _from_arrays(cls, files: object) -> object:
-        """Take files as arrays of their fields in order: a form without names is shorter, and read faster."""
+        """Read files written as arrays of fields, a form that is shorter and faster to read than objects."""
         if not isinstance(files, list):
             return files
         return [dict(zip(_FIELDS, file, strict=False)) if isinstance(file, list) else file for file in files]
@@ -159,14 +159,14 @@ class FilePosition(_Persisted):
 
     @property
     def rest(self) -> FileRange | None:
-        """What is left of the last file, if it was consumed in part."""
+        """The unread rest of the last file, if it was read in part."""
         if not self.files or self.consumed == self.files[-1].rows:
             return None
         last = self.files[-1]
         return FileRange(file=last, first=self.consumed, end=last.rows, before=self.before)
 
     def remembering(self, present: Container[str]) -> "FilePosition":
-        """Return the position without the files that are gone for long: the same rows lie before it."""
+        """Return the same position, without the files that were removed long ago."""
         gone = [place for place, file in enumerate(self.files[:-1]) if file.name not in present]
         forgotten = frozenset(gone[:-GONE_KEPT])
         if not forgotten:
@@ -189,7 +189,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _short(text: str) -> str:
-    """Return the beginning of a text from outside, as a message shows it."""
+    """Return the beginning of an untrusted text, as a message shows it."""
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")
 
 
@@ -201,11 +201,11 @@ def _array(file: SeenFile) -> list[str | int]:
 def advance(
     position: FilePosition, unseen: Iterable[SeenFile], rows_max: int
 ) -> tuple[FilePosition, tuple[FileRange, ...]]:
-    """Return the position after at most `rows_max` more rows, and the ranges between the two.
+    """Return the position after at most `rows_max` more rows, and the ranges read on the way.
 
-    First the rest of the last file, then unseen ones in the order given. A file that fits into
+    It takes the rest of the last file first, then unseen files in the order given. A file that fits into
     `rows_max` is never split: it waits for the next slice if this one has rows already. Files without
-    rows are passed over, and remembered only if rows follow. `unseen` is consumed no further than needed.
+    rows are skipped, and remembered only if rows follow. No more of `unseen` is iterated than needed.
     """
     rest = position.rest
     if rest is not None and rest.rows > rows_max:

@@ -1,8 +1,8 @@
-"""Ranges of files as one DataFrame: one scan, however many slices a micro-batch has.
+"""Reads ranges of files as one DataFrame with one scan, however many slices a micro-batch has.
 
-Row numbers come from the Parquet reader itself (`_metadata.row_index`), so ordinals are exact
-however Spark cuts the files. A range that ends within a file reads that file and drops the rest.
-Expressions are SQL text: one call each to Spark, however many files there are.
+Row numbers come from the Parquet reader (`_metadata.row_index`), so ordinals are exact however Spark splits the
+files. For a range that ends within a file, Spark reads the whole file and drops the rest. Expressions are SQL text,
+so each is one call to Spark, however many files there are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def read_ranges(
 ) -> DataFrame:
     """Return the rows of `ranges`, at least one, with split and ordinal; ranges do not overlap.
 
-    Each file has the columns of `conversions` in a form that Spark cannot read as the schema says.
+    `conversions` has the columns that Spark cannot read with the schema's type.
     """
     ranges = joined(ranges)
     paths = dict.fromkeys(str(root / split / part.file.name) for split, part in ranges)
@@ -49,7 +49,7 @@ def read_ranges(
 
 
 def _stored(field: StructField, conversion: Conversion | None) -> StructField | None:
-    """Return a column as it is read from the files; None if it is not."""
+    """Return a column as it is read from the files; None if it is not read."""
     match conversion:
         case None:
             return field
@@ -62,7 +62,7 @@ def _stored(field: StructField, conversion: Conversion | None) -> StructField | 
 
 
 def _columns(schema: StructType, conversions: Mapping[str, Conversion]) -> list[Column]:
-    """Return the columns of the schema, those converted that need it; one `*` where none does."""
+    """Return the columns of the schema, converted where needed; one `*` if no column needs it."""
     if not conversions:
         return [F.col("*")]
     return [_column(field, conversions.get(field.name)).alias(field.name) for field in schema.fields]
@@ -86,7 +86,7 @@ def _column(field: StructField, conversion: Conversion | None) -> Column:
 
 
 def joined(ranges: Ranges) -> Ranges:
-    """Return the ranges sorted, those of a file that follow on each other as one: consecutive slices do."""
+    """Return the ranges sorted, with adjoining ranges of a file merged into one."""
     result: list[tuple[SplitId, FileRange]] = []
     for split, part in sorted(
         ranges, key=lambda entry: (entry[0], entry[1].before, entry[1].file.name, entry[1].first)
@@ -103,7 +103,7 @@ def _follows(earlier: FileRange, later: FileRange) -> bool:
 
 
 def _ordinal(ranges: Ranges) -> str:
-    """Return the expression of a row's ordinal: the rows before its file, looked up, and its own number there."""
+    """Return the expression of a row's ordinal: the number of rows before its file, plus its number in the file."""
     before = {_place(split, part): part.before for split, part in ranges}
     entries = ", ".join(f"{place}, {rows}L" for place, rows in before.items())
     unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {_PLACE}))"
@@ -113,8 +113,8 @@ def _ordinal(ranges: Ranges) -> str:
 def _within(ranges: Ranges) -> str | None:
     """Return the condition that drops the rows of partial files outside their ranges; None if all are whole.
 
-    The bounds are looked up in maps, which Spark hands to its generated code; numbers in the text would be
-    compiled into it, anew for each micro-batch (Spark's Literal, CodeGenerator).
+    The bounds are in maps, which Spark passes to its generated code. Numbers in the text would be compiled into the
+    code, and compiled again for each micro-batch (Spark's Literal, CodeGenerator).
     """
     partial: dict[str, list[FileRange]] = {}
     for split, part in ranges:

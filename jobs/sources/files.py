@@ -1,14 +1,14 @@
-"""A source that replays folders of Parquet files: `<root>/<split>/*.parquet`, a folder a split.
+"""A source of Parquet files in folders: `<root>/<split>/*.parquet`. Each folder is a split.
 
-Position and order are in `file_position`. What may happen to a folder while nobody looks:
+`file_position` has position and order. These things may happen to a folder between two polls:
 
-- a new file is consumed next, whatever its name; a new folder is a new split of the next tick;
-- a consumed file may be deleted, touched or renamed (`file_matching`), but not changed: then the rows that went
-  into the tables are no longer those of the file, and polling stops with an error that names it and the way out;
-- a name that begins with `.` or `_`, or ends in `.tmp`, is hidden or a file in the making;
-- everything else is passed over, counted and named (`folder_look`).
+- A new file is read next, whatever its name. A new folder is a new split of the next tick.
+- A file that was read may be deleted, touched or renamed (`file_matching`), but not changed. If it was changed, the
+  tables hold rows that the file no longer has. Polling then stops with an error that names the file and the way out.
+- A file whose name begins with `.` or `_`, or ends in `.tmp`, is ignored.
+- Everything else is passed over, counted and named (`folder_look`).
 
-Which types of other writers a column may have, and how nanoseconds are read, is in `arrow_types`.
+`arrow_types` says which column types of other writers are read, and how nanoseconds are.
 """
 
 import os
@@ -52,7 +52,7 @@ class FileSource:
         return self._root
 
     def look(self) -> FolderLook:
-        """Return what lies under the root, and what of it is passed over; see `port.LiesInFolder`."""
+        """Return which files lie under the root, and which are passed over; see `port.LiesInFolder`."""
         try:
             return look(self._root)
         except OSError as error:
@@ -99,7 +99,7 @@ class FileSource:
         return reduce(DataFrame.unionAll, frames)
 
     def _conversions(self, split: SplitId, file: FoundFile) -> Conversions:
-        """Return how the columns of a file are converted, as its types demand."""
+        """Return the conversions that the types of a file need."""
         columns = _footer(self._root / split, file).columns
         found = ((name, conversion_of(columns.field(name).type)) for name in self._schema.names)
         return tuple((name, conversion) for name, conversion in found if conversion is not None)
@@ -156,7 +156,7 @@ class FileSource:
         )
 
     def _matched(self, request: PollSource, position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
-        """Return what the position knows of the files; raise SourceError if one changed, or is gone when half read."""
+        """Match the files with the position; raise SourceError if one changed, or was removed half read."""
         try:
             known = matched(position, found, lambda name: _footer_if_any(self._root / request.split, found[name]))
         except FileChangedError as error:
@@ -167,7 +167,7 @@ class FileSource:
         return known
 
     def _check_present(self, split: SplitId, part: FileRange) -> FoundFile:
-        """Return the file as it is; raise SourceError unless it has the contents that were polled."""
+        """Return the present file; raise SourceError unless it has the contents that were polled."""
         path = self._root / split / part.file.name
         try:
             status = path.stat()
@@ -187,7 +187,7 @@ class FileSource:
 
 @lru_cache(maxsize=4_096)
 def _footer(folder: Path, file: FoundFile) -> Footer:
-    """Return the footer of a file as it was found: neither a poll nor a read opens it once more."""
+    """Return the footer of a file from a cache, so that it is opened once."""
     return read_footer(folder / file.name)
 
 
@@ -217,7 +217,7 @@ def _gone(root: Path, request: PollSource, rest: FileRange) -> str:
 
 
 def _reset(request: PollSource, name: str, rows: int) -> str:
-    """Return the command that moves the split; the pipeline is named as it was for the tick."""
+    """Return the command that moves the split."""
     return f"tidemark reset PIPELINE {request.source} --split {request.split} --to {typed(f'{name}:{rows}')}"
 
 

@@ -1,7 +1,8 @@
 """Says which files of a folder a file source reads, and counts and names those that it passes over.
 
-By Spark's convention a name that begins with `_` or `.` is hidden, and one that ends in `.tmp` or `._COPYING_` is a
-file in the making: nobody wants to hear of them. Whatever else is not read may be input that somebody misses.
+By Spark's convention, names that begin with `_` or `.` are hidden, and names that end in `.tmp` or `._COPYING_` are
+files that are still being written. These are ignored silently. Any other file that is not read may be input that
+somebody misses.
 """
 
 import os
@@ -18,7 +19,7 @@ _NAMED_AT_MOST: Final = 3
 
 
 class Why(Enum):
-    """Why a file is passed over, as a message goes on after the number of files, and what to do about it."""
+    """Why a file is passed over, worded to follow the number of files in a message, and what to do about it."""
 
     SUFFIX = ("whose names do not end in .parquet", "write those as Parquet, or rename them")
     NESTED = ("in folders inside a split's folder", "move those up into the split's folder")
@@ -32,7 +33,7 @@ class Why(Enum):
 
 @dataclass(slots=True)
 class FolderLook:
-    """What lies under a source's root: how many files it reads, and the names of those that it passes over."""
+    """The files under a source's root: how many the source reads, and the names of those that it passes over."""
 
     root: Path
     splits: int = 0
@@ -45,7 +46,7 @@ class FolderLook:
         return sum(len(names) for names in self.passed_over.values())
 
     def told(self) -> tuple[str, str] | None:
-        """Return how many files are passed over, which first few and why, and what to do; None if there is none."""
+        """Return a message about the files that are passed over, and what to do; None if there is none."""
         if not self.count:
             return None
         kinds = {why: sorted(self.passed_over[why]) for why in Why if why in self.passed_over}
@@ -56,7 +57,7 @@ class FolderLook:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of that name is passed over without a word."""
+    """Return whether a file or folder of that name is ignored silently."""
     return name.startswith(_HIDDEN) or name.endswith(_IN_THE_MAKING)
 
 

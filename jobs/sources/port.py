@@ -1,9 +1,9 @@
-"""The port of a source: what the driver asks of it, and the two columns that every source adds.
+"""The port of a source: the methods that a source must have, and the two columns that every source adds.
 
-A source is replayable: its splits are lists of rows in a fixed order, and a position in a split, once
-given out, names the same rows for ever. That is what makes a cut's positions worth storing (Flink:
-`SplitEnumerator` and `SourceReader`, with `SourceSlice` in the place of a fetched batch). Polling
-never needs Spark; reading builds a lazy DataFrame with nothing but what Spark Connect offers too.
+A source is replayable. Its splits are lists of rows in a fixed order, and a position in a split names the same rows
+for ever. So a checkpoint only needs to store positions (Flink: `SplitEnumerator` and `SourceReader`, with
+`SourceSlice` instead of a fetched batch). Polling needs no Spark. Reading builds a lazy DataFrame and only uses
+what Spark Connect offers too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Source(Protocol):
         ...
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the splits that exist now, sorted; one that was there stays there.
+        """Return the splits that exist now, sorted. A split that was listed once must stay.
 
         Raises SourceError if they cannot be listed or one has a name that no split may have.
         """
@@ -63,7 +63,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class LiesInFolder(Protocol):
-    """What a source of Parquet files may tell besides: where they lie, for people who look at it."""
+    """Optional for a source of files: names its folder, for doctor and Dagster."""
 
     @property
     def root(self) -> Path:
@@ -71,22 +71,22 @@ class LiesInFolder(Protocol):
         ...
 
     def look(self) -> FolderLook:
-        """Return how many files are there to be read, and which are passed over; raise SourceError."""
+        """Return how many files the source reads, and which it passes over; raise SourceError."""
         ...
 
 
 @runtime_checkable
 class ReadsFrom(Protocol):
-    """What a source may tell besides that reads another one and adds something to it."""
+    """Optional for a source that wraps another one: names the wrapped source."""
 
     @property
     def source(self) -> Source:
-        """The source whose rows these are."""
+        """The wrapped source."""
         ...
 
 
 def reads_from(source: Source) -> Source:
-    """Return the source at the bottom of those that read each other."""
+    """Return the innermost source of sources that wrap each other."""
     while isinstance(source, ReadsFrom):
         source = source.source
     return source
@@ -94,19 +94,19 @@ def reads_from(source: Source) -> Source:
 
 @runtime_checkable
 class CommitsPositions(Protocol):
-    """What a source may do besides: commit its positions outside, where others look how far it has come (F2).
+    """Optional for a source: commits its positions to another system, which then sees how far the job has read (F2).
 
-    Flink: `SourceReader` as a `CheckpointListener`. The positions outside are for others' eyes: a restore
-    takes those of the checkpoint, never these.
+    In Flink, a `SourceReader` does this as a `CheckpointListener`. Other programs read these positions. A restore takes
+    the positions of the checkpoint, never these.
     """
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Take note that all rows before these positions are in the published tables.
+        """Commit these positions: all rows before them are in the published tables.
 
-        Called in the order of the checkpoints, from one thread, at least once for each that nobody died
-        over: a tick begins by telling the checkpoint that it restored once more, so one that is not newer
-        than the last must change nothing. A split that has not been read has no position. Whatever is raised
-        is logged and shown, and changes neither the checkpoint nor the tick.
+        Called in the order of the checkpoints, from one thread, at least once. A tick begins by calling it again for
+        the checkpoint that it restored, so a checkpoint that is not newer than the last must change nothing. If the
+        process dies first, a newer call covers the checkpoint. A split that has not been read has no position. If the
+        method raises, the tick logs and shows the error and goes on, and the checkpoint stays complete.
         """
         ...
 

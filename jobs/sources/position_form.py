@@ -1,4 +1,4 @@
-"""A position as people write and read it, as far as its text tells: for reports and for `tidemark reset`.
+"""The short form of positions that people read in reports and write for `tidemark reset`.
 
 | position of                | is written as                                                       |
 |----------------------------|---------------------------------------------------------------------|

@@ -1,7 +1,7 @@
-"""From the words by which a user names a place in a split to the position that the source itself would write there.
+"""Turns a place in a split that a user names, such as `end`, into the source's own position.
 
-What can be named is told by the form of the split's own positions (`position_form`), and how far it reaches by
-polling it to its end, which reads no row. A source of another kind can go to its `start` and its `end`.
+The form of the split's positions decides which places have a name (`position_form`). Polling the split to its end
+finds out how far it reaches; a poll reads no row. In a source of another kind only `start` and `end` can be named.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from jobs.sources.port import Source, SourceError
 from jobs.sources.position_form import END, START, rows_before, written
 
 _ALL: Final = 1_000_000_000_000
-"""Rows to poll for: a split that offers as many has no end."""
+"""How many rows to poll for. A split that offers as many has no end."""
 
 
 class NoSuchPositionError(SourceError):
-    """Words that name no place in a split: says which places there are."""
+    """The words name no place in the split; the message lists the places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A split of a source, and the position at which it stands (None: its start)."""
+    """A split of a source, and its present position (None: its start)."""
 
     source: VertexId
     split: SplitId
@@ -72,7 +72,7 @@ def _number(place: Place, words: str, end: int) -> str:
 def _in_own_files(place: Place, words: str) -> str | None:
     """Return the position in a file that was read already; None for other words.
 
-    Nothing is polled for it, so it can be gone back to though a file of the folder has changed or is lost.
+    This needs no poll. So a reset can go back even if a file of the folder has changed or is lost.
     """
     try:
         whole = FilePosition.parse(place.position)

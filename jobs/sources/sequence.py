@@ -1,7 +1,7 @@
-"""A source of numbers: rows by formula, the same for ever, with nothing on disk.
+"""A source of numbers, computed by a formula, with nothing on disk.
 
-For tests and worked examples. A split may be open-ended, may be slow to answer a poll, and may give few rows at a
-time. With few rows a poll, its channel holds more slices, and barriers come through it later than through others.
+For tests and examples. A split may be endless, may answer polls slowly, and may give few rows for each poll. With few
+rows for each poll, its channel holds more slices, so that barriers come through it later than through others.
 """
 
 import json
@@ -20,7 +20,7 @@ from checkpointing.messages import PollSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 
 ROW_BYTES = 32
-"""What a row counts for in bytes: an estimate, as every slice's is."""
+"""The estimated bytes of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _parsed(position: str | None) -> int:
 
 
 def _joined(slices: Sequence[SourceSlice]) -> list[tuple[SplitId, tuple[int, int]]]:
-    """Return the slices' ranges, those of a split that follow on each other as one."""
+    """Return the slices' ranges, with adjoining ranges of a split merged into one."""
     joined: list[tuple[SplitId, tuple[int, int]]] = []
     for piece in slices:
         start, end = json.loads(piece.detail)

@@ -1,5 +1,5 @@
-"""Keyed state as files: key groups, merging of base and deltas, compaction, the worker's copy.
+"""Keyed state as files: key groups, merging of bases and deltas, compaction, copies in workers.
 
-Authority is the handles in the checkpoint's row. What lies here only reads, merges and writes the
-files they name, with real columns: `_key_group`, the key, the state, `_deleted`.
+The handles in the checkpoint's entry decide which files count. This package reads, merges and writes these files.
+Their columns are `_key_group`, the key, the state and `_deleted`.
 """

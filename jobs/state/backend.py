@@ -1,7 +1,7 @@
-"""The keyed state of one subtask: loads its range, writes what a micro-batch changed as its backend wants (D2).
+"""The keyed state of one subtask: loads its range of keys, and writes the change of a micro-batch (D2).
 
-Runs inside the task. Order of files is the order of versions; the range that a file was written for
-may be wider than the subtask's (another parallelism): rows of other subtasks are left out on loading.
+It runs inside the task. Files are ordered by version. If the parallelism has changed, a file may hold rows of other
+subtasks. Loading leaves these out.
 """
 
 import json
@@ -24,7 +24,7 @@ from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, in_r
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 
 _KEYS: Final = b"tidemark.keys"
-"""The key columns of a state file as JSON, in the file's own metadata: columns alone don't tell them apart."""
+"""The metadata field of a state file that names its key columns, as JSON."""
 
 
 def state_file_schema(state: pa.Schema, keys: Sequence[str]) -> pa.Schema:
@@ -41,10 +41,10 @@ def keys_of(file: pa.Schema) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeState:
-    """The state of one operator in one range of key groups, as these files (oldest first) tell it.
+    """The state of one operator in one range of key groups, read from these files (oldest first).
 
-    `schema` is that of a state row: key columns, then state columns. `outdated` says that a file has
-    other columns: then the whole range is written, so that its files and its table's schema agree (D6).
+    `schema` is the schema of a state row: key columns, then state columns. `outdated` says that a file has other
+    columns. Then the whole range is rewritten, so that its files fit the table's schema (D6).
     """
 
     operator: str
@@ -78,7 +78,7 @@ class RangeState:
         return rows
 
     def write(self, before: pl.DataFrame, delta: pl.DataFrame) -> KeyedFile:
-        """Keep what became of the range and return its file: a base if the backend wants one, else the delta.
+        """Write the new state of the range and return its file: a base if the backend wants one, else the delta.
 
         `before` is what `load` returned, `delta` the changed rows with their tombstones. Raise what the
         backend raises if the rows can't be kept.
@@ -114,5 +114,5 @@ class RangeState:
 
 
 def fits(files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> bool:
-    """Say whether these files of an upsert table were written for just this range."""
+    """Return whether these files of an upsert table were written for exactly this range."""
     return all((file.first_key_group, file.last_key_group) == (key_groups.first, key_groups.last) for file in files)

@@ -1,6 +1,6 @@
-"""State backends: what a micro-batch writes of its range, and where that lies (D2; Flink: `StateBackend`).
+"""State backends decide what a micro-batch writes of its range, and where (D2; Flink: `StateBackend`).
 
-All three hold the same state and read each other's files, so a job may change its backend between ticks.
+All three store the same state and read each other's files, so a job may change its backend between two ticks.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from jobs.state.failures import StateTooLargeError
 
 
 class StateBackend(Protocol):
-    """Chooses between the whole range and its change, and keeps what was chosen."""
+    """Decides whether to write the whole range or its change, and writes it."""
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
         """Return what to write after these live files, oldest first, when so many rows changed."""
@@ -30,7 +30,7 @@ class StateBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IncrementalBackend:
-    """Deltas beside bases, in files that checkpoints share (Flink: `EmbeddedRocksDBStateBackend`, incremental)."""
+    """Writes deltas and bases, in files that checkpoints share (Flink: `EmbeddedRocksDBStateBackend`, incremental)."""
 
     policy: CompactionPolicy = field(default_factory=CompactionPolicy)
 
@@ -46,7 +46,7 @@ class IncrementalBackend:
 
 @dataclass(frozen=True, slots=True)
 class FullBackend:
-    """The whole range with each micro-batch, one file of it (Flink: `HashMapStateBackend`, file storage)."""
+    """Writes the whole range with each micro-batch, in one file (Flink: `HashMapStateBackend`, file storage)."""
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
         """Return a base."""
@@ -61,16 +61,16 @@ class FullBackend:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBackend:
-    """The whole range inside the checkpoint's own row (Flink: `JobManagerCheckpointStorage`).
+    """Stores the whole range inside the checkpoint's own entry (Flink: `JobManagerCheckpointStorage`).
 
-    For small states: the row is written and read whole, once a checkpoint and for each retained one.
+    For small states only: the whole entry is written at each checkpoint, and read for each retained one.
     `bytes_max` bounds one subtask's state as a compressed file.
     """
 
     bytes_max: int
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
-        """Return a base: a row that needs no other can be restored from alone."""
+        """Return a base, so that each entry can be restored without another one."""
         del files, changed_rows
         return KeyedFileKind.BASE
 

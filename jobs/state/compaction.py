@@ -1,7 +1,6 @@
-"""When a subtask writes the whole of its range instead of one more delta: by ratio of sizes.
+"""Decides when a subtask writes its whole range (a base) instead of one more delta, by their sizes.
 
-Compaction makes a new shared handle and nothing else: what it replaces stays until no retained
-checkpoint uses it (D4).
+Compaction only adds a new file. The files that it replaces stay until no retained checkpoint uses them (D4).
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,10 @@ from checkpointing.handles import KeyedFile, KeyedFileKind
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """A base is worth writing once the deltas hold `ratio` times its rows, or are `deltas_max` files.
+    """Write a base once the deltas hold `ratio` times its rows, or are `deltas_max` files.
 
-    The size decides: a base is then paid for by as many changed rows as it has. The number of files only bounds
-    what a checkpoint's row names and a cold worker opens; it must not make a large range write itself often.
+    Normally the size decides. Each base is then preceded by as many changed rows as it has. The number of files bounds
+    how many files an entry names and a cold worker opens. It must not make a large range rewrite itself often.
     """
 
     ratio: float = 1.0
@@ -28,9 +27,9 @@ class CompactionPolicy:
 
 
 def is_base_due(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int) -> bool:
-    """Say whether a delta of `delta_rows` after these state files (oldest first) had better be a base.
+    """Return whether to write a base instead of a delta of `delta_rows` after these state files (oldest first).
 
-    The first file of a range is a base: it says as much as a delta would. Rows count as size: they
+    The first file of a range is a base, since it holds the same rows as a delta would. Sizes are counted in rows, which
     are known before a file is written.
     """
     live = live_files(files)
@@ -40,7 +39,7 @@ def is_base_due(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows
 
 
 def live_files(files: Sequence[KeyedFile]) -> tuple[KeyedFile, ...]:
-    """Return the files that still count: a later base of all of a file's key groups ends that file."""
+    """Return the files that still count. A file no longer counts once a later base covers all of its key groups."""
     return tuple(
         file for place, file in enumerate(files) if not any(_ends(later, file) for later in files[place + 1 :])
     )

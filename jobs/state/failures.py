@@ -1,4 +1,4 @@
-"""What goes wrong when keyed state is read: each error names the file, the operator and the way out."""
+"""Errors of reading and writing keyed state. Each names the operator, the file or size, and the way out."""
 
 
 class StateFileError(Exception):
@@ -13,7 +13,7 @@ class StateFileError(Exception):
 
 
 class StateTooLargeError(Exception):
-    """A subtask's state is larger than what the memory backend may put into a checkpoint's row."""
+    """A subtask's state is larger than what the memory backend may put into a checkpoint's entry."""
 
     def __init__(self, operator: str, size_bytes: int, bytes_max: int) -> None:
         """Name the operator, the size, the limit and the way out."""

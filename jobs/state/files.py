@@ -1,4 +1,4 @@
-"""Reading keyed files: verified against their handle, brought to the declared schema."""
+"""Reads files of keyed state: checks them against their handle, and converts them to the declared schema."""
 
 import base64
 import zlib
@@ -12,9 +12,9 @@ from jobs.state.failures import StateFileError
 
 
 def read_verified(root: str, operator: str, file: FileHandle, schema: pa.Schema) -> pa.Table:
-    """Return the file's rows in `schema`: what the file lacks is null, at every depth, a narrower type is widened.
+    """Return the file's rows in `schema`. Missing columns are null, at every depth; narrower types are widened.
 
-    Raise StateFileError if the file is missing, differs from its handle or can't be brought to the schema.
+    Raise StateFileError if the file is missing, differs from its handle or cannot be converted to the schema.
     """
     content = base64.b64decode(file.inline) if file.inline else _read(root, operator, file)
     if len(content) != file.bytes or zlib.crc32(content) != file.crc32:
@@ -47,7 +47,7 @@ def _in_schema(operator: str, file: FileHandle, rows: pa.Table, schema: pa.Schem
 
 
 def schema_of(root: str, file: FileHandle) -> pa.Schema | None:
-    """Return the schema that a keyed file was written in, by its footer alone; None if the file is missing or none."""
+    """Return the schema in a keyed file's footer; None if the file is missing or is not Parquet."""
     try:
         if file.inline:
             return pq.read_schema(pa.BufferReader(base64.b64decode(file.inline)))

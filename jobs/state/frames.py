@@ -1,4 +1,4 @@
-"""Frames in a declared schema: what lies in a file has exactly the types that were announced."""
+"""Converts frames to a declared schema, so that files have exactly the declared types."""
 
 import polars as pl
 import pyarrow as pa
@@ -22,7 +22,7 @@ def empty_frame(schema: pa.Schema) -> pl.DataFrame:
 
 
 def conform(rows: pl.DataFrame, schema: pa.Schema, operator: str, what: str) -> pl.DataFrame:
-    """Return exactly the columns of `schema`, in order and types; raise FrameSchemaError if that can't be."""
+    """Return exactly the columns of `schema`, in its order and types; raise FrameSchemaError if that is impossible."""
     wanted = empty_frame(schema).schema
     missing = [name for name in wanted if name not in rows.columns]
     if missing:

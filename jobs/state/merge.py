@@ -1,7 +1,7 @@
-"""Merging base and deltas by key, newest last: pure functions on frames.
+"""Merges a base and its deltas by key, newest last, with pure functions on frames.
 
-A state frame has `_key_group`, the key columns and the state columns, one row per key. What a file
-holds has `_deleted` besides. Null keys are keys like any other here.
+A state frame has `_key_group`, the key columns and the state columns, one row per key. A file also has
+`_deleted`. A null key is a normal key here.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ KEY_GROUP = "_key_group"
 DELETED = "_deleted"
 
 _PIECES_MAX = 8
-"""Pieces that a state frame may lie in."""
+"""The largest number of chunks of a state frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, 
 def _chosen(state: pl.DataFrame, others: pl.DataFrame, keys: Sequence[str], *, present: bool) -> pl.DataFrame:
     """Return the rows whose key is among the others', or is not.
 
-    By a set of the others' keys where the key is one plain column: a fifth of a join's time.
+    If the key is one plain column, this looks the keys up in a set, which takes a fifth of a join's time.
     """
     (first, *further) = keys
     if further or not _is_plain(state.schema[first]):
@@ -87,12 +87,12 @@ def _is_plain(kind: pl.DataType) -> bool:
 
 
 def _joined(kept: pl.DataFrame, live: pl.DataFrame) -> pl.DataFrame:
-    """Return both as one frame, in one piece now and then: each change adds a piece, and many are slow to walk."""
+    """Return both as one frame. Each change adds a chunk, and many chunks are slow, so they are merged now and then."""
     return pl.concat([kept, live], rechunk=kept.n_chunks() >= _PIECES_MAX)
 
 
 def superseded(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return two deltas, one after the other, as one: the second's rows win."""
+    """Return two successive deltas as one: for the same key, the second one's row wins."""
     return (
         second
         if first.is_empty()

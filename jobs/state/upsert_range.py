@@ -1,8 +1,7 @@
-"""One subtask's range of an upsert table: copy on write of a single file.
+"""One subtask's range of an upsert table: one file, which is copied on write.
 
-The range's rows lie in one file without key groups, as readers want it. After a change of parallelism
-the files of the old ranges don't fit; then their rows come through the exchange, where Spark finds
-their key group again, instead of being read here.
+The file has no key groups, since readers of the table do not want them. After a change of parallelism the files of
+the old ranges do not fit. Then their rows come through the exchange, where Spark computes their key groups again.
 """
 
 from dataclasses import dataclass

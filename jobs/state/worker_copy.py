@@ -1,8 +1,7 @@
-"""What a Python worker keeps of the ranges it met before, in memory and bounded (D5).
+"""Keeps merged state of earlier micro-batches in the memory of a Python worker, bounded in size (D5).
 
-Files are immutable and a copy is filed under the paths it was made from, so a hit is always right and
-a miss only costs a load. Any worker may meet any subtask: a copy that is behind catches up by reading
-just the files it lacks.
+Files are immutable, and each copy remembers the paths that it was made from. So a hit is always right, and a miss only
+costs a load. Any worker may run any subtask. An older copy catches up by reading only the files that it lacks.
 """
 
 from collections import OrderedDict
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 COPY_BYTES_MAX = 512 * 1024 * 1024
-"""Bound of all copies of one worker."""
+"""The largest size of all copies of one worker together."""
 
 RangeName = tuple[str, str, int, int]
 """(warehouse, state table or output table, first and last key group)."""
@@ -28,7 +27,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyUses:
-    """How often a range's state was wanted and its copy was right at once, had to catch up, or was not there."""
+    """How often a range's copy was right at once, had to catch up, or did not exist."""
 
     hits: int = 0
     behind: int = 0
@@ -44,7 +43,7 @@ NO_USES = CopyUses()
 
 @dataclass(slots=True, eq=False)
 class WorkerCopies:
-    """The copies of one worker; the range used longest ago goes first when the bound is reached."""
+    """The copies of one worker. If the bound is reached, the least recently used range is dropped first."""
 
     bytes_max: int = COPY_BYTES_MAX
     _copies: OrderedDict[RangeName, Copy] = field(default_factory=OrderedDict)
@@ -52,7 +51,7 @@ class WorkerCopies:
     _uses: CopyUses = NO_USES
 
     def find(self, name: RangeName, paths: Sequence[str], schema: pl.Schema) -> Copy | None:
-        """Return the range's copy if it has these columns and was made from the first of these files, in order."""
+        """Return the range's copy if it has these columns and was made from these files, or from the first of them."""
         copy = self._copies.get(name)
         if copy is None or tuple(paths[: len(copy.paths)]) != copy.paths or copy.rows.schema != schema:
             return None
@@ -60,7 +59,7 @@ class WorkerCopies:
         return copy
 
     def note_use(self, copy: Copy | None, paths: Sequence[str]) -> None:
-        """Count what `find` came to for these files; a range without files has nothing to find."""
+        """Count the result of `find` for these files. A range without files is not counted."""
         if not paths:
             return
         if copy is None:
@@ -71,12 +70,12 @@ class WorkerCopies:
             self._uses += CopyUses(hits=1)
 
     def take_uses(self) -> CopyUses:
-        """Return the counts since they were taken last."""
+        """Return the counts since the last call."""
         taken, self._uses = self._uses, NO_USES
         return taken
 
     def keep(self, name: RangeName, copy: Copy) -> None:
-        """Keep a copy instead of the range's earlier one, unless it alone exceeds the bound."""
+        """Keep this copy in place of the range's earlier one, unless it alone exceeds the bound."""
         self._copies.pop(name, None)
         self._sizes.pop(name, None)
         size = int(copy.rows.estimated_size())
@@ -90,4 +89,4 @@ class WorkerCopies:
 
 
 COPIES = WorkerCopies()
-"""The one of this process: a Spark Python worker runs one task at a time."""
+"""The copies of this process. A Spark Python worker runs one task at a time."""
