@@ -4,7 +4,6 @@ They bear another tag than ticks, so that Dagster's queue does not let a stop wa
 What may not be done while a tick runs is refused, naming its holder.
 """
 
-import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
@@ -37,10 +36,10 @@ from jobs.stores.whole_tables import TableNotCopyableError
 from orchestration.deployment import Deployment
 from orchestration.launchpad import given_settings, setting_fields
 from orchestration.observation import warehouse_of
+from orchestration.pictures import as_text, block
 from orchestration.tags import ABOUT_TAG
 
 _TOLD_EVERY_S: Final = 10.0
-_WIDTH: Final = 120
 _REFUSALS: Final = (
     SavepointRefusedError,
     SavepointNotCopiedError,
@@ -221,12 +220,10 @@ def _cleanup(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
 
 
 def _shown(context: dg.OpExecutionContext, rendered: RenderableType) -> dg.MarkdownMetadataValue:
-    """Log what the command line would show, and return it as a block of Markdown."""
-    console = Console(file=io.StringIO(), record=True, width=_WIDTH, highlight=False)
-    console.print(rendered, soft_wrap=True)
-    text = console.export_text().rstrip()
+    """Log what the command line would show, and return it as Markdown."""
+    text = as_text(rendered)
     context.log.info("%s", text)
-    return dg.MetadataValue.md(f"```\n{text}\n```")
+    return dg.MetadataValue.md(block(text))
 
 
 def _told(record: CheckpointRecord, taken: Taken) -> dict[str, Any]:

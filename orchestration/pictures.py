@@ -1,8 +1,11 @@
 """Pictures in Markdown, which Dagster's pages show: the last checkpoints as a table, an alignment as a drawing."""
 
+import io
 from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import quote
+
+from rich.console import Console, RenderableType
 
 from checkpointing.metadata.record import BarrierRecord, CheckpointRecord, RowKind, VertexStatistics
 from jobs.showing.checkpoints import figures
@@ -12,6 +15,8 @@ CHECKPOINTS_SHOWN: Final = 10
 CHANNELS_SHOWN: Final = 16
 """A vertex may have a channel for each subtask of each input; the slowest ones tell the story."""
 
+_COLUMNS: Final = 120
+"""Wide enough for each table that the command line shows."""
 _LANE_PX: Final = 24
 _NAME_PX: Final = 160
 _TIME_PX: Final = 240
@@ -31,6 +36,18 @@ def checkpoints_table(records: Iterable[CheckpointRecord]) -> str:
         *(_row(record) for _, record in newest),
     ]
     return "\n".join(lines)
+
+
+def as_text(rendered: RenderableType) -> str:
+    """Return what the command line would show, as plain text."""
+    console = Console(file=io.StringIO(), record=True, width=_COLUMNS, highlight=False, markup=False, emoji=False)
+    console.print(rendered, soft_wrap=True)
+    return console.export_text().rstrip()
+
+
+def block(text: str) -> str:
+    """Return a text in columns as Markdown."""
+    return f"```\n{text}\n```"
 
 
 def alignment_picture(checkpoint: int, vertex: VertexStatistics) -> str:

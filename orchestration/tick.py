@@ -1,6 +1,6 @@
 """One materialization: a tick from the launchpad's settings to Dagster's results. The tick itself is the engine's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -14,6 +14,7 @@ from jobs.launch import Launch
 from jobs.runtime.driver import Inbox
 from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
+from jobs.showing.reports import reported
 from orchestration.checks import kept_results, rejected_results
 from orchestration.data_versions import DataVersions
 from orchestration.deployment import Deployment
@@ -21,7 +22,7 @@ from orchestration.epochs import Metadata, row_count
 from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
 from orchestration.observation import RowCounts, Standing, standing, warehouse_of
-from orchestration.pictures import checkpoints_table
+from orchestration.pictures import as_text, block, checkpoints_table
 from orchestration.reporting import EpochReporter
 from orchestration.row_rules import rule_results
 from orchestration.tags import FAILURE_TAG
@@ -138,7 +139,10 @@ def _succeeded(
     plan = started.plan
     stands = standing(started.settings.warehouse, plan)
     outcome = report.outcome.value.replace("_", " ")
-    materialized = tuple(_materialized(report, reporter, stands))
+    reports = [as_text(shown) for shown in reported(plan, started.settings.warehouse)]
+    for text in reports:
+        context.log.info("%s", text)
+    materialized = tuple(_materialized(_ended(report, stands, reports), reporter, stands))
     if not materialized:
         context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)
     yield from materialized
@@ -156,10 +160,11 @@ def _row_rules(
     yield from rule_results(started.plan, deployment.naming, warehouse, records)
 
 
-def _materialized(
-    report: TickReport, reporter: EpochReporter, stands: Standing
-) -> Iterator[dg.MaterializeResult[None]]:
-    """Yield each asset whose content Dagster does not know yet, in topological order, as of the newest cut."""
+def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) -> Iterator[dg.MaterializeResult[None]]:
+    """Yield each asset whose content Dagster does not know yet, in topological order, as of the newest cut.
+
+    `ended` is what is told of the tick, once: on the table of cuts.
+    """
     told = reporter.told
     for asset in told.assets:
         held = reporter.held.get(asset.key)
@@ -168,14 +173,15 @@ def _materialized(
         if epoch is None or version is None:
             continue
         seen = None if asset.table is None else stands.tables.get(asset.table)
-        ended = _ended(report, stands) if asset.table is None else row_count(None if seen is None else seen.rows)
+        told_of = ended if asset.table is None else row_count(None if seen is None else seen.rows)
         yield dg.MaterializeResult(
-            asset_key=asset.key, metadata=told.metadata(asset, epoch) | ended, data_version=dg.DataVersion(version)
+            asset_key=asset.key, metadata=told.metadata(asset, epoch) | told_of, data_version=dg.DataVersion(version)
         )
 
 
-def _ended(report: TickReport, stands: Standing) -> Metadata:
-    """Return what is told of a tick, once: on the table of cuts."""
+def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Metadata:
+    """Return what is told of a tick; the pipeline's own reports, if it has any, come last."""
+    own = {"report": dg.MetadataValue.md(block("\n\n".join(reports)))} if reports else {}
     return {
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
@@ -183,4 +189,5 @@ def _ended(report: TickReport, stands: Standing) -> Metadata:
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
         "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
         "trace": dg.MetadataValue.path(report.trace),
+        **own,
     }

@@ -26,8 +26,8 @@ def chosen(typed: str | None) -> str:
     project = _project()
     if project is None:
         raise CommandError(
-            "say which pipeline: no pyproject.toml here or above names a default one. The demo is 'flights'; your own "
-            "is its registered name, or module:attribute",
+            "say which pipeline: no pyproject.toml here or above names a default one. The demo is "
+            f"{next(iter(OWN))!r}; your own is its registered name, or module:attribute",
             ExitCode.USAGE,
         )
     if project.default is not None:
@@ -99,7 +99,9 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
     try:
         name = job_name(typed)
     except InvalidNameError as error:
-        raise CommandError(f"{error}; write the name of a pipeline, such as flights", ExitCode.USAGE) from error
+        raise CommandError(
+            f"{error}; write the name of a pipeline, such as {next(iter(OWN))}", ExitCode.USAGE
+        ) from error
     project, root = _project(), warehouse_folder(given)
     there = ran_in(root)
     if name not in known_pipelines(project) and name not in OWN and name not in there:

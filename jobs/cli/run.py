@@ -2,22 +2,16 @@
 
 import logging
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Final, assert_never
+from typing import assert_never
 
 import structlog
 from rich.console import Console
 
-from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
-from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.display import display_for
 from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.cli.explain import prepared
-from jobs.cli.flights_report import accounting, worst_routes
 from jobs.cli.observation import observe_history
-from jobs.cli.render_flights import render_accounting, render_routes
 from jobs.cli.restore import Restoring, restore
 from jobs.cli.rows_ahead import rows_ahead
 from jobs.holding.failures import JobHeldError
@@ -26,9 +20,8 @@ from jobs.launch import Launch
 from jobs.runtime.tick import TickReport, run_tick
 from jobs.settings import Layer
 from jobs.showing.progress import Tally
+from jobs.showing.reports import reported
 from jobs.showing.summary import render_caught_up, render_done, render_lines, render_places
-
-DEMO: Final = "flights"
 
 
 def run(reference: str, given: Layer, out: Console, progress: Console, restoring: Restoring | None = None) -> ExitCode:
@@ -38,7 +31,6 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
     """
     _quiet_logs()
     started = prepared(reference, given)
-    _check_input(started)
     if not restore(started, restoring or Restoring(), out, progress):
         return ExitCode.DONE
     tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.settings.warehouse, started.plan.job)))
@@ -58,22 +50,16 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
     if tally.lines:
         out.print(render_lines(tally.lines))
     if not failed:
-        history = observe_history(started.settings.warehouse, job)
-        newest = history.newest_published()
         if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
+            newest = observe_history(started.settings.warehouse, job).newest_published()
             out.print(render_caught_up(job, newest.checkpoint if newest else None, tally.never_found))
-        if job == DEMO and newest is not None:
-            _flights(started.settings.warehouse, newest, history.cut(newest.checkpoint).versions, out)
+        for shown in reported(started.plan, started.settings.warehouse):
+            out.print(shown)
     if tally.lines:
         took_ms = round(report.seconds * 1000)
         out.print(render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed))
     if not failed:
         out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
-
-
-def _flights(root: Path, record: CheckpointRecord, cut: Mapping[TableName, int], out: Console) -> None:
-    out.print(render_routes(worst_routes(root, cut)))
-    out.print(render_accounting(accounting(root, record, cut)))
 
 
 def _said(outcome: TickOutcome) -> str:
@@ -94,15 +80,6 @@ def _ended(started: Launch, report: TickReport) -> ExitCode:
     reason = report.reason.message if report.reason else "the tick failed"
     said = report.message or f"see the trace {report.trace}"
     raise with_story(f"{started.plan.job}: {reason}: {said}")
-
-
-def _check_input(started: Launch) -> None:
-    """Say of the demo how its input is made; other pipelines' sources speak for themselves."""
-    data = started.settings.data
-    if started.plan.job == DEMO and not (data / DEMO).is_dir():
-        raise CommandError(
-            f"the input of {DEMO} is not in {data.absolute()}: write it with 'make data', or name it with --data"
-        )
 
 
 def _quiet_logs() -> None:

@@ -6,6 +6,7 @@ from jobs.pipeline.columns import require_unique
 from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.listening import CheckpointListener
+from jobs.pipeline.reporting import Report
 from jobs.pipeline.streams import Stream
 from jobs.sources.port import Source, read_schema
 
@@ -26,6 +27,7 @@ class Pipeline:
         self.config = config or CheckpointConfig()
         self.parallelism = parallelism
         self.listeners: tuple[CheckpointListener, ...] = ()
+        self.reports: tuple[Report, ...] = ()
         self._declarations = Declarations(name)
 
     def source(self, id: str, source: Source, *, rows_per_epoch: int | None = None) -> Stream:  # noqa: A002 - its name
@@ -49,6 +51,15 @@ class Pipeline:
         goes on, and the checkpoint stays complete.
         """
         self.listeners = (*self.listeners, listener)
+        return self
+
+    def report(self, report: Report) -> "Pipeline":
+        """Show the report after each tick that did not fail, after those declared before; return the pipeline.
+
+        It is given the newest cut, and returns a text or anything else that Rich can print. `tidemark run` prints it,
+        and Dagster logs it. What it raises is shown, and does not fail the tick.
+        """
+        self.reports = (*self.reports, report)
         return self
 
     def vertices(self) -> tuple[Declared, ...]:

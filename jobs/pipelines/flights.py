@@ -4,17 +4,21 @@ Cancelled and diverted flights have no `arr_delay`: bronze keeps them, silver do
 flight goes to silver once the weather of its airport and hour is known; 1,527 wait for ever.
 """
 
+import sys
 from pathlib import Path
 
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType
 
 from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import SplitId
+from jobs.engine_paths import typed
 from jobs.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from jobs.pipeline import Pipeline, count, max_of, sum_of
+from jobs.pipelines.flights_report import report
 from jobs.quality.expectation import Expectation
 from jobs.sources.files import FileSource
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 
 CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_max=4_000, retained=3)
 """A checkpoint every 12,000 flights: 29 of them cover the year."""
@@ -26,18 +30,30 @@ FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA)
 WEATHER = from_arrow_schema(WEATHER_SCHEMA)
 
 
+class DemoFiles(FileSource):
+    """Files of the demo. If nobody has written them yet, the error says how to."""
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the airports; raise SourceError with the command that writes the input."""
+        data = self.root.parent
+        if not self.root.is_dir():
+            write = f"{typed(sys.executable)} -m jobs.flights_data {typed(data)}"
+            raise SourceError(f"the demo's input is not in {data}: write it with '{write}', or name it with --data")
+        return super().splits()
+
+
 def build(data: Path) -> Pipeline:
     """Return the pipeline over the input that `jobs.flights_data` laid out under `data`."""
-    pipeline = Pipeline("flights", config=CONFIG, parallelism=2)
+    pipeline = Pipeline("flights", config=CONFIG, parallelism=2).report(report)
     flights = (
-        pipeline.source("flights", FileSource(data / "flights", FLIGHTS))
+        pipeline.source("flights", DemoFiles(data / "flights", FLIGHTS))
         .table("bronze/flights", id="bronze_flights")
         .check_rows(
             Expectation("expect_column_values_to_not_be_null", {"column": "arr_delay"}), quarantine="quarantine/flights"
         )
     )
     weather = pipeline.source(
-        "weather", FileSource(data / "weather", WEATHER), rows_per_epoch=WEATHER_ROWS_PER_EPOCH
+        "weather", DemoFiles(data / "weather", WEATHER), rows_per_epoch=WEATHER_ROWS_PER_EPOCH
     ).table("bronze/weather", id="bronze_weather")
     silver = (
         flights.drop(SPLIT_COLUMN, POSITION_COLUMN)

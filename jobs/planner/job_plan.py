@@ -12,6 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.listening import CheckpointListener
+from jobs.pipeline.reporting import Report
 from jobs.quality.expectation import Suite
 from jobs.sources.port import Source
 
@@ -33,6 +34,7 @@ class JobPlan:
     suites: Mapping[TableName, Suite]
     rows_per_epoch: Mapping[VertexId, int]
     listeners: tuple[CheckpointListener, ...] = ()
+    reports: tuple[Report, ...] = ()
 
     @property
     def modes(self) -> dict[TableName, TableMode]:

@@ -55,6 +55,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         suites=suites,
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
         listeners=pipeline.listeners,
+        reports=pipeline.reports,
     )
 
 

@@ -19,6 +19,11 @@ def build(_data: Path) -> Pipeline:
     return _pipeline(())
 
 
+def reported(data: Path) -> Pipeline:
+    """Return the same with a report of its own."""
+    return build(data).report(lambda cut: f"{cut.polars(GOLD).collect()['rows'].sum()} rows at cut {cut.checkpoint}")
+
+
 def endless(_data: Path) -> Pipeline:
     """Return the same over numbers that never end, slowly enough for a checkpoint now and then."""
     return _pipeline((), SequenceSource({"a": SequenceSplit(None, poll_delay_ms=20)}, keys=KEYS))

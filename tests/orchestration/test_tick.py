@@ -83,6 +83,15 @@ def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, t
     assert [100, 200, 300] == [each["dagster/row_count"] for each in shown]
 
 
+def test_a_pipelines_own_report_is_logged_and_kept_with_the_cut(run_job, instance):
+    """It is what `tidemark run` would show; a tick without news logs it too."""
+    for cut in (1, 2):
+        assert run_job("tests.orchestration.numbers:reported").success
+        run = instance.get_runs(limit=1)[0]
+        assert 1 == sum("300 rows at cut 3" in log.user_message for log in instance.all_logs(run.run_id)), cut
+    assert "```\n300 rows at cut 3\n```" == materializations(instance, CUTS_KEY)[-1]["report"]
+
+
 def test_a_second_tick_materializes_nothing_and_its_checks_are_evaluated(run_job, instance):
     """A tick that finds nothing tells Dagster of no table; it looks at the warehouse all the same."""
     run_job()

@@ -155,6 +155,12 @@ def test_no_module_is_dead():
     assert [] == sorted(dead)
 
 
+def test_the_command_line_names_no_pipeline():
+    """What is said of the demo is said by the demo; the names of those that come along are in `jobs.project`."""
+    texts = {name(path): path.read_text(encoding="utf-8") for path in sources("jobs/cli", "jobs/showing")}
+    assert [] == [path for path, text in texts.items() if "flights" in text or "offsets_100" in text]
+
+
 @pytest.mark.parametrize("lock", ["requirements.lock", "bootstrap.lock"])
 def test_lock_files_name_hashes_and_no_host(lock):
     """Every package has one exact version with hashes; where it comes from is the user's own setting."""

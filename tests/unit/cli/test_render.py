@@ -11,8 +11,6 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, SplitId, TableName, VertexId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import ChannelState
-from jobs.cli.flights_report import Accounting, Route
-from jobs.cli.render_flights import render_accounting, render_routes
 from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
 from jobs.reading import Cut, Cuts
 from jobs.showing.checkpoints import render_checkpoints
@@ -188,19 +186,6 @@ def test_caught_up_is_said_in_one_line(shown):
     assert "flights is caught up: nothing new to read, all tables at checkpoint 29\n" == shown(
         render_caught_up("flights", 29)
     )
-
-
-def test_the_accounting_says_whether_it_holds(shown):
-    """Bronze = silver + quarantine + waiting, or a loud sentence."""
-    holds = shown(render_accounting(Accounting(336_776, 325_819, 9_430, 1_527)))
-    assert "bronze 336,776 = silver 325,819 + quarantine 9,430 + waiting for weather 1,527  holds" in holds
-    assert "DOES NOT HOLD" in shown(render_accounting(Accounting(336_776, 325_819, 9_430, 1_526)))
-
-
-def test_routes_are_shown_worst_first_as_given(shown):
-    """Carrier, destination, flights, mean and longest delay."""
-    text = shown(render_routes([Route("EV", "CAE", 106, 41.76, 1_200)]))
-    assert "│ EV      │ CAE │     106 │   41.8 min │ 1,200 min │" in text
 
 
 def test_explain_shows_channels_alignment_tables_and_suites(shown):
