@@ -12,6 +12,7 @@ from enum import Enum
 class ChangeKind(Enum):
     """What is different."""
 
+    NAME = "name"
     STATE_SCHEMA = "columns of state"
     STATE_MEANING = "meaning of state"
     TABLE_SCHEMA = "columns of table"

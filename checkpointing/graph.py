@@ -43,6 +43,8 @@ class Table:
     """Whether a suite judges this table's staged rows at each barrier (J3)."""
     columns: tuple[TableColumn, ...] = ()
     """The columns that the pipeline declares; none if nobody follows how they change."""
+    renamed_from: TableName | None = None
+    """The name under which older checkpoints have it; a state table is renamed with its vertex."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Vertex:
     """A vertex with its explicit, stable id; `splits` name a source's subtasks in order.
 
     `meanings` say how the columns of a keyed vertex's state are computed: its checkpoints record them.
+    `renamed_from` is the id under which older checkpoints have it.
     """
 
     id: VertexId
@@ -58,6 +61,7 @@ class Vertex:
     tables: tuple[Table, ...] = ()
     splits: tuple[SplitId, ...] = ()
     meanings: tuple[ColumnMeaning, ...] = ()
+    renamed_from: VertexId | None = None
 
     def subtasks(self) -> tuple[SubtaskId, ...]:
         """Return the vertex's subtasks in order of index."""

@@ -6,7 +6,9 @@ again in n+1 appears once, because only the newest file of a range is live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 from checkpointing.columns import TableColumns
 from checkpointing.commit.columns import columns_of, differ, leaving
@@ -18,16 +20,35 @@ from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A table that no row has published under its new name yet: the next one publishes it whole.
+
+    `files` are those that an append table begins with. If a table had the name before, its log is there still:
+    `columns` names what it shows now, and `removes` are the files of ours that an append table has to let go.
+    """
+
+    files: tuple[FileHandle, ...] = ()
+    removes: tuple[FileHandle, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+NONE_RENAMED: Final[Mapping[TableName, Renamed]] = MappingProxyType({})
+
+
 def net_tables(
     graph: JobGraph,
     vertices: Mapping[VertexId, VertexRecord],
     parent: CheckpointRecord | None,
     versions: Mapping[TableName, int],
     columns: Iterable[TableColumns] = (),
+    *,
+    renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
 ) -> tuple[TableRecord, ...]:
     """Return a record for each table that publishing this cut changes, in its files or in its columns.
 
-    `versions` are the tables' Delta versions at the parent cut, `columns` the tables' columns at this one.
+    `versions` are the tables' Delta versions at the parent cut, `columns` the tables' columns at this one. The parent
+    has the names of the graph; tables that are `renamed` are published whole.
     """
     before = {record.vertex: record for record in parent.vertices} if parent else {}
     was, now = columns_of(parent), {each.table: each.columns for each in columns}
@@ -36,6 +57,13 @@ def net_tables(
         for table in vertex.tables:
             old, new = was.get(table.name), now.get(table.name)
             files = _net_files(table, vertices[vertex.id], parent)
+            first = renamed.get(table.name)
+            if first is not None:
+                kept = {column.name for column in new or ()}
+                gone = tuple(name for name in first.columns if name not in kept)
+                whole = _net(table, (*first.files, *files), gone, versions.get(table.name, 0))
+                records.append(whole.model_copy(update={"removes": first.removes}))
+                continue
             unchanged = live_files(table, before[vertex.id]) if vertex.id in before else ()
             if set(files) != set(unchanged) or differ(old, new):
                 records.append(_net(table, files, leaving(old, new), versions.get(table.name, 0)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.commit.columns import columns_at
-from checkpointing.commit.net import net_tables
+from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
 from checkpointing.commit.recovery import publications
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
@@ -34,6 +34,7 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics, VertexRecord
+from checkpointing.renames import declared_renames
 
 
 class CommitState(Enum):
@@ -160,8 +161,12 @@ class TwoPhaseCommit:
         parent: CheckpointRecord | None,
         versions: Mapping[TableName, int],
         at_version: int,
+        renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
     ) -> None:
-        """Begin after a claim at `at_version`, with the newest committed row as the parent."""
+        """Begin after a claim at `at_version`, with the newest committed row as the parent.
+
+        The parent has the names of the graph; the first checkpoint publishes the tables that are `renamed`.
+        """
         self._graph = graph
         self._identity = identity
         self._parent = parent
@@ -170,6 +175,7 @@ class TwoPhaseCommit:
         self._rows = 0
         """The same at the barrier of the row that is being appended."""
         self._versions = dict(versions)
+        self._renamed = renamed
         self._at_version = at_version
         self._state = CommitState.IDLE
         self._waiting: deque[Draft] = deque()
@@ -318,8 +324,9 @@ class TwoPhaseCommit:
             nonce=f"{self._identity.nonce}/{draft.checkpoint}",
             max_parallelism=self._identity.max_parallelism,
             vertices=draft.vertices,
-            tables=net_tables(self._graph, by_vertex, self._parent, self._versions, columns),
+            tables=net_tables(self._graph, by_vertex, self._parent, self._versions, columns, renamed=self._renamed),
             columns=columns,
+            renames=declared_renames(self._graph),
             statistics=draft.statistics.model_copy(
                 update={"committed_ms": self._now_ms, "rows": draft.statistics.rows - self._parent_rows}
             ),
@@ -333,7 +340,7 @@ class TwoPhaseCommit:
         if record.kind is RowKind.SAVEPOINT:
             self._record, self._state = None, CommitState.IDLE
             return (Saved(record), *self._start())
-        self._parent, self._parent_rows = record, self._rows
+        self._parent, self._parent_rows, self._renamed = record, self._rows, NONE_RENAMED
         self._notes = ()
         todo = publications(record)
         self._unpublished = frozenset(each.table for each in todo)

@@ -55,7 +55,8 @@ def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
         there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new else ""
         raise CutDoesNotFitError(
             f"checkpoint {record.checkpoint} holds state of {left[0]!r}, which the pipeline no longer has{there}; "
-            "put it back under that id, or leave its state behind with --allow-non-restored-state"
+            f"put it back under that id, say renamed_from={left[0]!r} where it has its new one, or leave its state "
+            "behind with --allow-non-restored-state"
         )
     unfit = next(unfit_tables(graph, record), None)
     if unfit is not None:

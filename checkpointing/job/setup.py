@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from checkpointing.commit.net import Renamed
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import JobName, TableName, VertexId
@@ -25,8 +26,9 @@ class TickLimits:
 class JobSetup:
     """One tick's job. `retained` are the rows of all cuts that are there, savepoints too: what those name is kept.
 
-    `restored` is the newest checkpoint among them, or None: from the start. `versions` are the tables' Delta versions
-    at that cut. `rows_per_epoch` caps what a source sends between two barriers (ids left out: no cap).
+    `restored` is the newest checkpoint among them, under the names of the graph, or None: from the start. `versions`
+    are the tables' Delta versions at that cut; `renamed` are the tables that no row has published under their names.
+    `rows_per_epoch` caps what a source sends between two barriers (ids left out: no cap).
     `seed` draws the first periodic trigger's delay.
     """
 
@@ -38,6 +40,7 @@ class JobSetup:
     restored: CheckpointRecord | None = None
     retained: tuple[CheckpointRecord, ...] = ()
     versions: Mapping[TableName, int] = field(default_factory=dict)
+    renamed: Mapping[TableName, Renamed] = field(default_factory=dict)
     rows_per_epoch: Mapping[VertexId, int] = field(default_factory=dict)
     limits: TickLimits = TickLimits()
     allow_non_restored_state: bool = False

@@ -19,7 +19,7 @@ _ACCEPT = "accept that with --allow-non-restored-state"
 def tables_left(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, ...]:
     """Return the output tables of the cut that the graph no longer has."""
     now = {table.name for table in graph.tables()}
-    return tuple(name for name in _tables_of(record) if name not in now)
+    return tuple(name for name in tables_of(record) if name not in now)
 
 
 def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
@@ -27,14 +27,15 @@ def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
 
     A row that was written before format 4 says only which upsert tables it has.
     """
-    known = _tables_of(record)
+    known = tables_of(record)
     new = [table.name for vertex in graph.operators() for table in vertex.tables if table.name not in known]
     new = [name for name in new if not _is_state(name)]
     for name in tables_left(graph, record):
         there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new and record.columns else ""
         yield (
             f"has table {name}, which the pipeline no longer has{there}: under another name a table begins without "
-            f"the rows that it had. Name it {name} again, or leave it behind with --allow-non-restored-state"
+            f"the rows that it had. Name it {name} again, say renamed_from={name!r} where it has its new name, or "
+            "leave it behind with --allow-non-restored-state"
         )
     before = {was.vertex: was for was in record.vertices}
     for vertex in graph.operators():
@@ -61,7 +62,8 @@ def _unfit_upserts(
             )
 
 
-def _tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:
+def tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:
+    """Return the output tables that the cut has; a row that was written before format 4 knows only upsert tables."""
     if record.columns:
         return tuple(each.table for each in record.columns if not _is_state(each.table))
     return tuple(dict.fromkeys(name for was in record.vertices for name in _ranges(was)))

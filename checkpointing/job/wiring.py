@@ -55,7 +55,7 @@ class Wiring:
 
     def __init__(self, setup: JobSetup) -> None:
         """Build every room at the restored cut."""
-        config, graph, restored = setup.config, setup.graph, setup.restored
+        config, graph, restored, claim = setup.config, setup.graph, setup.restored, setup.claim
         last = restored.checkpoint if restored else NO_CHECKPOINT
         self.setup = setup
         self.now_ms = 0
@@ -77,13 +77,11 @@ class Wiring:
         self.ids = CheckpointIds(setup.claim)
         self.ending = Ending(setup.limits)
         identity = CommitIdentity(
-            job=setup.job,
-            generation=setup.claim.generation,
-            nonce=setup.claim.nonce,
-            max_parallelism=config.max_parallelism,
+            job=setup.job, generation=claim.generation, nonce=claim.nonce, max_parallelism=config.max_parallelism
         )
+        versions = setup.versions
         self.commit = TwoPhaseCommit(
-            graph, identity, parent=restored, versions=setup.versions, at_version=setup.at_version
+            graph, identity, parent=restored, versions=versions, at_version=setup.at_version, renamed=setup.renamed
         )
         self.judging: dict[tuple[VertexId, CheckpointId], tuple[SubtaskSnapshot, ...]] = {}
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)

@@ -41,7 +41,16 @@ def _with_meanings_and_columns(kind: str, document: Document) -> Document:
     return document | {"format": 4}
 
 
-STEPS: Mapping[int, Step] = MappingProxyType({1: _pinned, 2: _on_its_line, 3: _with_meanings_and_columns})
+def _with_renames(kind: str, document: Document) -> Document:
+    """Format 5 records which renames have happened: before it nothing could be renamed."""
+    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
+        document = {"renames": [], **document}
+    return document | {"format": 5}
+
+
+STEPS: Mapping[int, Step] = MappingProxyType(
+    {1: _pinned, 2: _on_its_line, 3: _with_meanings_and_columns, 4: _with_renames}
+)
 """Format n -> the step to n + 1."""
 
 

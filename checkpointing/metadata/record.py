@@ -18,7 +18,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName, Verte
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
-FORMAT: Literal[4] = 4
+FORMAT: Literal[5] = 5
 
 
 class RowKind(Enum):
@@ -64,7 +64,7 @@ class Holder(_Persisted):
 class Claim(_Persisted):
     """A tick's claim on the job: its generation, who it is, and the ids it may hand out (A6)."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[5] = FORMAT
     generation: Generation
     holder: Holder
     first_id: CheckpointId
@@ -76,7 +76,7 @@ class Claim(_Persisted):
 class Release(_Persisted):
     """An orderly end: the job is free, and `next_id` is the first id that was not used."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[5] = FORMAT
     generation: Generation
     next_id: CheckpointId
     at_ms: int
@@ -116,10 +116,28 @@ class TableRecord(_Persisted):
     adds: tuple[FileHandle, ...] = ()
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
-    """Files of ours that leave an append table: only a rollback has any. Nobody needs them to restore this row."""
+    """Files of ours that leave an append table, by a rollback, or since a renamed one takes the name.
+
+    Nobody needs them to restore this row.
+    """
     leaving: tuple[str, ...] = ()
     """Columns of ours that leave the table: those of its present cut that it does not have at this one (D6)."""
     parent_version: int
+
+
+class RenameKind(Enum):
+    """What has another name."""
+
+    VERTEX = "vertex"
+    TABLE = "table"
+
+
+class Rename(_Persisted):
+    """A rename that the pipeline declared: what older entries call `was`, this one calls `now`."""
+
+    kind: RenameKind
+    was: str
+    now: str
 
 
 class BarrierRecord(_Persisted):
@@ -165,7 +183,7 @@ class Statistics(_Persisted):
 class CheckpointRecord(_Persisted):
     """One consistent cut: positions, state handles and the net files of every table."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[5] = FORMAT
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
@@ -181,6 +199,8 @@ class CheckpointRecord(_Persisted):
     tables: tuple[TableRecord, ...]
     columns: tuple[TableColumns, ...] = ()
     """The columns of every table at this cut; of a table that was written before format 4 it says nothing (D6)."""
+    renames: tuple[Rename, ...] = ()
+    """The renames that the pipeline declared when the row was written: they have happened, and do not happen again."""
     statistics: Statistics
 
     @property

@@ -30,6 +30,8 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
     Release,
+    Rename,
+    RenameKind,
     Row,
     Statistics,
     TableRecord,
@@ -115,6 +117,7 @@ class _Judge:
         _each("tables", row.tables, self._table)
         _unique("columns", [columns.table for columns in row.columns])
         _each("columns", row.columns, self._columns)
+        _each("renames", row.renames, self._rename)
 
     def _vertex(self, vertex: VertexRecord) -> None:
         _name("vertex", vertex_id, vertex.vertex)
@@ -191,6 +194,10 @@ class _Judge:
         _each("adds", table.adds, _appended_to(table.table))
         _each("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
         _each("removes", table.removes, _staged_for(table.table))
+
+    def _rename(self, rename: Rename) -> None:
+        for field, name in (("was", rename.was), ("now", rename.now)):
+            _name(field, vertex_id if rename.kind is RenameKind.VERTEX else self._paths.known_table, name)
 
     def _columns(self, columns: TableColumns) -> None:
         self._table_name(columns.table)

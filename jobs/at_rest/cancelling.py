@@ -18,6 +18,7 @@ from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
 from jobs.recovery.held import held
 from jobs.recovery.recovering import roll_forward
+from jobs.recovery.renaming import find_renaming, names_before
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.stores.leftovers import delete_leftovers, own_folders
 from jobs.stores.warehouse import Warehouse
@@ -64,10 +65,15 @@ def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[Ch
     with held(stores, boundary) as (claimed, hold):
         pending = claimed.plan.roll_forward
         if pending is not None:
-            tables = [table.name for table in plan.graph.tables()]
-            pending = stores.told(pending, tables)
-            stores.ensure(plan.graph.tables(), plan.table_schemas, pending, unsettled=tables)
-            roll_forward(stores, plan.graph, pending, boundary)
+            renaming = find_renaming(plan.graph, stores.told(pending, names_before(plan.graph)))
+            stores.ensure(
+                plan.graph.tables(),
+                plan.table_schemas,
+                renaming.record,
+                unsettled=[table.name for table in plan.graph.tables()],
+                renamed=renaming.tables.values(),
+            )
+            roll_forward(stores, renaming.tables_then(plan.graph), renaming.was or pending, boundary)
         gone = _unpinned(claimed.seen.rows)
         hold.drop(gone)
     left = set(gone).intersection(_unpinned(stores.observe().rows))

@@ -6,7 +6,7 @@ the row forward like any committed one: what the savepoint held pending is publi
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -16,6 +16,7 @@ from checkpointing.commit.fencing import MayClaim, newest_checkpoint
 from checkpointing.commit.recovery import RecoveryPlan
 from checkpointing.evolution import first_refused
 from checkpointing.identifiers import CheckpointId, Generation, JobName
+from checkpointing.job.renaming import relocated
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.at_rest.restore_origin import ForeignRow
@@ -29,6 +30,7 @@ from jobs.holding.job_stores import JobStores
 from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.planner import JobPlan
 from jobs.recovery.held import append_row
+from jobs.recovery.renaming import Renaming, find_renaming, names_before
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.delta_log import active_paths
@@ -55,11 +57,12 @@ class Import:
     allow_non_restored_state: bool = False
 
 
-def restorable(wanted: Import) -> CheckpointRecord:
+def restorable(wanted: Import) -> Renaming:
     """Return the row as the pipeline takes it, its files still where they are; changes nothing.
 
-    Raises SavepointRefusedError, naming the table or column or the warehouse that is in the way; it does not
-    judge what `check_fits` judges. What the pipeline no longer has is left out.
+    Raises SavepointRefusedError, naming the table or column or the warehouse that is in the way, and CutDoesNotFitError
+    for a rename that is not clear; it does not judge what `check_fits` judges. What the pipeline no longer has is left
+    out.
     """
     _must_be_empty(wanted.root, wanted.plan.job)
     if wanted.claim and not wanted.origin.is_copy:
@@ -69,28 +72,30 @@ def restorable(wanted: Import) -> CheckpointRecord:
         )
     known = {vertex.id for vertex in wanted.plan.graph.vertices}
     tables = wanted.plan.modes
-    left = [table.table for table in wanted.origin.record.tables if table.table not in tables]
+    renaming = find_renaming(wanted.plan.graph, _told(wanted))
+    record = renaming.record or wanted.origin.record
+    left = [table.table for table in record.tables if table.table not in tables]
     if left and not wanted.allow_non_restored_state:
         raise SavepointRefusedError(
-            f"the savepoint holds table {left[0]}, which the pipeline no longer writes: put it back, or leave it "
-            "behind with --allow-non-restored-state"
+            f"the savepoint holds table {left[0]}, which the pipeline no longer writes: put it back, say "
+            f"renamed_from={left[0]!r} where it has its new name, or leave it behind with --allow-non-restored-state"
         )
-    record = _told(wanted)
     _must_fit_tables(wanted, record)
-    return record.model_copy(
+    taken = record.model_copy(
         update={
             "vertices": tuple(vertex for vertex in record.vertices if vertex.vertex in known),
             "tables": tuple(table for table in record.tables if table.table in tables),
             "columns": tuple(each for each in record.columns if each.table in tables),
         }
     )
+    return replace(renaming, record=taken)
 
 
 def _told(wanted: Import) -> CheckpointRecord:
     """Return the row with its columns, told by the origin's tables if the row was written before rows said them."""
     origin = wanted.origin
     cuts = {} if origin.record.columns else recorded_cuts(origin.warehouse)
-    return with_columns(origin.warehouse, origin.record, wanted.plan.modes, cuts)
+    return with_columns(origin.warehouse, origin.record, names_before(wanted.plan.graph), cuts)
 
 
 def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cross_freely) -> CheckpointRecord:
@@ -98,9 +103,9 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
 
     Raises what `restorable` raises, FileNotCopiedError, OSError, JobHeldError and ClaimUnsettledError.
     """
-    record = restorable(wanted)
-    files = named_files(record)
-    must_be_there(wanted.origin.warehouse.root, files.values())
+    renaming = restorable(wanted)
+    record = renaming.record or wanted.origin.record
+    must_be_there(wanted.origin.warehouse.root, named_files(record).values())
     warehouse = Warehouse(wanted.root.absolute(), ProtocolPaths(wanted.plan.job))
     stores = JobStores(warehouse, boundary)
     claimed = _claim(stores, wanted.origin, boundary)
@@ -108,9 +113,10 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
     try:
         with LeaseKeeper(LeaseStore(warehouse), claimed.claim, _LEASE_MS):
             with around(boundary, COPY_FILES):
-                source = wanted.origin.warehouse.root
-                copied = copy_files(source, warehouse.root, files.values(), link=wanted.claim, told=told)
-            imported = _imported(checked_record(record, copied), claimed)
+                moved = relocated(record, renaming.tables, claimed.claim.generation)
+                source, files = wanted.origin.warehouse.root, named_files(moved.record).values()
+                copied = copy_files(source, warehouse.root, files, link=wanted.claim, links=moved.links, told=told)
+            imported = _imported(checked_record(moved.record, copied), claimed)
             with around(boundary, APPEND_IMPORTED):
                 hold.next_id = CheckpointId(imported.checkpoint + 1)
                 hold.at_version = append_row(stores, imported, hold.at_version)

@@ -26,7 +26,7 @@ from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
 from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.recovery.held import append_row, held
-from jobs.recovery.recovering import RolledForward, roll_forward_tables
+from jobs.recovery.recovering import RolledForward, roll_forward
 from jobs.recovery.rollback_plan import RollbackPlan, RollbackRefusedError, plan_rollback
 from jobs.recovery.tables_behind import must_be_mendable, must_have_logs
 from jobs.stores.lease import LeaseStore
@@ -123,7 +123,7 @@ def publish_pending(stores: JobStores, claimed: Claimed, checkpoint: int, bounda
 def publish(stores: JobStores, record: CheckpointRecord, boundary: Boundary) -> RolledForward:
     """Publish a committed row of a job of which no pipeline is at hand: all tables of its parent's cut, and its own."""
     tables = dict.fromkeys([*(stores.read_cut(record.parent) or {}), *(table.table for table in record.tables)])
-    return roll_forward_tables(stores, tables, stores.told(record, tables), boundary)
+    return roll_forward(stores, tables, stores.told(record, tables), boundary)
 
 
 def discard_behind(stores: JobStores, claimed: Claimed, tables: Iterable[TableName], boundary: Boundary) -> None:

@@ -7,6 +7,7 @@ from typing import assert_never
 from rich.console import Console
 
 from checkpointing.evolution import Change, first_refused
+from checkpointing.job.renaming import rename_changes
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
@@ -21,6 +22,7 @@ from jobs.holding.failures import JobHeldError
 from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.planner import JobPlan
+from jobs.recovery.renaming import find_renaming, names_before
 from jobs.recovery.state_migration import all_changes, find_migrations, migrated
 from jobs.showing.quantities import plural
 from jobs.showing.restore import render_changes, render_restore
@@ -46,9 +48,10 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """The plan that a row restores into, and what it declares otherwise than the row holds it."""
+    """The plan that a row restores into, the row under the plan's names, and what the plan declares otherwise."""
 
     plan: JobPlan
+    record: CheckpointRecord
     changes: tuple[Change, ...]
 
 
@@ -111,7 +114,7 @@ def _show_own(started: Launch, record: CheckpointRecord | None, out: Console) ->
     what = f"checkpoint {record.checkpoint}, the newest in {root}; nothing was changed"
     if record.checkpoint not in cuts:
         what = f"checkpoint {record.checkpoint}, the newest in {root}, which is published first; nothing was changed"
-    shown = restore_plan(plan.graph, record, plan.config.max_parallelism, versions, fitting.changes)
+    shown = restore_plan(plan.graph, fitting.record, plan.config.max_parallelism, versions, fitting.changes)
     out.print(render_restore(job, what, shown), soft_wrap=True)
 
 
@@ -121,9 +124,9 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
     plan = fitting.plan
     allowed = started.settings.allow_non_restored_state
     wanted = Import(origin=origin, root=root, plan=plan, claim=bool(asked.claim), allow_non_restored_state=allowed)
-    files = len(named_files(restorable(wanted)))
+    files = len(named_files(restorable(wanted).record or origin.record))
     source = f"{origin.record.checkpoint} of {origin.warehouse.root}"
-    shown = restore_plan(plan.graph, origin.record, plan.config.max_parallelism, changes=fitting.changes)
+    shown = restore_plan(plan.graph, fitting.record, plan.config.max_parallelism, changes=fitting.changes)
     how = "moved out of there" if asked.claim else "copied"
     if asked.dry_run:
         what = f"{source} into {root}, {plural(files, 'file')} {how}; nothing was changed"
@@ -142,16 +145,17 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
 
 def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console) -> _Fitting:
     """Return the plan that the row restores into; its files lie below `root`. Shows all changes if it refuses one."""
-    plan = started.plan.with_discovered_splits(record)
-    record = _told(record, plan, root)
     allowed = started.settings.allow_non_restored_state
     try:
+        renaming = find_renaming(started.plan.graph, _told(record, started.plan, root))
+        record = renaming.record or record
+        plan = started.plan.with_discovered_splits(record)
         check_fits(plan.graph, record, plan.config.max_parallelism, allow_non_restored_state=allowed)
         migrations = find_migrations(plan, record, root)
-        changes = all_changes(plan, record, migrations)
+        changes = (*rename_changes(renaming.due), *all_changes(plan, record, migrations))
         if first_refused(changes) is not None:
             out.print(render_changes(changes), soft_wrap=True)
-        return _Fitting(migrated(plan, record, migrations, root), changes)
+        return _Fitting(migrated(plan, record, migrations, root), record, changes)
     except CutDoesNotFitError as error:
         raise CommandError(f"{error}; nothing was changed") from error
 
@@ -160,4 +164,4 @@ def _told(record: CheckpointRecord, plan: JobPlan, root: Path) -> CheckpointReco
     """Return the row with the columns of its tables, also if it was written before rows said them."""
     warehouse = Warehouse(root, ProtocolPaths(plan.job))
     cuts = {} if record.columns else recorded_cuts(warehouse)
-    return with_columns(warehouse, record, [table.name for table in plan.graph.tables()], cuts)
+    return with_columns(warehouse, record, names_before(plan.graph), cuts)

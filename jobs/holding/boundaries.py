@@ -55,6 +55,7 @@ ROLL_FORWARD_CUT: Final = "RollForwardCut"
 PUBLISH_AGAIN: Final = "PublishAgain"
 CORRECT_CUTS: Final = "CorrectCuts"
 DISCARD_LEFTOVERS: Final = "DiscardLeftovers"
+LINK_RENAMED: Final = "LinkRenamed"
 CLEANUP: Final = "Cleanup"
 RELEASE: Final = "Release"
 LOG_COMMIT: Final = "LogCommit"
@@ -80,7 +81,8 @@ def boundary_of(effect: CarriedOut) -> str:
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     """Return every boundary that a tick of this job can cross, in the order of a tick that recovers.
 
-    Those of a tick that brings lost tables back (`runtime.tables_behind`) are not among them.
+    Those of a tick that brings lost tables back (`recovery.tables_behind`) or renames tables (`recovery.renaming`) are
+    not among them.
     """
     tables = [str(table.name) for table in graph.tables()]
     steps = [

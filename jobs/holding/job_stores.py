@@ -115,15 +115,17 @@ class JobStores:
         newest: CheckpointRecord | None = None,
         *,
         unsettled: Collection[TableName] = (),
+        renamed: Collection[TableName] = (),
     ) -> None:
         """Create the output tables that are missing, and compare the others with the newest row; TableMismatchError.
 
-        Tables that are `unsettled` are yet to be published as this row says: their columns are not compared.
+        Tables that are `unsettled` are yet to be published as this row says, those that are `renamed` have not been
+        published under their names at all: their columns are not compared.
         """
         columns = columns_of(newest)
         for table in tables:
             name = table.name
-            shows = Shows(columns.get(name, ()), settled=name not in unsettled)
+            shows = Shows(columns.get(name, ()), settled=name not in unsettled, renamed=name in renamed)
             with self._locks.of(name):
                 self._outputs.ensure(name, schemas[name], table.mode, shows)
 

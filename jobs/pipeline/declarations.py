@@ -45,6 +45,7 @@ class OutputTable:
     mode: TableMode
     keys: tuple[str, ...] = ()
     suite: Suite | None = None
+    renamed_from: TableName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class RowCheck:
 
     rules: tuple[RowRule, ...]
     quarantine: TableName
+    renamed_from: TableName | None = None
+    """What the quarantine was called before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class SourceVertex:
     source: Source
     rows: StructType
     rows_per_epoch: int | None = None
+    renamed_from: VertexId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class StagedVertex:
     rows: StructType
     table: OutputTable | None = None
     check: RowCheck | None = None
+    renamed_from: VertexId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class AggregateVertex:
     rows: StructType
     aggregates: tuple[Aggregate, ...]
     table: OutputTable | None = None
+    renamed_from: VertexId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,7 @@ class EnrichVertex:
     columns: tuple[str, ...]
     latest_by: str | None = None
     table: OutputTable | None = None
+    renamed_from: VertexId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,7 @@ class ProcessVertex:
     function: KeyedFunction
     state: StructType
     table: OutputTable | None = None
+    renamed_from: VertexId | None = None
 
 
 KeyedVertex = AggregateVertex | EnrichVertex | ProcessVertex
@@ -120,14 +128,14 @@ def inputs_of(vertex: Declared) -> tuple[Input, ...]:
     return () if isinstance(vertex, SourceVertex) else vertex.inputs
 
 
-def tables_of(vertex: Declared) -> Iterator[TableName]:
-    """Yield the names of the output tables that a vertex writes."""
+def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:
+    """Yield the output tables that a vertex writes, each with the name that it had before it was renamed."""
     if isinstance(vertex, SourceVertex):
         return
     if vertex.table is not None:
-        yield vertex.table.name
+        yield vertex.table.name, vertex.table.renamed_from
     if isinstance(vertex, StagedVertex) and vertex.check is not None:
-        yield vertex.check.quarantine
+        yield vertex.check.quarantine, vertex.check.renamed_from
 
 
 class Declarations:
@@ -175,8 +183,8 @@ class Declarations:
 
     def _put(self, vertex: Declared) -> None:
         rest = [other for other in self._vertices.values() if other.id != vertex.id]
-        others = {table: other.id for other in rest for table in tables_of(other)}
-        own = list(tables_of(vertex))
+        others = {table: other.id for other in rest for table, _ in tables_of(other)}
+        own = [table for table, _ in tables_of(vertex)]
         for table in own:
             writer = others.get(table, vertex.id if own.count(table) > 1 else None)
             if writer is not None:

@@ -5,6 +5,7 @@ from checkpointing.identifiers import job_name, vertex_id
 from jobs.pipeline.columns import require_unique
 from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.former_names import former_id
 from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.reporting import Report
 from jobs.pipeline.streams import Stream
@@ -15,8 +16,8 @@ class Pipeline:
     """What is computed from which sources into which tables.
 
     `config` and `parallelism` (subtasks of every keyed vertex) are the pipeline's own defaults; a run
-    may override them. Do not change ids of vertices and names of tables while old checkpoints must still
-    be restorable (G2).
+    may override them. As long as old checkpoints must be restorable, ids of vertices and names of tables stay what
+    they are, or say with `renamed_from=` what they were before (G2).
     """
 
     def __init__(self, name: str, *, config: CheckpointConfig | None = None, parallelism: int = 1) -> None:
@@ -30,18 +31,26 @@ class Pipeline:
         self.reports: tuple[Report, ...] = ()
         self._declarations = Declarations(name)
 
-    def source(self, id: str, source: Source, *, rows_per_epoch: int | None = None) -> Stream:  # noqa: A002 - its name
+    def source(
+        self,
+        id: str,  # noqa: A002 - its name
+        source: Source,
+        *,
+        rows_per_epoch: int | None = None,
+        renamed_from: str | None = None,
+    ) -> Stream:
         """Return the rows of a source, `_split` and `_position` included.
 
         `rows_per_epoch` caps what it sends between two barriers, so that sources of unequal size advance
-        together. Raises InvalidNameError for the id, InvalidPipelineError if the id is taken or the cap is below 1.
+        together. `renamed_from` is the id that the source had before: it reads on from there. Raises InvalidNameError
+        for an id, InvalidPipelineError if the id is taken or the cap is below 1.
         """
         name = vertex_id(id)
         if rows_per_epoch is not None and rows_per_epoch < 1:
             raise InvalidPipelineError(f"source {id}: rows_per_epoch is {rows_per_epoch}, it must be at least 1")
         rows = read_schema(source)
         require_unique(f"source {id}", rows.names)
-        self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch))
+        self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch, former_id(renamed_from)))
         return Stream(self._declarations, name, (), rows)
 
     def listen(self, listener: CheckpointListener) -> "Pipeline":

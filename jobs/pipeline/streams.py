@@ -3,6 +3,7 @@
 A stream is only a description. Its steps run in the Spark job of the vertex that reads it. They must be
 deterministic, since each reader runs them itself.
 """
+# ruff: noqa: A002 - a vertex has an id and a column a type, and both are called so
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from jobs.pipeline.declarations import (
     Step,
 )
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.former_names import former_id, former_table, require_id_of_its_own
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
 from jobs.pipeline.steps import selected, with_column
 from jobs.quality.expectation import Expectation
@@ -77,7 +79,7 @@ class Stream:
         require_columns(f"drop on {self.origin}", self.schema, columns)
         return self.select(*[name for name in self.schema.names if name not in columns])
 
-    def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":  # noqa: A002 - what it is
+    def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":
         """Add a column, or replace it in its place; `expression` is Spark SQL or builds a Column, cast to `type`."""
         fields = {field.name: field for field in self.schema.fields} | {name: StructField(name, type)}
         require_unique(f"with_column on {self.origin}", fields)
@@ -85,13 +87,17 @@ class Stream:
 
     # -------------------------------------------------------------- tables
 
-    def table(self, name: str, *, id: str | None = None) -> "Stream":  # noqa: A002 - its name
+    def table(
+        self, name: str, *, id: str | None = None, renamed_from: str | None = None, id_renamed_from: str | None = None
+    ) -> "Stream":
         """Append the rows to a table and go on with exactly what was written to it.
 
         Right after a keyed vertex, that vertex writes the table. Elsewhere a new vertex with this `id` writes it.
+        `renamed_from` is the name that the table had before, `id_renamed_from` the id.
         Raises InvalidNameError, InvalidPipelineError if the id is missing or the name taken.
         """
-        table = OutputTable(table_name(name), TableMode.APPEND)
+        require_id_of_its_own(f"table {name}", id, id_renamed_from)
+        table = OutputTable(table_name(name), TableMode.APPEND, renamed_from=former_table(renamed_from))
         vertex = self._unkept_keyed_vertex()
         if id is None and vertex is not None:
             self.declarations.amend(replace(vertex, table=table))
@@ -100,12 +106,13 @@ class Stream:
             raise InvalidPipelineError(
                 f"table {name}: the vertex that writes it needs an id of its own, as in table({name!r}, id=...)"
             )
-        return self._staged(id, table, None)
+        return self._staged(id, table, None, id_renamed_from)
 
-    def upsert(self, name: str, keys: Sequence[str] = ()) -> "Stream":
+    def upsert(self, name: str, keys: Sequence[str] = (), *, renamed_from: str | None = None) -> "Stream":
         """Keep one row per key in a table: the newest; `keys` default to those of the keyed vertex.
 
         The vertex's own keys must be among them, so that all rows of a table key meet in one subtask.
+        `renamed_from` is the name that the table had before: it keeps its rows.
         Raises InvalidNameError, InvalidPipelineError if this is not the direct output of a keyed vertex.
         """
         name = table_name(name)
@@ -124,23 +131,34 @@ class Stream:
                 f"table {name}: the keys {list(by)} lack {lacking[0]!r}, a key of vertex {vertex.id}; "
                 "rows of one table key must meet in one subtask"
             )
-        self.declarations.amend(replace(vertex, table=OutputTable(name, TableMode.UPSERT, by)))
+        table = OutputTable(name, TableMode.UPSERT, by, renamed_from=former_table(renamed_from))
+        self.declarations.amend(replace(vertex, table=table))
         return self
 
     # -------------------------------------------------------------- quality
 
-    def check_rows(self, *expectations: Expectation, quarantine: str, id: str | None = None) -> "Stream":  # noqa: A002 - its name
+    def check_rows(
+        self,
+        *expectations: Expectation,
+        quarantine: str,
+        id: str | None = None,
+        quarantine_renamed_from: str | None = None,
+        id_renamed_from: str | None = None,
+    ) -> "Stream":
         """Split each micro-batch (J3): failing rows go to `quarantine` with their failed rules, the others go on.
 
         Right after `table(..., id=...)`, the vertex that writes the table does it, and the table holds
-        all rows. Elsewhere a new vertex with this `id` does it. Raises InvalidNameError, and
-        InvalidPipelineError for an expectation that says nothing of single rows or names no column.
+        all rows. Elsewhere a new vertex with this `id` does it. `quarantine_renamed_from` and `id_renamed_from` are
+        what the two were called before. Raises InvalidNameError, and InvalidPipelineError for an expectation that says
+        nothing of single rows or names no column.
         """
+        require_id_of_its_own(f"quarantine {quarantine}", id, id_renamed_from)
         place = id or self.origin
-        check = RowCheck(row_rules(f"vertex {place}", self.schema, expectations), table_name(quarantine))
+        rules = row_rules(f"vertex {place}", self.schema, expectations)
+        check = RowCheck(rules, table_name(quarantine), former_table(quarantine_renamed_from))
         require_unique(f"vertex {place}", [*self.schema.names, FAILED])
         if id is not None:
-            return self._staged(id, None, check).transform(good_rows(check.rules))
+            return self._staged(id, None, check, id_renamed_from).transform(good_rows(check.rules))
         vertex = self._vertex()
         if not isinstance(vertex, StagedVertex) or self.steps or vertex.check is not None:
             raise InvalidPipelineError(
@@ -196,9 +214,9 @@ class Stream:
             return None
         return vertex
 
-    def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None) -> "Stream":  # noqa: A002 - its name
-        name = vertex_id(id)
-        self.declarations.add(StagedVertex(name, (self.as_input(),), self.schema, table, check))
+    def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None, renamed_from: str | None) -> "Stream":
+        name, before = vertex_id(id), former_id(renamed_from)
+        self.declarations.add(StagedVertex(name, (self.as_input(),), self.schema, table, check, before))
         return Stream(self.declarations, name, (), self.schema)
 
 
@@ -209,33 +227,45 @@ class KeyedStream:
     stream: Stream
     keys: tuple[str, ...]
 
-    def aggregate(self, id: str, /, **columns: AggregateColumn) -> Stream:  # noqa: A002 - its name
+    def aggregate(self, id: str, /, *, renamed_from: str | None = None, **columns: AggregateColumn) -> Stream:
         """Keep aggregates by key: `aggregate("per_user", orders=count(), spent=sum_of("amount"))`.
 
         The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
         key once. `table` holds a row for each key and each micro-batch that touched it; their number depends on how the
-        rows were split into micro-batches. `process` gets every update as a row. Raises InvalidNameError,
-        InvalidPipelineError for a missing column, a column that cannot be added up, and an aggregate of updates, which
-        would count every update.
+        rows were split into micro-batches. `process` gets every update as a row. `renamed_from` is the id that the
+        vertex had before: it keeps its state. Raises InvalidNameError, InvalidPipelineError for a missing column, a
+        column that cannot be added up, and an aggregate of updates, which would count every update.
         """
         name, where, rows = vertex_id(id), f"vertex {id}", self.stream.schema
+        if isinstance(renamed_from, AggregateColumn):
+            raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
         self._require_append_only(where)
         aggregates = named_aggregates(where, self.keys, rows, columns)
         try:
             schema = aggregate_schema(self.keys, aggregates, rows)
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from error
-        vertex = AggregateVertex(name, (self.stream.as_input(self.keys),), schema, aggregates)
+        inputs, before = (self.stream.as_input(self.keys),), former_id(renamed_from)
+        vertex = AggregateVertex(name, inputs, schema, aggregates, renamed_from=before)
         return _declared(self.stream.declarations, vertex)
 
-    def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
+    def process(
+        self,
+        id: str,
+        function: KeyedFunction,
+        *,
+        state: StructType,
+        output: StructType,
+        renamed_from: str | None = None,
+    ) -> Stream:
         """Run a keyed function; `state` has its own columns (the keys come before them).
 
         After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
         append-only. So a function that adds updates up must add only the difference to the row before.
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
+        `renamed_from` is the id that the vertex had before: it keeps its state.
         """
-        return _processed((self,), id, function, state, output)
+        return _processed((self,), id, function, Rows(state, output), former_id(renamed_from))
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
         """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
@@ -277,15 +307,15 @@ class ConnectedStreams:
     left: KeyedStream
     right: KeyedStream
 
-    def enrich(self, id: str, *columns: str, latest_by: str | None = None) -> Stream:  # noqa: A002 - its name
+    def enrich(self, id: str, *columns: str, latest_by: str | None = None, renamed_from: str | None = None) -> Stream:
         """Give each left row these columns of the right row of its key, whichever of the two comes first.
 
         Without `latest_by` the FIRST right row of a key counts for ever. With it, as in `latest_by="updated_at"`, the
         right row with the greatest value of that column counts, so a late older row does not replace it. Either way
         each left row is emitted once, with the right row that is known then. A left row without a right row waits in
-        keyed state, until a drain emits it with nulls. Raises InvalidNameError, InvalidPipelineError for a column that
-        the right rows lack or the left rows have, for a `latest_by` without an order, and for the first of an
-        aggregate's updates, which is a partial result.
+        keyed state, until a drain emits it with nulls. `renamed_from` is the id that the vertex had before: it keeps
+        its state. Raises InvalidNameError, InvalidPipelineError for a column that the right rows lack or the left rows
+        have, a `latest_by` without an order, and for the first of an aggregate's updates, which is a partial result.
         """
         name, where = vertex_id(id), f"vertex {id}"
         left, right = self.left.stream.schema, self.right.stream.schema
@@ -301,7 +331,8 @@ class ConnectedStreams:
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from error
         inputs = (self.left.as_input(), self.right.as_input())
-        return _declared(self.left.stream.declarations, EnrichVertex(name, inputs, schema, columns, latest_by))
+        vertex = EnrichVertex(name, inputs, schema, columns, latest_by, renamed_from=former_id(renamed_from))
+        return _declared(self.left.stream.declarations, vertex)
 
     def _require_append_only_right(self, where: str) -> None:
         """Raise InvalidPipelineError if the first right row of a key is an update that later ones replace."""
@@ -313,18 +344,36 @@ class ConnectedStreams:
                 'enrich(..., latest_by="rows")'
             )
 
-    def process(self, id: str, function: KeyedFunction, *, state: StructType, output: StructType) -> Stream:  # noqa: A002 - its name
+    def process(
+        self,
+        id: str,
+        function: KeyedFunction,
+        *,
+        state: StructType,
+        output: StructType,
+        renamed_from: str | None = None,
+    ) -> Stream:
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
 
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
+        `renamed_from` is the id that the vertex had before: it keeps its state.
         """
-        return _processed((self.left, self.right), id, function, state, output)
+        return _processed((self.left, self.right), id, function, Rows(state, output), former_id(renamed_from))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns of a process function: its state's own, and what it puts out."""
+
+    state: StructType
+    output: StructType
 
 
 def _processed(
-    streams: tuple[KeyedStream, ...], vertex: str, function: KeyedFunction, state: StructType, output: StructType
+    streams: tuple[KeyedStream, ...], vertex: str, function: KeyedFunction, rows: Rows, renamed_from: VertexId | None
 ) -> Stream:
     name, where, first = vertex_id(vertex), f"vertex {vertex}", streams[0]
+    state, output = rows.state, rows.output
     require_unique(f"{where}, state", [*first.keys, *state.names])
     require_free(where, [*first.keys, *state.names])
     require_unique(f"{where}, output", output.names)
@@ -334,7 +383,9 @@ def _processed(
     except InvalidStateVersionError as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
     inputs = tuple(each.as_input() for each in streams)
-    return _declared(first.stream.declarations, ProcessVertex(name, inputs, output, function, keyed))
+    return _declared(
+        first.stream.declarations, ProcessVertex(name, inputs, output, function, keyed, renamed_from=renamed_from)
+    )
 
 
 def _declared(declarations: Declarations, vertex: AggregateVertex | EnrichVertex | ProcessVertex) -> Stream:

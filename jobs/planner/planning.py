@@ -9,9 +9,10 @@ from checkpointing.config import CheckpointConfig, StateBackendKind
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
+from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
-from jobs.pipeline.declarations import Declared, SourceVertex, inputs_of
+from jobs.pipeline.declarations import Declared, SourceVertex, inputs_of, tables_of
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.planner.job_plan import JobPlan
@@ -42,12 +43,16 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     plans = {vertex.id: vertex_plan(vertex, around) for vertex in vertices if not isinstance(vertex, SourceVertex)}
     sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
     suites = _suites(vertices)
+    graph = JobGraph(
+        tuple(_graph_vertex(pipeline.name, vertex, plans, suites) for vertex in vertices),
+        tuple(edge for vertex in vertices for edge in _edges_into(vertex)),
+    )
+    unclear = unclear_rename(graph)
+    if unclear is not None:
+        raise InvalidPipelineError(f"pipeline {pipeline.name}: {unclear}")
     return JobPlan(
         job=pipeline.name,
-        graph=JobGraph(
-            tuple(_graph_vertex(pipeline.name, vertex, plans, suites) for vertex in vertices),
-            tuple(edge for vertex in vertices for edge in _edges_into(vertex)),
-        ),
+        graph=graph,
         config=used,
         vertices=plans,
         sources={source.id: source.source for source in sources},
@@ -92,10 +97,11 @@ def _require_counted_sources(vertices: Sequence[Declared], config: CheckpointCon
 def _graph_vertex(
     job: JobName, vertex: Declared, plans: Mapping[VertexId, VertexPlan], suites: Mapping[TableName, Suite]
 ) -> Vertex:
+    before = vertex.renamed_from
     if isinstance(vertex, SourceVertex):
-        return Vertex(vertex.id, VertexKind.SOURCE, 0)
+        return Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before)
     spec = plans[vertex.id].spec
-    written = _output_tables(plans[vertex.id])
+    written, called = _output_tables(plans[vertex.id]), dict(tables_of(vertex))
     outputs = tuple(
         Table(
             table.name,
@@ -103,14 +109,18 @@ def _graph_vertex(
             table.keys,
             judged=table.name in suites,
             columns=delta_columns(arrow_schema(table.schema)),
+            renamed_from=called.get(table.name),
         )
         for table in written
     )
     if isinstance(spec, KeyedSpec):
         held = delta_columns(state_file_schema(arrow_schema(spec.state), spec.keys))
         state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys, columns=held)
-        return Vertex(vertex.id, VertexKind.KEYED, spec.parallelism, (*outputs, state), meanings=spec.meanings)
-    return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs)
+        tables = (*outputs, state)
+        return Vertex(
+            vertex.id, VertexKind.KEYED, spec.parallelism, tables, meanings=spec.meanings, renamed_from=before
+        )
+    return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before)
 
 
 def _edges_into(vertex: Declared) -> Iterator[EdgeId]:

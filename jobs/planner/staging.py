@@ -30,7 +30,9 @@ def _readers(vertices: Sequence[Declared], source: VertexId) -> Iterator[Input]:
 def _staging_vertex(source: SourceVertex, readers: Sequence[Input]) -> StagedVertex:
     shared = _common(readers)
     rows = shared[-1].schema if shared else source.rows
-    return StagedVertex(vertex_id(f"{source.id}{SUFFIX}"), (Input(source.id, shared, rows),), rows)
+    before = None if source.renamed_from is None else vertex_id(f"{source.renamed_from}{SUFFIX}")
+    inputs = (Input(source.id, shared, rows),)
+    return StagedVertex(vertex_id(f"{source.id}{SUFFIX}"), inputs, rows, renamed_from=before)
 
 
 def _common(readers: Sequence[Input]) -> tuple[Step, ...]:

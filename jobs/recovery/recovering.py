@@ -28,18 +28,13 @@ class RolledForward:
     notes: tuple[str, ...]
 
 
-def roll_forward(stores: JobStores, graph: JobGraph, record: CheckpointRecord, boundary: Boundary) -> RolledForward:
-    """Publish every table of a committed row and record its cut.
+def roll_forward(
+    stores: JobStores, tables: Iterable[TableName], record: CheckpointRecord, boundary: Boundary
+) -> RolledForward:
+    """Publish every table of a committed row and record its cut, in which all these tables are.
 
     Raises RollForwardError naming the table that forbids it, and CutsNotRecordedError.
     """
-    return roll_forward_tables(stores, [table.name for table in graph.tables()], record, boundary)
-
-
-def roll_forward_tables(
-    stores: JobStores, tables: Iterable[TableName], record: CheckpointRecord, boundary: Boundary
-) -> RolledForward:
-    """As `roll_forward`, for a job of which only the tables' names are known."""
     versions = _parent_versions(stores, tables, record)
     notes: list[str] = []
     for publication in publications(record):

@@ -9,7 +9,7 @@ restarts a failed job (G4) goes through all of them again, as the next generatio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -40,6 +40,7 @@ from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
 from jobs.recovery.recovering import discard_leftovers, roll_forward
+from jobs.recovery.renaming import Linked, RenameFailedError, Renaming, link_renamed, renamed_plan
 from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
 from jobs.recovery.tables_ahead import must_not_be_ahead
@@ -170,6 +171,7 @@ class _Tick:
         self._narrator = Narrator(listener, self._requests.answer)
         self._notices = Notices(plan.sources, plan.listeners, listener)
         self._restarts = Restarts(strategy_of(plan.config), settings.limits, inbox, listener)
+        self._renaming = Renaming()
         self._renews = False
         """The last attempt ended because its trace was full."""
         self._inherited = 0
@@ -249,20 +251,14 @@ class _Tick:
             newest = claiming.newest_generation(seen)
             take_over = take_over and generation in (None, newest)
             generation = newest
-            decision = self._told(claiming.decide(seen, self._warehouse, take_over=take_over))
+            decided = claiming.decide(seen, self._warehouse, take_over=take_over)
+            decision, self._renaming = renamed_plan(self._stores, self._plan.graph, decided)
             if not self._may_begin(seen, decision):
                 continue
             claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
             if claimed is not None:
                 return claimed
         raise ClaimUnsettledError(self._plan.job, f"others wrote first {claiming.TRIES} times")
-
-    def _told(self, decision: RecoveryPlan) -> RecoveryPlan:
-        """Return the plan with a row that says its columns, also if it was written before rows did."""
-        if decision.restore is None:
-            return decision
-        restore = self._stores.told(decision.restore, self._table_names())
-        return replace(decision, restore=restore, roll_forward=restore if decision.roll_forward else None)
 
     def _may_begin(self, seen: Observed, decision: RecoveryPlan) -> bool:
         """Raise unless the tick may begin where the decision says; False: look again.
@@ -282,7 +278,9 @@ class _Tick:
         return True
 
     def _table_names(self) -> tuple[TableName, ...]:
-        return tuple(table.name for table in self._plan.graph.tables())
+        """Return the tables of the pipeline, and those that they are renamed from."""
+        names = [table.name for table in self._plan.graph.tables()]
+        return tuple(dict.fromkeys([*names, *self._renaming.tables_then(self._plan.graph)]))
 
     def _fitting(self, restored: CheckpointRecord | None) -> JobPlan:
         """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
@@ -299,11 +297,13 @@ class _Tick:
         """Recover, then drive. What goes wrong with tables is an end like any other; the rest is raised."""
         try:
             self._recover(claimed)
-        except (TableMismatchError, RollForwardError) as error:
+            linked = link_renamed(self._stores, self._plan, self._renaming, claimed.claim.generation, self._boundary)
+        except (TableMismatchError, RollForwardError, RenameFailedError) as error:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error))
         except (CutsNotRecordedError, OSError) as error:
             return EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error))
-        end = self._drive(claimed, hold, engine, inbox)
+        self._plan = linked.plan
+        end = self._drive(claimed, linked, hold, engine, inbox)
         self._clean_up(claimed, end)
         return end
 
@@ -324,10 +324,11 @@ class _Tick:
         doubt = must_be_mendable(self._stores, claimed.seen.rows, self._table_names())
         unsettled = {*doubt.mending.tables, *(table.table for table in (pending.tables if pending is not None else ()))}
         with around(self._boundary, ENSURE_TABLES):
-            self._stores.ensure(graph.tables(), self._plan.table_schemas, newest, unsettled=unsettled)
+            renamed = self._renaming.tables.values()
+            self._stores.ensure(graph.tables(), self._plan.table_schemas, newest, unsettled=unsettled, renamed=renamed)
         mended = mend(self._stores, doubt, self._boundary)
         if pending is not None:
-            done = roll_forward(self._stores, graph, pending, self._boundary)
+            done = roll_forward(self._stores, self._renaming.tables_then(graph), pending, self._boundary)
             self._narrator.rolled_forward(done.record, done.notes, done.versions)
         leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, claimed.seen.rows, self._boundary)
         self._stores.maintain((table.name for table in graph.tables()), self._keeping())
@@ -335,8 +336,8 @@ class _Tick:
             Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers, mended)
         )
 
-    def _drive(self, claimed: Claimed, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
-        setup = self._setup(claimed)
+    def _drive(self, claimed: Claimed, linked: Linked, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
+        setup = self._setup(claimed, linked)
         door = JobDoor(setup)
         handlers = EffectHandlers(
             self._plan, self._stores, engine, self._boundary, self._notices, keeping=self._keeping()
@@ -354,8 +355,8 @@ class _Tick:
             engine.close()
         return end
 
-    def _setup(self, claimed: Claimed) -> JobSetup:
-        restored = claimed.plan.restore
+    def _setup(self, claimed: Claimed, linked: Linked) -> JobSetup:
+        restored = linked.record
         records = (row for row in claimed.seen.rows if isinstance(row, CheckpointRecord))
         return JobSetup(
             graph=self._plan.graph,
@@ -366,6 +367,7 @@ class _Tick:
             restored=restored,
             retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
             versions=(self._stores.read_cut(restored.checkpoint) or {}) if restored else {},
+            renamed=linked.renamed,
             rows_per_epoch=dict(self._plan.rows_per_epoch),
             limits=self._restarts.limits(self._narrator.count - self._inherited),
             allow_non_restored_state=self._settings.allow_non_restored_state,

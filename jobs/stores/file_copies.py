@@ -3,9 +3,10 @@
 import base64
 import os
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
@@ -34,6 +35,9 @@ Told = Callable[[Copied], None]
 """Called after each file that is copied."""
 
 
+NO_LINKS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 def nobody(copied: Copied) -> None:
     """Tell nobody how far a copy is."""
     del copied
@@ -59,11 +63,18 @@ def must_be_there(source: Path, files: Iterable[FileHandle]) -> None:
 
 
 def copy_files(
-    source: Path, target: Path, files: Iterable[FileHandle], *, link: bool = False, told: Told = nobody
+    source: Path,
+    target: Path,
+    files: Iterable[FileHandle],
+    *,
+    link: bool = False,
+    links: Mapping[str, str] = NO_LINKS,
+    told: Told = nobody,
 ) -> dict[str, FileHandle]:
     """Copy the files to the same paths below `target`, durably; return their handles by path, checksums known.
 
-    `link` makes hard links where the file system can. Raises FileNotCopiedError for a file that is missing or
+    `link` makes hard links where the file system can. `links` are the paths that files have in the source, by those
+    that they get. Raises FileNotCopiedError for a file that is missing or
     damaged, OSError for a target that cannot be written.
     """
     wanted = {file.path: file for file in files}
@@ -71,12 +82,31 @@ def copy_files(
     found: dict[str, FileHandle] = {}
     for number, (path, file) in enumerate(wanted.items(), start=1):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
-        found[path] = _checked(source, file, _put(source, target, file, link=link))
+        old = replace(file, path=links.get(path, path))
+        found[path] = replace(_checked(source, old, _put(source, target / path, old, link=link)), path=path)
         copied_bytes += file.bytes
         told(Copied(number, len(wanted), copied_bytes, bytes_all))
     for folder in sorted({(target / path).parent for path in wanted}):
         _sync_up(folder, target)
     return found
+
+
+def link_files(root: Path, links: Mapping[str, str]) -> None:
+    """Give files of a warehouse further paths: the old ones by the new ones.
+
+    A file is copied where the file system has no hard links between the two. Nothing is synced: the row that names a
+    file does that first. Raises FileNotCopiedError for a file that is missing, OSError for a folder that is read-only.
+    """
+    for folder in {(root / path).parent for path in links}:
+        folder.mkdir(parents=True, exist_ok=True)
+    for path, old in links.items():
+        (root / path).unlink(missing_ok=True)
+        try:
+            os.link(root / old, root / path)
+        except FileNotFoundError as error:
+            raise FileNotCopiedError(f"file {old} in {root} is missing. {_WAY_OUT}") from error
+        except OSError:
+            _copy(root / old, root / path)
 
 
 _WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
@@ -86,9 +116,9 @@ def _named(source: Path, file: FileHandle) -> str:
     return f"file {file.path} in {source}"
 
 
-def _put(source: Path, target: Path, file: FileHandle, *, link: bool) -> tuple[int, int]:
+def _put(source: Path, there: Path, file: FileHandle, *, link: bool) -> tuple[int, int]:
     """Put one file there; return its size and checksum. What lies there already is replaced."""
-    there, here = target / file.path, source / file.path
+    here = source / file.path
     there.unlink(missing_ok=True)
     if file.inline:
         content = base64.b64decode(file.inline)

@@ -54,11 +54,12 @@ class Shows:
     """What a table shows when a tick begins: the `columns` of the newest row, none if no row speaks of the table.
 
     It is not `settled` while that row waits to be published, or to be published again: then its columns may be there
-    or not.
+    or not. It is `renamed` while no row speaks of it under its name: then these columns are due with its first rows.
     """
 
     columns: Columns = ()
     settled: bool = True
+    renamed: bool = False
 
 
 NOTHING_YET: Final = Shows()
@@ -93,11 +94,11 @@ class OutputTables:
         """
         self._expect(table, _Expected(declared_columns(schema), mode, shows))
         log = self._tables.log(table)
-        if not shows.columns:
-            self._drop_shell(log, schema)
+        if not shows.columns or shows.renamed:
+            self._drop_shell(log, shows.columns or declared_columns(schema))
         made_in = Schema([field_of(column) for column in shows.columns]) if shows.columns else schema
         log.create(made_in, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
-        self._must_be_ours(log.current(), table, mode)
+        self._must_be_ours(log.current(), table, mode, renamed=shows.renamed)
         problems = self._problems(table)
         if problems:
             raise TableMismatchError("; ".join(problems))
@@ -135,20 +136,25 @@ class OutputTables:
             self._sound_at[table] = loaded.version()
         return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
 
-    def _drop_shell(self, log: DeltaLog, schema: pa.Schema) -> None:
+    def _drop_shell(self, log: DeltaLog, due: Columns) -> None:
         """Take away a table that an earlier tick has made in other columns, and that no commit has ever reached."""
         if not log.exists():
             return
         loaded = log.current()
         ours = loaded.metadata().configuration.get(JOB_PROPERTY) == str(self._warehouse.paths.job)
-        if ours and loaded.version() == 0 and differ(columns_of_schema(loaded.schema()), declared_columns(schema)):
+        if ours and loaded.version() == 0 and differ(columns_of_schema(loaded.schema()), due):
             log.drop()
 
-    def _must_be_ours(self, loaded: DeltaTable, table: TableName, mode: TableMode) -> None:
+    def _must_be_ours(self, loaded: DeltaTable, table: TableName, mode: TableMode, *, renamed: bool) -> None:
         owner = loaded.metadata().configuration.get(JOB_PROPERTY)
         job = str(self._warehouse.paths.job)
         if owner is not None and owner != job:
             raise TableMismatchError(f"table {table} belongs to job {owner}: give job {job} a table of another name")
+        if renamed and owner is None:
+            raise TableMismatchError(
+                f"table {table} is there already, and job {job} did not make it: a table is renamed to a name that is "
+                "free. Take another name for it, or move this one away"
+            )
         shown = self._tables.shown(loaded, table)
         if mode is not TableMode.APPEND and owner is None and not shown and active_paths(loaded):
             raise TableMismatchError(
@@ -163,7 +169,7 @@ def _due(expected: _Expected, shape: TableShape) -> tuple[Column, ...]:
     Those that it shows must be there. One that the pipeline declares comes with a later commit; if others have given
     the table such a column already, its type must be ours. While a row waits to be published no column is judged.
     """
-    if not expected.shows.settled:
+    if not expected.shows.settled or expected.shows.renamed:
         return shape.columns
     shows, there = expected.shows, {column.name: column for column in shape.columns}
     ours = {column.name: column for column in (*expected.declared, *shows.columns)}

@@ -49,9 +49,11 @@ def whole_record(
     """
     base = base_of(record, records, cuts)
     keyed = dict(keyed_tables(record, warehouse.paths.job))
+    said = {each.table for each in record.columns}
     modes = {table.table: table.mode for row in records.values() for table in row.tables}
-    known = {file.path: file for row in records.values() for table in row.tables for file in table.adds}
-    names = dict.fromkeys([*base.cut, *(table.table for row in base.rows for table in row.tables)])
+    known = _known(records)
+    named = dict.fromkeys([*base.cut, *(table.table for row in base.rows for table in row.tables)])
+    names = (name for name in named if not said or name in said)  # a renamed table's old name is no table of the row
     appended = (
         TableRecord(table=name, mode=TableMode.APPEND, adds=_appended(warehouse, name, base, known), parent_version=0)
         for name in names
@@ -65,6 +67,16 @@ def whole_record(
             "tables": tuple(table for table in tables if table.adds or table.files),
         }
     )
+
+
+def appended_files(warehouse: Warehouse, name: TableName, records: Records) -> tuple[FileHandle, ...]:
+    """Return the files that an append table shows now, as the rows know them; raises as `whole_record` does."""
+    known = _known(records)
+    return tuple(known.get(file.path, file) for file in _in_log(warehouse, name, None))
+
+
+def _known(records: Records) -> Mapping[str, FileHandle]:
+    return {file.path: file for row in records.values() for table in row.tables for file in table.adds}
 
 
 def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> DeltaTable:
@@ -110,7 +122,7 @@ def _appended(
     return tuple(found.values())
 
 
-def _in_log(warehouse: Warehouse, name: TableName, version: int) -> Iterator[FileHandle]:
+def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Iterator[FileHandle]:
     table = load(warehouse, name, version)
     folder = str(warehouse.path(name))
     if table.metadata().partition_columns:

@@ -66,12 +66,12 @@ def test_a_reason_is_written_by_its_name():
         b"",
         b"{",
         b"[]",
-        b'{"format":4,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
+        b'{"format":5,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
         b'{"format":"4","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
-        b'{"format":4,"number":1,"at_ms":1,"is":"EndTick"}',
-        b'{"format":4,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
-        b'{"format":4,"number":1,"is":"EndTick","body":{}}',
-        b'{"format":4,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":5,"number":1,"at_ms":1,"is":"EndTick"}',
+        b'{"format":5,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
+        b'{"format":5,"number":1,"is":"EndTick","body":{}}',
+        b'{"format":5,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
     ],
 )
 def test_what_is_no_entry_is_refused(line):
@@ -80,7 +80,7 @@ def test_what_is_no_entry_is_refused(line):
         decode(line)
 
 
-@pytest.mark.parametrize(("number", "whose"), [(3, "an older"), (5, "a newer")])
+@pytest.mark.parametrize(("number", "whose"), [(4, "an older"), (6, "a newer")])
 def test_a_trace_of_another_format_is_refused_by_name(number, whose):
     """Its rows are those of another core: the message says whose, and the way out."""
     line = b'{"format":%d,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}\n' % number

@@ -58,3 +58,20 @@ def test_the_guide_does_what_it_says(guide, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580)
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.mark.dear
+@pytest.mark.spark
+def test_a_renamed_pipeline_on_the_command_line(tmp_path):
+    """The guide's section on renaming, by itself: two ticks on real Spark, and a dry run that shows all."""
+    text = (ROOT / "docs" / "guides" / "pipelines.md").read_text(encoding="utf-8")
+    section = text.partition("### Renaming\n")[2].partition("\n## ")[0]
+    project = "```toml\n# pyproject.toml\n[tool.tidemark]\n```\n\n```python\nfrom tidemark import Cuts\n```\n"
+    (tmp_path / "renaming.md").write_text(project + section, encoding="utf-8")
+    command = [sys.executable, "-m", "tests.scenarios.guides.blocks", tmp_path / "renaming.md", tmp_path]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    shown = [" ".join(line.replace("│", " ").split()) for line in done.stdout.splitlines()]
+    for kind, was, now in (("vertex", "by_key", "per_customer"), ("table", "gold/by_key", "gold/per_customer")):
+        assert any(line.startswith(f"name {kind} {was} {now}") for line in shown), done.stdout

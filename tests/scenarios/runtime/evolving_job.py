@@ -47,20 +47,38 @@ class Version:
     bronze: str = BRONZE
     gold: str = GOLD
     operator: str = "sums"
+    source: str = "numbers"
+    bronze_id: str = "bronze"
+    was: dict[str, str] = field(default_factory=dict)
+    """What the fields of these names were before: the renames that this version declares."""
 
 
 FIRST = Version()
 SECOND = Version({"n": count(), "top": max_of("value")}, values=True)
 THIRD = Version({"n": count(), "total": sum_of("value")}, values=True)
-VERSIONS = {"first": FIRST, "second": SECOND, "third": THIRD}
+RENAMED = Version(
+    operator="per_key",
+    gold="gold/per_key",
+    bronze="bronze/all",
+    source="counted",
+    bronze_id="kept",
+    was={"operator": "sums", "gold": GOLD, "bronze": BRONZE, "source": "numbers", "bronze_id": "bronze"},
+)
+VERSIONS = {"first": FIRST, "second": SECOND, "third": THIRD, "renamed": RENAMED}
 
 
 def build(rows: int, version: Version = FIRST) -> JobPlan:
     """Return the planned job over so many numbers; the key of a number is its rest."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
-    numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
-    kept = (numbers if version.values else numbers.drop("value")).table(version.bronze, id="bronze")
-    kept.key_by("key").aggregate(version.operator, **version.sums).upsert(version.gold)
+    was = version.was.get
+    source = pipeline.source(version.source, SequenceSource({"a": rows}, keys=KEYS), renamed_from=was("source"))
+    numbers = source.drop(SPLIT_COLUMN, POSITION_COLUMN)
+    kept = (numbers if version.values else numbers.drop("value")).table(
+        version.bronze, id=version.bronze_id, renamed_from=was("bronze"), id_renamed_from=was("bronze_id")
+    )
+    kept.key_by("key").aggregate(version.operator, renamed_from=was("operator"), **version.sums).upsert(
+        version.gold, renamed_from=was("gold")
+    )
     return plan(pipeline)
 
 

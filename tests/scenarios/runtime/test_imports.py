@@ -220,7 +220,7 @@ def test_tables_that_the_pipeline_no_longer_has_are_named(copy, tmp_path):
     """Without leave they are refused; with it they stay behind, and the rest is restored."""
     with pytest.raises(SavepointRefusedError, match=r"holds table gold/by_key.*--allow-non-restored-state"):
         restorable(wanted(str(copy), tmp_path / "fork", plan=renamed()))
-    row = restorable(wanted(str(copy), tmp_path / "fork", plan=renamed(), allow_non_restored_state=True))
+    row = restorable(wanted(str(copy), tmp_path / "fork", plan=renamed(), allow_non_restored_state=True)).record
     assert [BRONZE] == [table.table for table in row.tables]
     assert ["numbers", "bronze"] == [vertex.vertex for vertex in row.vertices]
 

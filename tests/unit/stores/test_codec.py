@@ -116,6 +116,21 @@ def test_a_row_of_the_fence_of_format_3_changes_its_number_only(kind: str) -> No
     assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
 
 
+def test_a_checkpoint_of_format_4_says_that_nothing_was_renamed() -> None:
+    """A row that the fourth release wrote: all of it is read, and no rename has happened."""
+    text = (Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text()
+    row = decode(text)
+    assert isinstance(row, CheckpointRecord)
+    assert (FORMAT, ()) == (row.format, row.renames)
+    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+
+
+@pytest.mark.parametrize("kind", ["claim", "release"])
+def test_a_row_of_the_fence_of_format_4_changes_its_number_only(kind: str) -> None:
+    """A claim and a release name no vertex and no table."""
+    assert {"a": 1, "format": 5} == migrate(kind, {"a": 1, "format": 4}, at=4, to=5)
+
+
 def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:
     """A row two formats back is brought forward step by step."""
     steps = {1: lambda kind, row: {**row, "one": kind}, 2: lambda _, row: {**row, "two": row["one"]}}

@@ -28,6 +28,8 @@ from checkpointing.metadata.record import (
     Claim,
     Holder,
     Release,
+    Rename,
+    RenameKind,
     RowKind,
     Statistics,
     TableKeys,
@@ -171,6 +173,14 @@ _columns = st.lists(
 ).map(tuple)
 
 
+_renames = st.sampled_from(
+    [
+        Rename(kind=RenameKind.VERTEX, was="by_user", now="by_key"),
+        Rename(kind=RenameKind.TABLE, was="gold/users", now=TABLES[0]),
+    ]
+).map(lambda rename: (rename,)) | st.just(())
+
+
 @st.composite
 def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
     """Draw a row of a cut."""
@@ -188,6 +198,7 @@ def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
         vertices=tuple(draw(_vertex(name)) for name in draw(st.sampled_from([(), ("join",), ("join", "by_key")]))),
         tables=draw(_tables),
         columns=tuple(TableColumns(table, draw(_columns)) for table in draw(st.permutations(TABLES))),
+        renames=draw(_renames),
         statistics=Statistics(triggered_ms=draw(numbers), committed_ms=draw(numbers), rows=draw(numbers)),
     )
 

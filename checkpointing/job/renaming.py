@@ -1,0 +1,226 @@
+"""Takes a restored cut under the names that the pipeline gives its vertices and tables now (declared renames, G2).
+
+A pipeline says `renamed_from=` where it names the thing, and leaves it there: a rename that has happened has no
+further effect. Each entry of `checkpoints` lists the renames that its pipeline declared (`CheckpointRecord.renames`),
+so that two vertices that swapped their names are not swapped back by the next tick.
+
+The invariant is: **a declared rename changes names and nothing else.** State, positions and rows in flight of the
+vertex, and the rows of the table, are those of the cut. If the cut has both names, and what has the new one is not
+renamed itself, there would be two of a name: that is refused.
+
+A renamed table is another folder. Its files are linked into that folder under new paths (`relocated`), and the first
+checkpoint publishes the table whole. Until then nobody sees it. Cuts from before the rename go on naming the old table.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.commit.net import nothing_staged
+from checkpointing.evolution import Change, ChangeKind
+from checkpointing.graph import JobGraph
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, TableName, VertexId
+from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.job.unfit_tables import tables_of
+from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, table_of_state
+from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
+from checkpointing.renames import declared_renames
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot
+
+
+def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]:
+    """Return the declared renames that have not happened at this cut; raise CutDoesNotFitError for an unclear one."""
+    there = {
+        RenameKind.VERTEX: {str(was.vertex) for was in record.vertices},
+        RenameKind.TABLE: {str(name) for name in tables_of(record)},
+    }
+    due = tuple(
+        rename
+        for rename in declared_renames(graph)
+        if rename not in record.renames and rename.was in there[rename.kind]
+    )
+    for rename in due:
+        if rename.now not in there[rename.kind]:
+            continue
+        kind, was, now = rename.kind.value, rename.was, rename.now
+        if not any(one.was == now and one.kind is rename.kind for one in due):
+            raise CutDoesNotFitError(
+                f"checkpoint {record.checkpoint} has a {kind} {now} and a {kind} {was}, and the pipeline says that "
+                f"{now} is {was} renamed: take another name for it, or leave renamed_from= out and accept that {was} "
+                "stays behind with --allow-non-restored-state"
+            )
+    return due
+
+
+def rename_changes(due: Iterable[Rename]) -> tuple[Change, ...]:
+    """Return what the renames change, as a dry run shows it."""
+    moves = {
+        RenameKind.VERTEX: "goes on under its new id, with its state and positions",
+        RenameKind.TABLE: "its rows move to the new name with the next checkpoint",
+    }
+    return tuple(
+        Change(kind=ChangeKind.NAME, thing=one.kind.value, column="", was=one.was, now=one.now, becomes=moves[one.kind])
+        for one in due
+    )
+
+
+def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Rename]) -> CheckpointRecord:
+    """Return the cut under the names that the pipeline gives now; its files are where they were.
+
+    What was staged for append tables is left out: the cut's tables have it.
+    """
+    names = _Names.of(due, JobName(record.job))
+    return record.model_copy(
+        update={
+            "vertices": tuple(names.vertex(was) for was in nothing_staged(record)),
+            "tables": tuple(
+                table.model_copy(update={"table": names.tables.get(table.table, table.table)})
+                for table in record.tables
+            ),
+            "columns": tuple(replace(each, table=names.tables.get(each.table, each.table)) for each in record.columns),
+            "renames": declared_renames(graph),
+        }
+    )
+
+
+def renamed_tables(due: Iterable[Rename], job: JobName) -> Mapping[TableName, TableName]:
+    """Return the new name of each table that is renamed, a renamed vertex's state table among them, by the old one."""
+    return _Names.of(due, job).tables
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """A cut whose renamed tables have their files in their own folders: `links` are their old paths by the new ones.
+
+    A file whose content lies in its handle needs no link.
+    """
+
+    record: CheckpointRecord
+    links: Mapping[str, str]
+
+
+def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], generation: Generation) -> Relocated:
+    """Return the cut with every file of a renamed table below the table's new folder, by the old folder's name.
+
+    The paths belong to `generation`, which alone uses them until a row names them: so a clean-up beside the tick
+    leaves them alone, and those of a tick that died are leftovers like any other.
+    """
+    moving = _Moving(record.job, folders, generation)
+    tables = tuple(
+        table.model_copy(
+            update={
+                "adds": moving.all(table.adds),
+                "files": moving.all(table.files),
+                "removes": moving.all(table.removes),
+            }
+        )
+        for table in record.tables
+    )
+    vertices = tuple(
+        was.model_copy(update={"subtasks": tuple(moving.snapshot(each) for each in was.subtasks)})
+        for was in record.vertices
+    )
+    return Relocated(record.model_copy(update={"vertices": vertices, "tables": tables}), moving.links)
+
+
+def relocated_files(
+    files: Iterable[FileHandle], job: JobName, folders: Mapping[TableName, TableName], generation: Generation
+) -> tuple[tuple[FileHandle, ...], Mapping[str, str]]:
+    """Return these files of renamed tables as `relocated` does, and their links."""
+    moving = _Moving(job, folders, generation)
+    return moving.all(files), moving.links
+
+
+class _Moving:
+    """Gives files new paths, and notes the old ones."""
+
+    def __init__(self, job: str, folders: Mapping[TableName, TableName], generation: Generation) -> None:
+        self._paths = ProtocolPaths(JobName(job))
+        self._folders = folders
+        self._generation = generation
+        self.links: dict[str, str] = {}
+
+    def all(self, files: Iterable[FileHandle]) -> tuple[FileHandle, ...]:
+        return tuple(self.one(file) for file in files)
+
+    def one(self, file: FileHandle) -> FileHandle:
+        was = next((name for name in self._folders if file.path.startswith(f"{name}/")), None)
+        if was is None:
+            return file
+        path = self._paths.staged_file(self._folders[was], self._generation, _name_of(file.path))
+        if not file.inline:
+            self.links[path] = file.path
+        return replace(file, path=path)
+
+    def snapshot(self, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
+        return replace(
+            snapshot,
+            state=tuple(replace(keyed, file=self.one(keyed.file)) for keyed in snapshot.state),
+            ranges=tuple(
+                replace(each, files=tuple(replace(keyed, file=self.one(keyed.file)) for keyed in each.files))
+                for each in snapshot.ranges
+            ),
+            in_flight=tuple(
+                replace(held, segments=tuple(self._segment(each) for each in held.segments))
+                for held in snapshot.in_flight
+            ),
+        )
+
+    def _segment(self, segment: Segment) -> Segment:
+        return replace(segment, files=self.all(segment.files)) if isinstance(segment, StagedSegment) else segment
+
+
+def _name_of(path: str) -> StagedName:
+    """Return a file's name in its new folder: of no micro-batch, since none of this generation wrote it."""
+    known = parse_staged_name(path.rpartition("/")[2])
+    unique = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
+    return StagedName(known.vertex if known is not None else VertexId("linked"), 0, unique)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """New names by the old ones; what keeps its name is not among them."""
+
+    vertices: Mapping[VertexId, VertexId]
+    tables: Mapping[TableName, TableName]
+
+    @classmethod
+    def of(cls, due: Iterable[Rename], job: JobName) -> "_Names":
+        known = tuple(due)
+        vertices = {VertexId(one.was): VertexId(one.now) for one in known if one.kind is RenameKind.VERTEX}
+        tables = {TableName(one.was): TableName(one.now) for one in known if one.kind is RenameKind.TABLE}
+        states = {table_of_state(job, was): table_of_state(job, now) for was, now in vertices.items()}
+        return cls(vertices, {**tables, **states})
+
+    def vertex(self, was: VertexRecord) -> VertexRecord:
+        keys = tuple(
+            keys.model_copy(update={"table": self.tables.get(keys.table, keys.table)}) for keys in was.table_keys
+        )
+        return was.model_copy(
+            update={
+                "vertex": self.vertices.get(was.vertex, was.vertex),
+                "subtasks": tuple(self._snapshot(each) for each in was.subtasks),
+                "table_keys": keys,
+            }
+        )
+
+    def _snapshot(self, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
+        return replace(
+            snapshot,
+            ranges=tuple(replace(each, table=self.tables.get(each.table, each.table)) for each in snapshot.ranges),
+            in_flight=tuple(self._held(each) for each in snapshot.in_flight),
+        )
+
+    def _held(self, held: ChannelState) -> ChannelState:
+        edge, known = held.channel.edge, self.vertices
+        now = EdgeId(known.get(edge.upstream, edge.upstream), known.get(edge.downstream, edge.downstream), edge.input)
+        return ChannelState(ChannelId(now, held.channel.subtask), tuple(self._segments(held.segments)))
+
+    def _segments(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        for segment in segments:
+            if isinstance(segment, SourceSlice):
+                yield replace(segment, source=self.vertices.get(segment.source, segment.source))
+            else:
+                yield segment

@@ -1,0 +1,148 @@
+"""Gives renamed tables their files, once the job is held: links into the new folders, before the first epoch (G2).
+
+`checkpointing.job.renaming` decides which names change. Nothing here is seen by a reader: the first checkpoint
+publishes the tables. A tick that dies before it leaves links that the next one deletes like any leftover.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from checkpointing.commit.net import Renamed
+from checkpointing.commit.recovery import RecoveryPlan
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import Generation, JobName, TableName
+from checkpointing.job.renaming import due_renames, relocated, relocated_files, renamed_tables, under_new_names
+from checkpointing.metadata.paths import staging_folder
+from checkpointing.metadata.record import CheckpointRecord, Rename
+from checkpointing.renames import declared_renames
+from jobs.holding.boundaries import LINK_RENAMED, Boundary, around
+from jobs.holding.job_stores import JobStores
+from jobs.operators.spec import KeyedSpec
+from jobs.planner import JobPlan
+from jobs.stores.file_copies import FileNotCopiedError, link_files
+from jobs.stores.whole_tables import TableNotCopyableError, appended_files
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """What a starting tick renames: the cut as its row says it, and under the new names; nothing has moved yet."""
+
+    was: CheckpointRecord | None = None
+    record: CheckpointRecord | None = None
+    due: tuple[Rename, ...] = ()
+
+    @property
+    def tables(self) -> Mapping[TableName, TableName]:
+        """The new name of each renamed table, state tables too, by the old one."""
+        return renamed_tables(self.due, JobName(self.was.job)) if self.was is not None else {}
+
+    def tables_then(self, graph: JobGraph) -> tuple[TableName, ...]:
+        """Return the tables of the graph under the names that they have at the cut."""
+        before = {now: was for was, now in self.tables.items()}
+        return tuple(before.get(table.name, table.name) for table in graph.tables())
+
+
+def find_renaming(graph: JobGraph, restored: CheckpointRecord | None) -> Renaming:
+    """Return what is renamed in a restored cut; raise CutDoesNotFitError for a rename that is not clear."""
+    if restored is None:
+        return Renaming()
+    due = due_renames(graph, restored)
+    return Renaming(restored, under_new_names(graph, restored, due) if due else restored, due)
+
+
+def names_before(graph: JobGraph) -> tuple[TableName, ...]:
+    """Return the names of all tables, and those that they had before, if they are said to be renamed."""
+    before = (TableName(rename.was) for rename in declared_renames(graph))
+    return tuple(dict.fromkeys([*(table.name for table in graph.tables()), *before]))
+
+
+def renamed_plan(stores: JobStores, graph: JobGraph, decision: RecoveryPlan) -> tuple[RecoveryPlan, Renaming]:
+    """Return the plan with a row that says its columns, under the names of the pipeline, and what that renames.
+
+    What is to be published is as its row says it. Raises CutDoesNotFitError for a rename that is not clear.
+    """
+    if decision.restore is None:
+        return decision, Renaming()
+    told = stores.told(decision.restore, names_before(graph))
+    renaming = find_renaming(graph, told)
+    pending = told if decision.roll_forward is not None else None
+    return replace(decision, restore=renaming.record, roll_forward=pending), renaming
+
+
+class RenameFailedError(Exception):
+    """A table that cannot take its new name: says why, and the way out. The old one is as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What a job door begins from: the cut with its renamed tables' files linked, and these tables.
+
+    The plan's vertices know the files by their new paths.
+    """
+
+    record: CheckpointRecord | None
+    renamed: Mapping[TableName, Renamed]
+    plan: JobPlan
+
+
+def link_renamed(
+    stores: JobStores, plan: JobPlan, renaming: Renaming, generation: Generation, boundary: Boundary
+) -> Linked:
+    """Link the files of renamed tables into the tables' folders, as the claimed `generation`; the folders have logs.
+
+    An append table takes along what its old log shows now, rows of others too. Raises RenameFailedError for an old log
+    that cannot be told whole or a file that is missing, and OSError.
+    """
+    if renaming.record is None or not renaming.due:
+        return Linked(renaming.record, {}, plan)
+    folders, job = renaming.tables, plan.job
+    moved = relocated(renaming.record, folders, generation)
+    links, before = dict(moved.links), {now: was for was, now in folders.items()}
+    renamed: dict[TableName, Renamed] = {}
+    for table in (each for each in plan.graph.tables() if each.name in before):
+        with stores.newest(table.name) as shown:
+            columns = tuple(field.name for field in shown.schema().fields)
+        files: tuple[FileHandle, ...] = ()
+        removes: tuple[FileHandle, ...] = ()
+        if table.mode is TableMode.APPEND:
+            files, more = relocated_files(_shown(stores, before[table.name]), job, folders, generation)
+            links |= more
+            removes = _of_ours(table.name, _shown(stores, table.name))
+        renamed[table.name] = Renamed(files, removes, columns)
+    with around(boundary, LINK_RENAMED):
+        try:
+            link_files(stores.warehouse.root, links)
+        except FileNotCopiedError as error:
+            raise RenameFailedError(f"renamed tables cannot take their files along: {error}") from error
+    return Linked(moved.record, renamed, _with_paths(plan, links))
+
+
+def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:
+    rows = {row.checkpoint: row for row in stores.rows() if isinstance(row, CheckpointRecord)}
+    try:
+        return appended_files(stores.warehouse, table, rows)
+    except TableNotCopyableError as error:
+        raise RenameFailedError(f"table {table} cannot take another name: {error}") from error
+
+
+def _of_ours(table: TableName, files: tuple[FileHandle, ...]) -> tuple[FileHandle, ...]:
+    """Return the files that leave a table of that name from before; raise RenameFailedError if others wrote some."""
+    foreign = next((file.path for file in files if staging_folder(file.path) != table), None)
+    if foreign is not None:
+        raise RenameFailedError(
+            f"a table {table} is there from before, and others have added rows to it ({foreign}), which would stay in "
+            "the table that takes its name: take another name"
+        )
+    return files
+
+
+def _with_paths(plan: JobPlan, links: Mapping[str, str]) -> JobPlan:
+    """Return the plan with the outdated files of its vertices under their new paths."""
+    now = {old: path for path, old in links.items()}
+    vertices = dict(plan.vertices)
+    for name, planned in vertices.items():
+        if isinstance(planned.spec, KeyedSpec) and planned.spec.outdated:
+            outdated = frozenset(now.get(path, path) for path in planned.spec.outdated)
+            vertices[name] = replace(planned, spec=replace(planned.spec, outdated=outdated))
+    return replace(plan, vertices=vertices)

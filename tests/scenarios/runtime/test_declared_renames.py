@@ -1,0 +1,360 @@
+"""A vertex or a table under another name, declared with `renamed_from=`, keeps its state and its rows (G2)."""
+
+from dataclasses import replace
+from shutil import rmtree
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.at_rest.importing import Import, import_row
+from jobs.at_rest.restore_origin import find_origin
+from jobs.at_rest.rollback import roll_back
+from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.runtime.cleaning import clean_up
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore
+from jobs.stores.savepoint_copy import copy_savepoint
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.evolving_job import (
+    BRONZE,
+    FIRST,
+    GOLD,
+    JOB,
+    RENAMED,
+    SECOND,
+    STATE,
+    Version,
+    at,
+    build,
+    killed,
+    newest,
+    shown,
+    tick,
+)
+
+HALF = 35
+"""Rows of the first tick: five of each key."""
+GOLD_2, BRONZE_2 = TableName("gold/per_key"), TableName("bronze/all")
+STATE_2 = table_of_state(JOB, VertexId("per_key"))
+
+OPERATOR = Version(operator="per_key", was={"operator": "sums"})
+UPSERT = Version(gold=GOLD_2, was={"gold": GOLD})
+APPEND = Version(bronze=BRONZE_2, was={"bronze": BRONZE})
+SOURCE = Version(source="counted", was={"source": "numbers"})
+STATELESS = Version(bronze_id="kept", was={"bronze_id": "bronze"})
+VERSIONS = {"operator": OPERATOR, "upsert": UPSERT, "append": APPEND, "source": SOURCE, "stateless": STATELESS}
+
+
+def numbers(root, table=BRONZE):
+    """Return the numbers that a bronze table holds, sorted."""
+    return sorted(row[1] for row in shown(root, table))
+
+
+def sums(rows):
+    """Return what gold shows after so many rows."""
+    return [(key, rows // 7 + (key < rows % 7)) for key in range(7)]
+
+
+def must_be_exact(root, version, rows):
+    """Judge every table of a version after so many rows: nothing twice, nothing missing."""
+    assert sums(rows) == shown(root, version.gold)
+    assert list(range(rows)) == numbers(root, version.bronze)
+    state = table_of_state(JOB, VertexId(version.operator))
+    assert sums(rows) == sorted(row[2:] for row in rows_of_state(root, state))
+
+
+def rows_of_state(root, state):
+    """Return an operator's state as its table shows it: base and deltas, the newest row of each key."""
+    found = {}
+    for row in DeltaTable(str(root / state)).to_pyarrow_table().to_pylist():
+        found[row["key"]] = max(found.get(row["key"], 0), row["n"])
+    return [("", "", key, n) for key, n in found.items()]
+
+
+@pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
+def test_a_declared_rename_keeps_everything(tmp_path, version):
+    """State, positions and rows go on under the new names; ticks after it, with the same code, change nothing."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, version)
+    must_be_exact(tmp_path, version, HALF + 1)
+    tick(tmp_path, HALF + 9, version)
+    tick(tmp_path, HALF + 9, version)
+    must_be_exact(tmp_path, version, HALF + 9)
+
+
+def test_nothing_is_seen_under_the_new_name_before_its_checkpoint(tmp_path):
+    """A tick without news renames nothing yet: no row of the old table is shown twice, and its cut stays the newest."""
+    tick(tmp_path, HALF)
+    first, before = newest(tmp_path), shown(tmp_path, GOLD)
+    tick(tmp_path, HALF, RENAMED)
+    assert first == newest(tmp_path)
+    assert [] == shown(tmp_path, GOLD_2) == shown(tmp_path, BRONZE_2)
+    assert before == shown(tmp_path, GOLD)
+    tick(tmp_path, HALF + 1, RENAMED)
+    must_be_exact(tmp_path, RENAMED, HALF + 1)
+
+
+def test_the_old_code_goes_on_after_a_tick_that_renamed_nothing(tmp_path):
+    """And the new one after that: the empty table that the first try made is no obstacle, in whatever columns."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF, RENAMED)
+    tick(tmp_path, HALF + 1, SECOND)
+    tick(tmp_path, HALF + 2, replace(RENAMED, sums=SECOND.sums, values=True))
+    assert list(range(HALF + 2)) == sorted(row[1] for row in shown(tmp_path, BRONZE_2))
+
+
+def test_a_rename_happens_in_one_commit_a_table(tmp_path):
+    """The first commit after the empty table shows every row, old and new; there is nothing in between to be read."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, RENAMED)
+    for table in (GOLD_2, BRONZE_2):
+        assert 1 == DeltaTable(str(tmp_path / table)).version()
+    first = newest(tmp_path)
+    assert {GOLD_2, BRONZE_2, STATE_2} == {table.table for table in first.tables}
+    assert {GOLD_2, BRONZE_2, STATE_2} == {each.table for each in first.columns}
+
+
+def test_a_rename_moves_no_byte(tmp_path):
+    """The files of the old tables have a second name, and the new tables' first version has no file of its own."""
+    tick(tmp_path, HALF)
+    old = {path.stat().st_ino for path in (tmp_path / BRONZE / "_data").rglob("*.parquet")}
+    tick(tmp_path, HALF + 1, RENAMED)
+    linked = {path.stat().st_ino for path in (tmp_path / BRONZE_2 / "_data").rglob("*.parquet")}
+    assert old < linked
+    assert 1 == len(linked - old)
+
+
+def test_renamed_twice_and_back(tmp_path):
+    """Each version says what the thing was called in the one before; old names come free again."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, RENAMED)
+    third = Version(
+        operator="third",
+        gold="gold/third",
+        bronze="bronze/third",
+        was={"operator": "per_key", "gold": GOLD_2, "bronze": BRONZE_2, "source": "counted", "bronze_id": "kept"},
+    )
+    tick(tmp_path, HALF + 2, third)
+    must_be_exact(tmp_path, third, HALF + 2)
+    back = Version(was={"operator": "third", "gold": "gold/third", "bronze": "bronze/third"})
+    tick(tmp_path, HALF + 3, back)
+    tick(tmp_path, HALF + 4, back)
+    tick(tmp_path, HALF + 5)
+    must_be_exact(tmp_path, FIRST, HALF + 5)
+
+
+@pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
+def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version):
+    """Old cuts go on naming the old tables; behind the rollback the rename happens again, or never happened."""
+    tick(tmp_path, HALF)
+    first, before = newest(tmp_path).checkpoint, shown(tmp_path, GOLD)
+    tick(tmp_path, HALF + 9, version)
+    roll_back(at(tmp_path), first)
+    assert before == shown(tmp_path, GOLD)
+    assert list(range(HALF)) == numbers(tmp_path)
+    tick(tmp_path, HALF + 1, version)
+    must_be_exact(tmp_path, version, HALF + 1)
+    roll_back(at(tmp_path), first)
+    tick(tmp_path, HALF + 3)
+    must_be_exact(tmp_path, FIRST, HALF + 3)
+
+
+def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
+    """The cut that the job goes back to has the new names, so the rename has happened there."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, RENAMED)
+    second = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 9, RENAMED)
+    roll_back(at(tmp_path), second)
+    assert sums(HALF + 1) == shown(tmp_path, GOLD_2)
+    assert list(range(HALF + 1)) == numbers(tmp_path, BRONZE_2)
+    tick(tmp_path, HALF + 2, RENAMED)
+    must_be_exact(tmp_path, RENAMED, HALF + 2)
+
+
+def test_readers_of_an_old_cut_find_the_old_tables(tmp_path):
+    """By cut: the old one names the old tables, the new one the new tables alone."""
+    tick(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1, RENAMED)
+    cuts = CutStore(at(tmp_path))
+    then, now = cuts.read(first), cuts.read(newest(tmp_path).checkpoint)
+    assert {BRONZE, GOLD, STATE} == set(then)
+    assert {BRONZE_2, GOLD_2, STATE_2} == set(now)
+    assert sums(HALF) == shown(tmp_path, GOLD, then[GOLD])
+
+
+def test_rows_of_others_in_an_append_table_come_along(tmp_path):
+    """Others may append to an append table; the new one shows their rows as the old one did."""
+    tick(tmp_path, HALF)
+    frame = pl.read_delta(str(tmp_path / BRONZE)).head(1).with_columns(n=pl.lit(-1, dtype=pl.Int64))
+    frame.write_delta(str(tmp_path / BRONZE), mode="append")
+    tick(tmp_path, HALF + 1, APPEND)
+    assert [-1, *range(HALF + 1)] == numbers(tmp_path, BRONZE_2)
+    assert sums(HALF + 1) == shown(tmp_path, GOLD)
+
+
+def test_columns_and_names_change_at_once(tmp_path):
+    """A new column comes with the table under its new name, and counts since the old checkpoint."""
+    tick(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 7, replace(RENAMED, sums=SECOND.sums, values=True))
+    assert [(key, 6, HALF + key) for key in range(7)] == shown(tmp_path, GOLD_2)
+    recorded = {each.table: each.columns for each in newest(tmp_path).columns}
+    assert [("key", 0), ("n", 0), ("top", first)] == [(column.name, column.after) for column in recorded[GOLD_2]]
+
+
+def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_path, monkeypatch):
+    """Rows of format 3 say no columns: the old tables' logs tell them."""
+    with monkeypatch.context() as older:
+        older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
+        tick(tmp_path, HALF)
+        rmtree(at(tmp_path).path(at(tmp_path).paths.traces))  # a trace replays on the core that wrote it
+    tick(tmp_path, HALF + 1, RENAMED)
+    must_be_exact(tmp_path, RENAMED, HALF + 1)
+
+
+@pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
+def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
+    """The tick that finds it renames; the cut of the old checkpoint has every table of its own, and none of the new."""
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    tick(tmp_path, HALF)
+    with pytest.raises(Dead):
+        tick(tmp_path, HALF + 7, boundary=Mortal("after:AppendRow"))
+    pending = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 8, version)
+    assert {BRONZE, GOLD, STATE} == set(CutStore(at(tmp_path)).read(pending))
+    assert sums(HALF + 7) == shown(tmp_path, GOLD, CutStore(at(tmp_path)).read(pending)[GOLD])
+    must_be_exact(tmp_path, version, HALF + 8)
+
+
+BOUNDARIES = [
+    "after:Claim",
+    "before:EnsureTables",
+    "after:EnsureTables",
+    "before:LinkRenamed",
+    "after:LinkRenamed",
+    "after:RunMicroBatch",
+    "before:AppendRow",
+    "after:AppendRow",
+    f"before:PublishTable:{BRONZE_2}",
+    f"after:PublishTable:{BRONZE_2}",
+    f"after:PublishTable:{GOLD_2}",
+    f"after:PublishTable:{STATE_2}",
+    "before:RecordCut",
+    "after:RecordCut",
+    "before:Release",
+]
+COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
+    """SIGKILL anywhere: the same code ends exactly, and nothing that nobody names is left in the new folders."""
+    tick(tmp_path, HALF)
+    killed(tmp_path, HALF + 7, "renamed", boundary)
+    tick(tmp_path, HALF + 9, RENAMED)
+    must_be_exact(tmp_path, RENAMED, HALF + 9)
+    assert [] == unnamed(tmp_path, BRONZE_2)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
+    """Before the commit point it goes on as if nothing had been; behind it it is refused, and names both names."""
+    tick(tmp_path, HALF)
+    killed(tmp_path, HALF + 7, "renamed", boundary)
+    if boundary in COMMITTED:
+        with pytest.raises(CutDoesNotFitError, match="renamed_from="):
+            tick(tmp_path, HALF + 9)
+        tick(tmp_path, HALF + 9, RENAMED)
+        must_be_exact(tmp_path, RENAMED, HALF + 9)
+    else:
+        tick(tmp_path, HALF + 9)
+        must_be_exact(tmp_path, FIRST, HALF + 9)
+        tick(tmp_path, HALF + 10, RENAMED)
+        must_be_exact(tmp_path, RENAMED, HALF + 10)
+
+
+def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
+    """The next tick of the same code deletes them before it links again; after the old code a clean-up does."""
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    tick(tmp_path, HALF)
+    with pytest.raises(Dead):
+        tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("after:LinkRenamed"))
+    assert 1 == len(unnamed(tmp_path, BRONZE_2))
+    tick(tmp_path, HALF + 1)
+    clean_up(at(tmp_path), 0)
+    assert [] == unnamed(tmp_path, BRONZE_2)
+
+
+def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
+    """No row names them yet, and they are as old as the first file. But they belong to the generation at work."""
+    tick(tmp_path, HALF)
+    seen = []
+
+    def boundary(name):
+        if name == "before:AppendRow" and not seen:
+            seen.append(len(unnamed(tmp_path, BRONZE_2)))
+            clean_up(at(tmp_path), 0)
+            seen.append(len(unnamed(tmp_path, BRONZE_2)))
+
+    tick(tmp_path, HALF + 1, RENAMED, boundary=boundary)
+    assert [2, 2] == seen
+    must_be_exact(tmp_path, RENAMED, HALF + 1)
+
+
+def test_a_clean_up_after_a_rename_keeps_the_old_table_while_a_cut_names_it(tmp_path):
+    """Files of the old table go one by one as everywhere; every retained cut stays readable, whole."""
+    tick(tmp_path, HALF)
+    for rows in (HALF + 1, HALF + 2):
+        tick(tmp_path, rows, RENAMED)
+    clean_up(at(tmp_path), 0)
+    for cut in CutStore(at(tmp_path)).all().values():
+        for table, version in cut.items():
+            assert shown(tmp_path, table, version)
+    must_be_exact(tmp_path, RENAMED, HALF + 2)
+
+
+def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
+    """`savepoint --to` and `run --from`: the other warehouse has the new tables alone, and goes on exactly."""
+    root, copy, fork = (tmp_path / name for name in ("root", "copy", "fork"))
+    tick(root, HALF)
+    row = savepoint_at_rest(at(root))
+    copy_savepoint(at(root), row.checkpoint, copy)
+    for claim, origin in ((False, str(root)), (True, str(copy))):
+        to = fork / str(claim)
+        import_row(Import(origin=find_origin(origin, to, JOB), root=to, plan=build(HALF, RENAMED), claim=claim))
+        assert not (to / BRONZE).exists()
+        tick(to, HALF + 1, RENAMED)
+        must_be_exact(to, RENAMED, HALF + 1)
+        tick(to, HALF + 2, RENAMED)
+        must_be_exact(to, RENAMED, HALF + 2)
+
+
+def test_a_savepoint_of_after_has_the_new_tables_alone(tmp_path):
+    """Whether it was taken behind the first checkpoint or before it, its copy holds no table of the old names."""
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    tick(root, HALF)
+    tick(root, HALF + 1, RENAMED)
+    row = savepoint_at_rest(at(root))
+    copy_savepoint(at(root), row.checkpoint, copy)
+    assert not (copy / BRONZE).exists()
+    assert not (copy / GOLD).exists()
+    tick(copy, HALF + 2, RENAMED)
+    must_be_exact(copy, RENAMED, HALF + 2)
+
+
+def unnamed(root, table):
+    """Return the staged files of a table that no row names."""
+    rows = (row for row in CheckpointStore(at(root)).observe()[1] if isinstance(row, CheckpointRecord))
+    named = frozenset().union(*(files_of(row) for row in rows))
+    there = (path.relative_to(root).as_posix() for path in (root / table / "_data").rglob("*.parquet"))
+    return sorted(set(there) - named)
