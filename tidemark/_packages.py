@@ -29,3 +29,13 @@ def must_be_ours() -> None:
                 f"package of this name in {_HERE.parent}: rename it, or install Tidemark as a wheel, which has no "
                 f"package of this name (pip install {_HERE.parent}, without --editable)"
             )
+
+
+class MissingExtraError(ImportError):
+    """A library is not installed that only some users need: names it, and the command that installs it."""
+
+
+def must_be_installed(module: str, extra: str) -> None:
+    """Raise MissingExtraError if an extra's library is not installed."""
+    if find_spec(module) is None:
+        raise MissingExtraError(f"{module} is not installed: pip install 'tidemark-spark[{extra}]'")

@@ -8,9 +8,10 @@ defs = build_definitions("shop.pipeline:build", cron="*/15 * * * *")
 docs/DAGSTER.md shows each name at work.
 """
 
-from tidemark._packages import must_be_ours
+from tidemark._packages import must_be_installed, must_be_ours
 
 must_be_ours()
+must_be_installed("dagster", extra="dagster")
 
 from orchestration.component import CheckpointedPipelineComponent
 from orchestration.cut_resource import CutIOManager, CutResource

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from jobs.distribution import DISTRIBUTION
 
+EXTRA: Final = "dagster"
+"""What a new project needs beside the base: it has Dagster definitions."""
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^]]*\])?\s*(.*?)\s*", re.DOTALL)
 _HOW: Final = f"a checkout, a wheel, or a requirement such as '{DISTRIBUTION}==0.1.0' that your own index serves"
 
@@ -35,7 +37,7 @@ def requirement(asked: str | None = None) -> str:
             "this Tidemark does not know where it was installed from, and a package index may give another package of "
             f"the same name: say what the project depends on with --tidemark: {_HOW}"
         )
-    return f"{DISTRIBUTION} @ {origin}"
+    return f"{DISTRIBUTION}[{EXTRA}] @ {origin}"
 
 
 def local_origin(written: str) -> Path | None:
@@ -66,7 +68,7 @@ def _asked(text: str) -> str:
     path = Path(text).expanduser()
     if text and path.exists():
         _must_be_ours(path)
-        return f"{DISTRIBUTION} @ {path.absolute().resolve().as_uri()}"
+        return f"{DISTRIBUTION}[{EXTRA}] @ {path.absolute().resolve().as_uri()}"
     found = _REQUIREMENT.fullmatch(text)
     if found is None or "/" in text.partition("@")[0]:
         raise UnknownOriginError(f"--tidemark {text}: there is no such file or folder; give {_HOW}")
@@ -77,7 +79,8 @@ def _asked(text: str) -> str:
         )
     if not found[3]:
         raise UnknownOriginError(f"--tidemark {text}: say which version or where it lies; give {_HOW}")
-    return text.strip()
+    extras = {EXTRA, *filter(None, re.split(r"[\[\],\s]+", found[2] or ""))}
+    return f"{found[1]}[{','.join(sorted(extras))}]{' ' if found[3].startswith('@') else ''}{found[3]}"
 
 
 def _must_be_ours(path: Path) -> None:

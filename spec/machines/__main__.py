@@ -9,6 +9,10 @@ from argparse import ArgumentParser
 from time import perf_counter
 from typing import Any
 
+from spec.extra import must_have_hypothesis
+
+must_have_hypothesis()
+
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 

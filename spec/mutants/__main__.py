@@ -11,6 +11,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TextIO
 
+from spec.extra import must_have_hypothesis
+
+must_have_hypothesis()
+
 from spec.mutants.hunting import Hunt, hunt
 from spec.mutants.registry import MUTANTS
 

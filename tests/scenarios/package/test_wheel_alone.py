@@ -81,20 +81,33 @@ def without_this_checkout():
     return {name: value for name, value in os.environ.items() if not name.startswith(mine)}
 
 
+def install(folder, *what):
+    """Install these into `folder`/env, an environment of their own, at the versions of this one."""
+    (folder / "constraints.txt").write_text(constraints())
+    if not (folder / "env").exists():
+        run(UV, "venv", "--quiet", "--python", sys.executable, folder / "env", cwd=folder)
+    environment = INSTALLING["uv_environment"]() | {"VIRTUAL_ENV": str(folder / "env")}
+    command = [UV, "pip", "install", "--quiet", "--config-settings-package", INSTALLING["STORED"]]
+    run(*command, "--constraint", folder / "constraints.txt", *what, cwd=folder, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, wheel_file):
+    """Return an environment that holds the wheel without an extra."""
+    folder = tmp_path_factory.mktemp("base")
+    install(folder, wheel_file)
+    return folder / "env"
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory, wheel_file):
     """Return a project that `tidemark init` wrote, in an environment that holds the wheel and what it asks for."""
     folder = tmp_path_factory.mktemp("alone")
-    (folder / "constraints.txt").write_text(constraints())
-    run(UV, "venv", "--quiet", "--python", sys.executable, folder / "env", cwd=folder)
-    environment = INSTALLING["uv_environment"]() | {"VIRTUAL_ENV": str(folder / "env")}
-    install = [UV, "pip", "install", "--quiet", "--config-settings-package", INSTALLING["STORED"]]
-    run(*install, "--constraint", folder / "constraints.txt", wheel_file, cwd=folder, environment=environment)
+    install(folder, wheel_file)
     said = run(folder / "env/bin/tidemark", "init", "shop", cwd=folder, environment=without_this_checkout())
-    assert f"it depends on tidemark-spark @ {wheel_file.as_uri()}" in said
+    assert f"it depends on tidemark-spark[dagster] @ {wheel_file.as_uri()}" in said
     project = folder / "shop"
-    constrained = ["--constraint", project / "constraints.txt"]
-    run(*install, *constrained, "--editable", f"{project}[test]", cwd=folder, environment=environment)
+    install(folder, "--editable", f"{project}[test]")
     (project / ".venv").symlink_to(folder / "env")
     (project / ".venv" / ".complete").touch()
     return project
@@ -113,12 +126,15 @@ def test_the_project_runs_and_knows_nothing_of_a_checkout(shop):
     assert "is healthy" in said
 
 
-def test_a_project_may_have_packages_of_any_name_but_one(shop, tmp_path):
-    """A user's own `jobs`, `spec`, `orchestration` and `checkpointing`, in the command and in Spark's workers."""
+def test_a_project_may_have_packages_of_any_name_but_one(base, tmp_path):
+    """A user's own `jobs`, `spec`, `orchestration` and `checkpointing`, in the command and in Spark's workers.
+
+    The environment has no extra: a pipeline needs none.
+    """
     for name, text in NAMESAKES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    words = [shop / ".venv/bin/tidemark", "run", "--spark-cores", "1"]
+    words = [base / "bin/tidemark", "run", "--spark-cores", "1"]
     assert "stock is caught up: 700 rows" in run(*words, cwd=tmp_path, environment=without_this_checkout())
     totals = pl.read_delta(str(tmp_path / "warehouse/gold/totals"))
     assert (7, 700) == (totals.height, totals["total"].sum())

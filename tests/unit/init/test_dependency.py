@@ -31,7 +31,7 @@ def installed(monkeypatch):
 
 def test_from_a_checkout_it_is_the_checkouts_path():
     """This test runs from one."""
-    assert f"tidemark-spark @ {ROOT.as_uri()}" == requirement()
+    assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement()
     assert ROOT == local_origin(requirement())
 
 
@@ -41,7 +41,7 @@ def test_from_a_wheels_file_it_is_that_file(installed, tmp_path):
     wheel.parent.mkdir()
     wheel.touch()
     installed({"url": wheel.as_uri(), "archive_info": {}})
-    assert f"tidemark-spark @ {wheel.as_uri()}" == requirement()
+    assert f"tidemark-spark[dagster] @ {wheel.as_uri()}" == requirement()
     assert wheel == local_origin(requirement())
 
 
@@ -49,7 +49,7 @@ def test_from_a_repository_it_is_the_very_commit(installed):
     """A branch would move on."""
     at = {"url": "https://host/tidemark.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
     installed(at)
-    assert "tidemark-spark @ git+https://host/tidemark.git@abc" == requirement()
+    assert "tidemark-spark[dagster] @ git+https://host/tidemark.git@abc" == requirement()
     assert local_origin(requirement()) is None
     installed(at | {"subdirectory": "python"})
     assert requirement().endswith("@abc#subdirectory=python")
@@ -79,10 +79,11 @@ def test_what_the_user_names_is_what_is_written(tmp_path):
     """A checkout or wheel by its path, or a requirement with a version or an address."""
     wheel = tmp_path / "tidemark_spark-0.1.0-py3-none-any.whl"
     wheel.touch()
-    assert f"tidemark-spark @ {ROOT.as_uri()}" == requirement(str(ROOT))
-    assert f"tidemark-spark @ {wheel.as_uri()}" == requirement(str(wheel))
-    for written in ("tidemark-spark==0.1.0", "tidemark_spark >=0.1,<0.2", "tidemark-spark @ https://host/t.whl"):
-        assert written == requirement(written)
+    assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement(str(ROOT))
+    assert f"tidemark-spark[dagster] @ {wheel.as_uri()}" == requirement(str(wheel))
+    assert "tidemark-spark[dagster]==0.1.0" == requirement("tidemark-spark==0.1.0")
+    assert "tidemark_spark[dagster,demo]>=0.1,<0.2" == requirement("tidemark_spark [demo] >=0.1,<0.2")
+    assert "tidemark-spark[dagster] @ https://host/t.whl" == requirement("tidemark-spark @ https://host/t.whl")
 
 
 @pytest.mark.parametrize(

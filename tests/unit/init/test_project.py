@@ -98,7 +98,7 @@ def test_it_depends_on_where_this_tidemark_came_from(tmp_path):
     """Run from a checkout, the project depends on that folder; the versions of all else are written down."""
     made = create_project(tmp_path / "shop")
     declared = tomllib.loads((made.folder / "pyproject.toml").read_text())
-    assert [f"tidemark-spark @ {ROOT.as_uri()}"] == declared["project"]["dependencies"] == [made.tidemark]
+    assert [f"tidemark-spark[dagster] @ {ROOT.as_uri()}"] == declared["project"]["dependencies"] == [made.tidemark]
     pinned = (made.folder / "constraints.txt").read_text().splitlines()
     assert "pyspark==4.2.0" in pinned
     assert [] == [line for line in pinned if line.startswith("tidemark-spark==")]

