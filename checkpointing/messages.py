@@ -15,7 +15,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
 from checkpointing.metadata.record import Row
-from checkpointing.snapshots import RangeFiles
+from checkpointing.snapshots import RangeFiles, TaskWork
 
 # ------------------------------------------------------------------ facts
 
@@ -68,12 +68,13 @@ class SubtaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchFinished:
-    """Answer to RunMicroBatch: one SubtaskOutput per subtask of the vertex, in order."""
+    """Answer to RunMicroBatch: an output per subtask, in order; `work` too, or it is empty: nothing measured."""
 
     vertex: VertexId
     micro_batch: int
     outputs: tuple[SubtaskOutput, ...]
     duration_ms: int = 0
+    work: tuple[TaskWork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

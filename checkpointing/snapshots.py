@@ -38,3 +38,26 @@ class SubtaskSnapshot:
     ranges: tuple[RangeFiles, ...] = ()
     staged: tuple[StagedFile, ...] = ()
     in_flight: tuple[ChannelState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWork:
+    """What the Spark tasks of one subtask measured of a micro-batch, each inside itself (E6).
+
+    `task_ms`: from a task's first row to its report. `sync_ms`: the part of it in which the task wrote files, and so
+    took in no row. `rows`: the rows that it received. A subtask of several tasks adds them up.
+    """
+
+    task_ms: int = 0
+    sync_ms: int = 0
+    rows: int = 0
+
+    def __add__(self, other: "TaskWork") -> "TaskWork":
+        """Add the work of another task of the subtask."""
+        return TaskWork(
+            task_ms=self.task_ms + other.task_ms, sync_ms=self.sync_ms + other.sync_ms, rows=self.rows + other.rows
+        )
+
+
+NO_WORK = TaskWork()
+"""The work of a subtask that no row reached."""

@@ -15,6 +15,7 @@ from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
 from checkpointing.messages import EndTick, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from checkpointing.snapshots import TaskWork
 from spec.model import Contents
 
 
@@ -167,6 +168,16 @@ class SegmentsRun:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkMeasured:
+    """The tasks of a micro-batch told what they measured of themselves, an entry for each subtask."""
+
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+    work: tuple[TaskWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OrderBroken:
     """A vertex met rows of one channel in another order than they were sent."""
 
@@ -219,6 +230,7 @@ Event = (
     | DoorStarted
     | SegmentSent
     | SegmentsRun
+    | WorkMeasured
     | OrderBroken
     | TickOver
     | TickStuck

@@ -27,16 +27,16 @@ from spec.history import (
     FileMissed,
     FilesDiscarded,
     History,
-    JobClaimed,
     OrderBroken,
     RowCommitted,
     TableChanged,
     TickStuck,
 )
-from spec.life import badly_ended, falsely_told, left_uncommitted
+from spec.life import badly_ended, falsely_told, left_uncommitted, wrongly_fenced
 from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
 from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
+from spec.statistics import wrongly_measured
 
 if TYPE_CHECKING:
     from checkpointing.metadata.record import CheckpointRecord
@@ -229,18 +229,7 @@ def published_completely(history: History) -> Iterator[str]:
 @_named("one-generation")
 def one_generation(history: History) -> Iterator[str]:
     """Claims' generations never fall, no two doors have the same one, and only the newest one commits."""
-    newest, started = Generation(0), set[Generation]()
-    for event in history.events:
-        if isinstance(event, DoorStarted):
-            if event.generation in started:
-                yield f"two doors were started as generation {event.generation}"
-            started.add(event.generation)
-        elif isinstance(event, JobClaimed):
-            if event.claim.generation < newest:
-                yield f"generation {event.claim.generation} claimed after generation {newest}"
-            newest = max(newest, event.claim.generation)
-        elif isinstance(event, RowCommitted) and event.record.generation != newest:
-            yield f"generation {event.record.generation} committed {event.record.checkpoint}, {newest} holds the job"
+    yield from wrongly_fenced(history)
 
 
 @_named("parent-line")
@@ -384,6 +373,12 @@ def told_truly(history: History) -> Iterator[str]:
 def caught_up_is_committed(history: History) -> Iterator[str]:
     """A tick that ends caught up leaves nothing that could be read uncommitted, and nothing in flight."""
     yield from left_uncommitted(history)
+
+
+@_named("statistics-are-true")
+def statistics_are_true(history: History) -> Iterator[str]:
+    """An entry's numbers of a subtask are what its tasks measured; its counts of checkpoints add up (E6)."""
+    yield from wrongly_measured(history)
 
 
 @_named("no-deadlock")

@@ -12,7 +12,9 @@ from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
     CutWritten,
+    DoorStarted,
     History,
+    JobClaimed,
     RowCommitted,
     SavepointAnswered,
     TickOver,
@@ -66,6 +68,22 @@ def falsely_told(history: History) -> Iterator[str]:
                     yield f"checkpoint {checkpoint} was told aborted, but it is committed"
             case _:
                 pass
+
+
+def wrongly_fenced(history: History) -> Iterator[str]:
+    """Yield every claim, door and commit of a generation whose turn it is not."""
+    newest, started = Generation(0), set[Generation]()
+    for event in history.events:
+        if isinstance(event, DoorStarted):
+            if event.generation in started:
+                yield f"two doors were started as generation {event.generation}"
+            started.add(event.generation)
+        elif isinstance(event, JobClaimed):
+            if event.claim.generation < newest:
+                yield f"generation {event.claim.generation} claimed after generation {newest}"
+            newest = max(newest, event.claim.generation)
+        elif isinstance(event, RowCommitted) and event.record.generation != newest:
+            yield f"generation {event.record.generation} committed {event.record.checkpoint}, {newest} holds the job"
 
 
 def left_uncommitted(history: History) -> Iterator[str]:

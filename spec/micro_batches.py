@@ -12,7 +12,7 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, SplitId, TableName
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
-from checkpointing.snapshots import RangeFiles
+from checkpointing.snapshots import RangeFiles, TaskWork
 from spec.cut_contents import line_of, read_on
 from spec.history import DoorStarted, OrderBroken, Rows
 from spec.pipeline import (
@@ -55,7 +55,7 @@ class MicroBatches:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
         else:
             outputs = self._keyed_sum(effect, inputs.get(0, ()))
-        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, 1)
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, 1, _work(effect, len(outputs)))
 
     def _rows(self, segments: Iterable[Segment], effect: RunMicroBatch) -> Rows:
         found: list[tuple[int, ...]] = []
@@ -200,6 +200,14 @@ class MicroBatches:
     ) -> FileHandle:
         written = Written(Generation(effect.generation), effect.vertex, effect.micro_batch, rows, state or {})
         return self._world.write(table, written, len(rows) or len(written.state))
+
+
+def _work(effect: RunMicroBatch, subtasks: int) -> tuple[TaskWork, ...]:
+    """Return measurements that tell every subtask and micro-batch from every other one."""
+    return tuple(
+        TaskWork(task_ms=effect.micro_batch * (index + 1), sync_ms=index + 1, rows=effect.micro_batch + index)
+        for index in range(subtasks)
+    )
 
 
 def _ranges(effect: RunMicroBatch) -> tuple[KeyGroupRange, ...]:

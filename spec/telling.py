@@ -19,7 +19,15 @@ from checkpointing.messages import (
     SavepointTaken,
     SliceOffered,
 )
-from spec.history import CheckpointEnded, Event, SavepointAnswered, SavepointAsked, SegmentSent, SegmentsRun
+from spec.history import (
+    CheckpointEnded,
+    Event,
+    SavepointAnswered,
+    SavepointAsked,
+    SegmentSent,
+    SegmentsRun,
+    WorkMeasured,
+)
 
 
 def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
@@ -30,6 +38,8 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
         case MicroBatchFinished():
             for output in fact.outputs:
                 yield SegmentSent(generation, fact.vertex, fact.micro_batch, StagedSegment(output.emitted))
+            if fact.work:
+                yield WorkMeasured(generation, fact.vertex, fact.micro_batch, fact.work)
         case SavepointRequested():
             yield SavepointAsked(generation, fact.request, fact.kind)
         case _:

@@ -65,7 +65,7 @@ class Completion:
         result = pending.acknowledge(fact.task, fact.state)
         self._answer(fact, result, accepted=True)
         if result is AcknowledgeResult.SUCCESS:
-            self._books.statistics.acknowledged(pending.id, fact.task, fact.metrics, self._books.now_ms)
+            self._books.statistics.acknowledged(pending.id, fact.task, fact.metrics)
             self.commit_if_full(pending)
         elif result is AcknowledgeResult.UNKNOWN and fact.state is not None:
             self._discard(pending.id, fact.state.private)

@@ -33,7 +33,6 @@ from checkpointing.coordinator.messages import (
     StateDiscarded,
     TaskAcknowledged,
     TaskDeclined,
-    TaskMeasured,
     TaskStateChanged,
     WakeAt,
 )
@@ -149,8 +148,6 @@ class CheckpointCoordinator:
                 self._advance(fact.now_ms)
             case TaskDeclined():
                 self._completion.decline(fact)
-            case TaskMeasured():
-                self._books.statistics.measured(fact.checkpoint, fact.task, fact.metrics)
             case CheckpointRequested():
                 self._triggering.request(fact)
             case CheckpointIdFetched():

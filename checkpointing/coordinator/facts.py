@@ -128,16 +128,6 @@ class TaskDeclined:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskMeasured:
-    """Metrics in a message of their own, at times after the checkpoint failed (E6)."""
-
-    job: str
-    task: Task
-    checkpoint: CheckpointId
-    metrics: SnapshotMetrics
-
-
-@dataclass(frozen=True, slots=True)
 class CommitSucceeded:
     """Answer to CommitCheckpoint: it is stored. THE COMMIT POINT lies behind."""
 
@@ -175,7 +165,6 @@ CoordinatorFact = (
     | TaskStateChanged
     | TaskAcknowledged
     | TaskDeclined
-    | TaskMeasured
     | CommitSucceeded
     | CommitFailed
     | StateDiscarded

@@ -48,7 +48,6 @@ from checkpointing.coordinator.facts import (
     StateDiscarded,
     TaskAcknowledged,
     TaskDeclined,
-    TaskMeasured,
     TaskStateChanged,
 )
 from checkpointing.coordinator.properties import CheckpointProperties, CheckpointType
@@ -99,7 +98,6 @@ __all__ = [
     "Task",
     "TaskAcknowledged",
     "TaskDeclined",
-    "TaskMeasured",
     "TaskState",
     "TaskStateChanged",
     "TriggerTask",

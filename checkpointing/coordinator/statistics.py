@@ -32,11 +32,10 @@ class CheckpointStatistics:
     ended_ms: int | None = None
     failure: CheckpointFailureReason | None = None
     tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
-    acknowledged_ms: dict[Task, int] = field(default_factory=dict)
 
     def measured(self, task: Task, metrics: SnapshotMetrics) -> None:
         """Take a task's measurements, also late ones: they change neither status nor count."""
-        self.state_size += metrics.total_bytes
+        self.state_size += metrics.state_bytes or 0
         self.tasks[task] = metrics
 
 
@@ -108,12 +107,11 @@ class StatisticsTracker:
             self._beyond_history[oldest] = self._remembered.pop(oldest)
             self._forget()
 
-    def acknowledged(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics, now_ms: int) -> None:
+    def acknowledged(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
         """Note a task's first acknowledgement."""
         known = self.of(checkpoint)
         if known is not None:
             known.acknowledged_subtasks += 1
-            known.acknowledged_ms[task] = now_ms
             known.measured(task, metrics)
 
     def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
@@ -193,4 +191,4 @@ def _newer(known: CheckpointId | None, checkpoint: CheckpointId) -> CheckpointId
 
 
 def _copied(known: CheckpointStatistics) -> CheckpointStatistics:
-    return replace(known, tasks=dict(known.tasks), acknowledged_ms=dict(known.acknowledged_ms))
+    return replace(known, tasks=dict(known.tasks))

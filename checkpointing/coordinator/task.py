@@ -44,16 +44,32 @@ class AcknowledgedState:
 NO_STATE = AcknowledgedState()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMetrics:
-    """What a task measured of its snapshot (E6, C7). Statistics never steer."""
+    """What is measured of one subtask's snapshot and of its epoch (E6, C7; Flink: `CheckpointMetrics`).
 
-    total_bytes: int = 0
-    sync_ms: int = 0
-    async_ms: int = 0
-    alignment_ms: int = 0
-    alignment_bytes: int = 0
-    start_delay_ms: int = 0
+    None means that nobody measured it. Statistics never steer.
+    """
+
+    state_bytes: int | None = None
+    """Bytes of all state files that the snapshot refers to."""
+    checkpointed_bytes: int | None = None
+    """Bytes of the state files that were written since the barrier before."""
+    start_delay_ms: int | None = None
+    """From the checkpoint's trigger to its first barrier at the gate."""
+    alignment_ms: int | None = None
+    """From the first barrier at the gate to the last."""
+    bytes_processed: int | None = None
+    """Bytes that the gate let through meanwhile."""
+    sync_ms: int | None = None
+    """How long the subtask's tasks wrote files, and so took in no row, since the barrier before."""
+    async_ms: int | None = None
+    """From the snapshot to its acknowledgement: suites are judged, segments in flight are gathered."""
+    task_ms: int | None = None
+    """How long the subtask's tasks ran since the barrier before."""
+    rows_in: int | None = None
+    rows_out: int | None = None
+    bytes_out: int | None = None
 
 
 NO_METRICS = SnapshotMetrics()

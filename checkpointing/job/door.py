@@ -14,6 +14,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job.ending import Next
+from checkpointing.job.epochs import counts_of
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
 from checkpointing.job.savepoints import refused
@@ -42,6 +43,7 @@ from checkpointing.messages import (
     TimeAdvanced,
     WakeAt,
 )
+from checkpointing.metadata.record import CheckpointCounts
 from checkpointing.task.messages import FilesStaged
 
 
@@ -67,11 +69,18 @@ class JobDoor:
         """The checkpoints that are under way, oldest first; a request that waits for its trigger is none yet."""
         return tuple(pending.id for pending in self._job.coordinator.pending)
 
+    @property
+    def counts(self) -> CheckpointCounts:
+        """How many checkpoints this door has begun, and how they ended (E6)."""
+        return counts_of(self._job.coordinator.statistics)
+
     def start(self, now_ms: int) -> tuple[Effect, ...]:
         """Begin: the job is RUNNING from here on (A1)."""
         job = self._job
         job.now_ms = now_ms
         job.ending.started(now_ms)
+        if self._setup.restored is not None:
+            job.coordinator.statistics.restored(self._setup.restored.checkpoint)
         for channel, segment in in_flight(self._setup.restored):
             job.recover(channel_now(self._setup.graph, channel), segment)
             job.ending.uncommitted = True
@@ -153,6 +162,7 @@ class JobDoor:
         sender = self._job.readers.offered(fact.slice)
         if sender is not None:
             self._job.ending.uncommitted = True
+            self._job.epochs.read(sender, fact.slice)
             self._job.broadcast(sender, fact.slice)
 
     def _asked(self, fact: SavepointRequested) -> None:

@@ -1,11 +1,41 @@
 """What is measured of each epoch on its way through the job (C7, E6). Statistics never steer."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from checkpointing.channel_items import Segment
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
-from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.graph import JobGraph
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
-from checkpointing.metadata.record import BarrierRecord, Statistics, VertexStatistics
+from checkpointing.metadata.record import (
+    BarrierRecord,
+    CheckpointCounts,
+    Statistics,
+    SubtaskStatistics,
+    VertexStatistics,
+)
+from checkpointing.snapshots import NO_WORK, SubtaskSnapshot, TaskWork
+
+
+@dataclass(slots=True)
+class _SubtaskWork:
+    """What a subtask has done since its last barrier; `tasks` is None once a micro-batch of it measured nothing."""
+
+    tasks: TaskWork | None = NO_WORK
+    rows_out: int = 0
+    bytes_out: int = 0
+    state_bytes: int = 0
+
+    def wrote(self, output: SubtaskOutput) -> None:
+        """Add the files of a micro-batch; one that is handed on and staged counts once."""
+        files = list(_written(output).values())
+        self.rows_out += sum(file.rows for file in files)
+        self.bytes_out += sum(file.bytes for file in files)
+        self.state_bytes += sum(keyed.file.bytes for keyed in output.state)
 
 
 @dataclass(slots=True)
@@ -14,9 +44,19 @@ class _Work:
 
     micro_batches: int = 0
     rows_in: int = 0
-    rows_out: int = 0
-    bytes_out: int = 0
     busy_ms: int = 0
+    subtasks: list[_SubtaskWork] = field(default_factory=list)
+
+    def add(self, fact: MicroBatchFinished, rows_in: int) -> None:
+        """Add a micro-batch."""
+        self.micro_batches += 1
+        self.rows_in += rows_in
+        self.busy_ms += fact.duration_ms
+        self.subtasks = self.subtasks or [_SubtaskWork() for _ in fact.outputs]
+        measured = fact.work or (None,) * len(fact.outputs)
+        for own, output, tasks in zip(self.subtasks, fact.outputs, measured, strict=True):
+            own.wrote(output)
+            own.tasks = None if tasks is None or own.tasks is None else own.tasks + tasks
 
 
 @dataclass(slots=True)
@@ -27,31 +67,39 @@ class _Epoch:
     rows: int
     barriers: dict[VertexId, list[BarrierRecord]] = field(default_factory=dict)
     passed: dict[VertexId, VertexStatistics] = field(default_factory=dict)
+    work: dict[VertexId, _Work] = field(default_factory=dict)
     verdicts: list[str] = field(default_factory=list)
+
+    def start_delay_ms(self, vertex: VertexId) -> int | None:
+        """Return how long after the trigger the vertex got its first barrier; None for a source, which gets none."""
+        barriers = self.barriers.get(vertex)
+        return min(barrier.at_ms for barrier in barriers) - self.triggered_ms if barriers else None
 
 
 class EpochLog:
     """Collects the life of every pending epoch; forgets it when the epoch ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: JobGraph) -> None:
         """Begin with nothing measured."""
+        self._graph = graph
         self._epochs: dict[CheckpointId, _Epoch] = {}
         self._work: dict[VertexId, _Work] = {}
+        self._read: dict[SubtaskId, _SubtaskWork] = {}
+        """What each split of a source has sent since its last barrier."""
 
     def triggered(self, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
         """The sources were told; `rows` they had sent in this tick."""
         self._epochs[checkpoint] = _Epoch(now_ms, rows)
 
+    def read(self, split: SubtaskId, segment: Segment) -> None:
+        """A split of a source sent a segment."""
+        own = self._read.setdefault(split, _SubtaskWork())
+        own.rows_out += segment.rows
+        own.bytes_out += segment.bytes
+
     def worked(self, fact: MicroBatchFinished, rows_in: int) -> None:
         """A micro-batch is done."""
-        work = self._work.setdefault(fact.vertex, _Work())
-        work.micro_batches += 1
-        work.rows_in += rows_in
-        work.busy_ms += fact.duration_ms
-        for output in fact.outputs:
-            rows, size = _written(output)
-            work.rows_out += rows
-            work.bytes_out += size
+        self._work.setdefault(fact.vertex, _Work()).add(fact, rows_in)
 
     def received(self, vertex: VertexId, effect: BarrierReceived) -> None:
         """A barrier reached a channel's end."""
@@ -65,6 +113,7 @@ class EpochLog:
         work = self._work.pop(vertex, _Work())
         if epoch is None:
             return
+        epoch.work[vertex] = work
         epoch.passed[vertex] = VertexStatistics(
             vertex=vertex,
             aligned_ms=now_ms,
@@ -73,9 +122,11 @@ class EpochLog:
             bytes_held=trigger.bytes_held,
             micro_batches=work.micro_batches,
             rows_in=work.rows_in,
-            rows_out=work.rows_out,
-            bytes_out=work.bytes_out,
+            rows_out=sum(own.rows_out for own in work.subtasks),
+            bytes_out=sum(own.bytes_out for own in work.subtasks),
             busy_ms=work.busy_ms,
+            start_delay_ms=epoch.start_delay_ms(vertex),
+            bytes_processed=trigger.bytes_processed,
         )
 
     def overtaken(self, vertex: VertexId, effect: InFlightComplete) -> None:
@@ -83,42 +134,107 @@ class EpochLog:
         epoch = self._epochs.get(effect.checkpoint)
         if epoch is not None and vertex in epoch.passed:
             known = epoch.passed[vertex]
-            epoch.passed[vertex] = known.model_copy(update={"alignment_ms": effect.alignment_ms})
+            late = {"alignment_ms": effect.alignment_ms, "bytes_processed": effect.bytes_processed}
+            epoch.passed[vertex] = known.model_copy(update=late)
 
-    def acknowledged(self, vertex: VertexId, checkpoint: CheckpointId, now_ms: int) -> None:
-        """A subtask of the vertex has acknowledged; the last one's time stays."""
-        epoch = self._epochs.get(checkpoint)
+    def acknowledged(
+        self, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot, now_ms: int
+    ) -> SnapshotMetrics:
+        """Return what was measured of a subtask that acknowledges now; of its vertex the last one's time stays."""
+        epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:
-            return
+            return NO_METRICS
         known = epoch.passed.get(vertex, VertexStatistics(vertex=vertex, aligned_ms=now_ms))
-        epoch.passed[vertex] = known.model_copy(update={"acknowledged_ms": now_ms})
+        work = self._work_of(epoch, subtask)
+        if vertex not in epoch.work:
+            known = _sent(known, work)
+        known = known.model_copy(update={"acknowledged_ms": now_ms, "async_ms": now_ms - known.aligned_ms})
+        epoch.passed[vertex] = known
+        return SnapshotMetrics(
+            state_bytes=sum(keyed.file.bytes for keyed in snapshot.state),
+            checkpointed_bytes=work.state_bytes,
+            start_delay_ms=known.start_delay_ms,
+            alignment_ms=known.alignment_ms,
+            bytes_processed=known.bytes_processed,
+            sync_ms=work.tasks.sync_ms if work.tasks is not None else None,
+            async_ms=known.async_ms,
+            task_ms=work.tasks.task_ms if work.tasks is not None else None,
+            rows_in=work.tasks.rows if work.tasks is not None else None,
+            rows_out=work.rows_out,
+            bytes_out=work.bytes_out,
+        )
+
+    def _work_of(self, epoch: _Epoch, subtask: SubtaskId) -> _SubtaskWork:
+        """Return what the subtask did in this epoch; a split of a source has no task that could measure itself."""
+        work = epoch.work.get(subtask.vertex)
+        if work is None:
+            sent = self._read.pop(subtask, _SubtaskWork())
+            sent.tasks = None
+            return sent
+        return work.subtasks[subtask.index] if work.subtasks else _SubtaskWork()
 
     def judged(self, checkpoint: CheckpointId, report: str) -> None:
         """A suite gave its verdict."""
         if checkpoint in self._epochs:
             self._epochs[checkpoint].verdicts.append(report)
 
-    def ended(self, checkpoint: CheckpointId) -> Statistics:
-        """Forget the epoch and return what was measured; its commit time is filled in by the commit."""
-        epoch = self._epochs.pop(checkpoint, None) or _Epoch(0, 0)
+    def ended(self, checkpoint: CheckpointId, tracker: StatisticsTracker) -> Statistics:
+        """Forget the epoch and return what was measured; its commit time is filled in by the commit.
+
+        `tracker` has the numbers that came with the acknowledgements, and the counts of the generation.
+        """
+        epoch, known = self._epochs.pop(checkpoint, None) or _Epoch(0, 0), tracker.of(checkpoint)
+        metrics = known.tasks if known is not None else {}
         return Statistics(
             triggered_ms=epoch.triggered_ms,
             committed_ms=0,
             rows=epoch.rows,
-            vertices=tuple(_with_barriers(epoch, known) for known in epoch.passed.values()),
+            vertices=tuple(self._complete(epoch, passed, metrics) for passed in epoch.passed.values()),
             verdicts=tuple(epoch.verdicts),
+            counts=counts_of(tracker),
         )
 
+    def forget(self, checkpoint: CheckpointId) -> None:
+        """The epoch has ended."""
+        self._epochs.pop(checkpoint, None)
 
-def _with_barriers(epoch: _Epoch, known: VertexStatistics) -> VertexStatistics:
-    """All barriers of the vertex, also those that came after its snapshot."""
-    barriers = epoch.barriers.get(known.vertex, ())
-    return known.model_copy(update={"barriers": tuple(barriers)}) if barriers else known
+    def _complete(
+        self, epoch: _Epoch, known: VertexStatistics, metrics: Mapping[Task, SnapshotMetrics]
+    ) -> VertexStatistics:
+        """Add all barriers of the vertex, also those that came after its snapshot, and the numbers of its subtasks."""
+        own = [metrics.get(subtask, NO_METRICS) for subtask in self._graph.vertex(known.vertex).subtasks()]
+        barriers = tuple(epoch.barriers.get(known.vertex, ()))
+        return known.model_copy(update={"barriers": barriers, "subtasks": _columns(own)})
 
 
-def _written(output: SubtaskOutput) -> tuple[int, int]:
-    """Rows and bytes of a subtask's output; a file that is emitted and staged counts once."""
+def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
+    """Return the counts of the generation that the tracker serves, as they are persisted."""
+    counters = tracker.counters
+    return CheckpointCounts(
+        total=counters.total,
+        in_progress=counters.in_progress,
+        completed=counters.completed,
+        failed=counters.failed,
+        restored=counters.restored,
+    )
+
+
+def _sent(known: VertexStatistics, work: _SubtaskWork) -> VertexStatistics:
+    """Add what another split of a source has sent."""
+    sums = {"rows_out": known.rows_out + work.rows_out, "bytes_out": known.bytes_out + work.bytes_out}
+    return known.model_copy(update=sums)
+
+
+def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
+    """Return the numbers of a vertex's subtasks column by column; one that no subtask measured stays empty."""
+    columns = {
+        name: tuple(getattr(metrics, name) for metrics in of_subtasks) for name in SubtaskStatistics.model_fields
+    }
+    return SubtaskStatistics(**{name: column for name, column in columns.items() if set(column) - {None}})
+
+
+def _written(output: SubtaskOutput) -> dict[str, FileHandle]:
+    """Return the files of a subtask's output by path; a file that is emitted and staged counts once."""
     files = {file.path: file for file in output.emitted}
     files |= {file.path: file for _, file in output.staged}
-    files |= {keyed.file.path: keyed.file for entry in output.ranges for keyed in entry.files}
-    return sum(file.rows for file in files.values()), sum(file.bytes for file in files.values())
+    return files | {keyed.file.path: keyed.file for entry in output.ranges for keyed in entry.files}

@@ -73,7 +73,7 @@ class Wiring:
         self.runs = {vertex.id: self._run(vertex, last) for vertex in graph.operators()}
         self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup))
         self.credit = Credit(graph, setup.credit_bytes)
-        self.epochs = EpochLog()
+        self.epochs = EpochLog(graph)
         self.ids = CheckpointIds(setup.claim)
         self.ending = Ending(setup.limits)
         identity = CommitIdentity(
@@ -147,7 +147,7 @@ class Wiring:
             case told.TriggerTask():
                 self._trigger(effect)
             case told.CommitCheckpoint():
-                draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint))
+                draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint, self.coordinator.statistics))
                 self.from_commit(self.commit.offer(draft, self.now_ms))
             case told.NotifyComplete():
                 subtask = _subtask(effect.task)
@@ -247,7 +247,7 @@ class Wiring:
             self.tell(told.SchedulerStarted(self.setup.seed))
 
     def _forget(self, checkpoint: CheckpointId) -> None:
-        self.epochs.ended(checkpoint)
+        self.epochs.forget(checkpoint)
         self.drafts.forget(checkpoint)
 
     # -------------------------------------------------------------- commit
@@ -384,9 +384,9 @@ class Wiring:
         self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotTaken(checkpoint, snapshot)))
 
     def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
-        self.epochs.acknowledged(subtask.vertex, effect.checkpoint, self.now_ms)
+        metrics = self.epochs.acknowledged(subtask, effect.checkpoint, effect.snapshot, self.now_ms)
         state = acknowledged(effect.snapshot)
-        self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state))
+        self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state, metrics))
 
 
 _DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED

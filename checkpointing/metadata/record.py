@@ -147,6 +147,22 @@ class BarrierRecord(_Persisted):
     at_ms: int
 
 
+class SubtaskStatistics(_Persisted):
+    """Numbers of a vertex's subtasks in an epoch, a column each; the i-th entry is subtask i's (E6).
+
+    A column is empty if no subtask measured it, as in every entry of format 4 and older. An entry is None if this
+    subtask did not. A subtask takes some forty bytes here and at least ten times as many for its snapshot, so the
+    entry grows by a tenth at any parallelism. Fields mean what those of `SnapshotMetrics` do.
+    """
+
+    task_ms: tuple[int | None, ...] = ()
+    sync_ms: tuple[int | None, ...] = ()
+    rows_in: tuple[int | None, ...] = ()
+    rows_out: tuple[int | None, ...] = ()
+    bytes_out: tuple[int | None, ...] = ()
+    checkpointed_bytes: tuple[int | None, ...] = ()
+
+
 class VertexStatistics(_Persisted):
     """The epoch's life at one vertex (E6, C7); times in ms since the epoch, durations in ms."""
 
@@ -166,6 +182,36 @@ class VertexStatistics(_Persisted):
     rows_out: int = 0
     bytes_out: int = 0
     busy_ms: int = 0
+    start_delay_ms: int | None = None
+    """From the trigger to the first barrier at the vertex; None in entries of format 4 and older, as the next two."""
+    bytes_processed: int | None = None
+    """Bytes that the gate let through between the first barrier and the last."""
+    async_ms: int | None = None
+    """From the snapshot to the last acknowledgement: suites are judged, segments in flight are gathered."""
+    subtasks: SubtaskStatistics = SubtaskStatistics()
+
+
+class CheckpointCounts(_Persisted):
+    """How many checkpoints a generation has had; `total` is the sum of those in progress, completed and failed (E6).
+
+    `restored` is 1 if the generation began from a checkpoint.
+    """
+
+    total: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+
+    def __add__(self, other: "CheckpointCounts") -> "CheckpointCounts":
+        """Add the counts of another generation."""
+        return CheckpointCounts(
+            total=self.total + other.total,
+            in_progress=self.in_progress + other.in_progress,
+            completed=self.completed + other.completed,
+            failed=self.failed + other.failed,
+            restored=self.restored + other.restored,
+        )
 
 
 class Statistics(_Persisted):
@@ -178,6 +224,8 @@ class Statistics(_Persisted):
     vertices: tuple[VertexStatistics, ...] = ()
     verdicts: tuple[str, ...] = ()
     """The suites' verdicts, JSON as the judge gave them (J3)."""
+    counts: CheckpointCounts | None = None
+    """The checkpoints of its generation when the entry was written, itself in progress; None: not counted."""
 
 
 class CheckpointRecord(_Persisted):

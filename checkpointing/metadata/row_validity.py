@@ -8,7 +8,7 @@ source's own affair.
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar, assert_never
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
@@ -19,6 +19,7 @@ from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFi
 from checkpointing.identifiers import (
     InvalidNameError,
     TableName,
+    VertexId,
     has_control_characters,
     job_name,
     split_id,
@@ -97,7 +98,8 @@ def _checkpoint(row: CheckpointRecord) -> None:
         raise InvalidFieldError("max_parallelism", f"{row.max_parallelism} is not between 1 and {KEY_GROUPS_MAX}")
     _name("job", job_name, row.job)
     _Judge(ProtocolPaths(job_name(row.job)), row.max_parallelism).judge(row)
-    _inside("statistics", row.statistics, _statistics)
+    subtasks = {vertex.vertex: len(vertex.subtasks) for vertex in row.vertices}
+    _inside("statistics", row.statistics, lambda statistics: _statistics(statistics, subtasks))
 
 
 class _Judge:
@@ -305,13 +307,15 @@ def _meaning(meaning: ColumnMeaning) -> None:
         _numbers(meaning, "version")
 
 
-def _statistics(statistics: Statistics) -> None:
+def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> None:
     _times(statistics, "triggered_ms", "committed_ms")
     _numbers(statistics, "rows")
-    _each("vertices", statistics.vertices, _of_vertex)
+    _each("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex, 0)))
+    if statistics.counts is not None:
+        _numbers(statistics.counts, "total", "in_progress", "completed", "failed", "restored")
 
 
-def _of_vertex(vertex: VertexStatistics) -> None:
+def _of_vertex(vertex: VertexStatistics, subtasks: int) -> None:
     """A duration may be below nothing: clocks are set back."""
     _name("vertex", vertex_id, vertex.vertex)
     _each("barriers", vertex.barriers, _barrier)
@@ -319,6 +323,12 @@ def _of_vertex(vertex: VertexStatistics) -> None:
     _numbers(vertex, "bytes_held", "micro_batches", "rows_in", "rows_out", "bytes_out")
     _number("alignment_ms", abs(vertex.alignment_ms))
     _number("busy_ms", abs(vertex.busy_ms))
+    for name in ("start_delay_ms", "bytes_processed", "async_ms"):
+        _number(name, abs(getattr(vertex, name) or 0))
+    for name, column in vertex.subtasks:
+        if len(column) not in (0, subtasks):
+            raise InvalidFieldError(f"subtasks.{name}", f"has {len(column)} entries for {subtasks} subtasks")
+        _each(f"subtasks.{name}", column, lambda number: _number("", number or 0))
 
 
 def _barrier(barrier: BarrierRecord) -> None:

@@ -54,12 +54,18 @@ def list_checkpoints(pipeline: Pipeline = None, warehouse: Warehouse = None) -> 
     show(chosen(pipeline), layer({"warehouse": warehouse}), console())
 
 
-def show_checkpoint(pipeline: Pipeline = None, number: Number = None, warehouse: Warehouse = None) -> None:
-    """Show the life of an epoch as a timeline."""
+def show_checkpoint(
+    pipeline: Pipeline = None,
+    number: Number = None,
+    *,
+    subtasks: Annotated[bool, typer.Option("--subtasks", help="All subtasks, not only the slowest.")] = False,
+    warehouse: Warehouse = None,
+) -> None:
+    """Show the life of an epoch as a timeline, and the numbers of its subtasks."""
     from jobs.cli.reports import show_checkpoint as show  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
-    show(name, checkpoint, layer({"warehouse": warehouse}), console())
+    show(name, checkpoint, layer({"warehouse": warehouse}), console(), every_subtask=subtasks)
 
 
 def cut(pipeline: Pipeline = None, moment: Moment = None, warehouse: Warehouse = None) -> None:

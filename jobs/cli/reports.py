@@ -15,15 +15,15 @@ def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:
     out.print(render_checkpoints(history.job, history.records, history.cuts, history.holder))
 
 
-def show_checkpoint(pipeline: str, checkpoint: int | None, given: Layer, out: Console) -> None:
-    """Show the life of one epoch, the newest for None."""
+def show_checkpoint(
+    pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, every_subtask: bool = False
+) -> None:
+    """Show the life of one epoch, the newest for None; of a vertex with many subtasks the slowest, or all."""
     history = _history(pipeline, given)
     record = history.record(checkpoint)
     published = history.cuts.get(record.checkpoint)
-    if published is None:
-        out.print(render_timeline(record, None, {}))
-    else:
-        out.print(render_timeline(record, published.at_ms, published.versions))
+    at_ms, versions = (None, {}) if published is None else (published.at_ms, published.versions)
+    out.print(render_timeline(record, at_ms, versions, every_subtask=every_subtask))
 
 
 def _history(pipeline: str, given: Layer) -> History:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.snapshots import NO_WORK
 from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.inputs import read_input
 from jobs.operators.keyed_job import keyed_job, misfit_paths, must_wake
@@ -44,11 +45,13 @@ def run_micro_batch(
         tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
     except Exception as error:
         raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
+    by_subtask = _by_subtask(plan, tasks)
     finished = MicroBatchFinished(
         vertex=effect.vertex,
         micro_batch=effect.micro_batch,
-        outputs=_outputs(plan, tasks),
+        outputs=tuple(_output(own) for own in by_subtask),
         duration_ms=round((time.monotonic() - started) * 1000),
+        work=tuple(sum((task.work for task in own), NO_WORK) for own in by_subtask),
     )
     return MicroBatch(finished, sum((task.copies for task in tasks), NO_USES))
 
@@ -77,12 +80,12 @@ def _reports(job: DataFrame | None) -> tuple[TaskReport, ...]:
     return () if job is None else tuple(report_from(row["report"]) for row in job.collect())
 
 
-def _outputs(plan: VertexPlan, reports: Iterable[TaskReport]) -> tuple[SubtaskOutput, ...]:
+def _by_subtask(plan: VertexPlan, reports: Iterable[TaskReport]) -> list[list[TaskReport]]:
     parallelism = plan.spec.parallelism if isinstance(plan.spec, KeyedSpec) else 1
     by_subtask: list[list[TaskReport]] = [[] for _ in range(parallelism)]
     for report in reports:
         by_subtask[report.subtask].append(report)
-    return tuple(_output(own) for own in by_subtask)
+    return by_subtask
 
 
 def _output(reports: Iterable[TaskReport]) -> SubtaskOutput:

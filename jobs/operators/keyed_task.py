@@ -5,7 +5,7 @@ once, writes the change of the state and the output, and reports the file handle
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
@@ -99,7 +99,8 @@ class KeyedTask:
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("a keyed task runs inside a Spark task only")
-        yield from self.carry_out(context.partitionId(), batches)
+        timed = replace(self, writer=self.writer.timed())
+        yield from timed.carry_out(context.partitionId(), batches)
 
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""
@@ -126,6 +127,7 @@ class KeyedTask:
             state=state,
             ranges=self._ranges(subtask, own, arrived, output),
             copies=COPIES.take_uses(),
+            work=self.writer.watch.work(sum(frame.height for frame in rows)),
         )
 
     def _aggregate(

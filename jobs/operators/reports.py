@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.snapshots import RangeFiles
+from checkpointing.snapshots import NO_WORK, RangeFiles, TaskWork
 from jobs.state.worker_copy import NO_USES, CopyUses
 
 REPORT_SCHEMA = StructType([StructField("report", StringType())])
@@ -24,7 +24,7 @@ REPORT_SCHEMA = StructType([StructField("report", StringType())])
 class TaskReport:
     """The files that one task wrote for its subtask. The fields mean the same as in SubtaskOutput.
 
-    `copies` tells whether the worker had the subtask's state in memory (D5).
+    `copies` tells whether the worker had the subtask's state in memory (D5); `work` is what the task measured (E6).
     """
 
     subtask: int
@@ -33,6 +33,7 @@ class TaskReport:
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
     copies: CopyUses = NO_USES
+    work: TaskWork = NO_WORK
 
 
 def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
@@ -54,6 +55,7 @@ def report_from(text: str) -> TaskReport:
             for entry in fields["ranges"]
         ),
         copies=CopyUses(**fields["copies"]),
+        work=TaskWork(**fields["work"]),
     )
 
 

@@ -1,7 +1,7 @@
 """Writes the rows of one Spark partition of a stateless vertex, the failing rows to quarantine too."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,11 @@ class StatelessTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
+        timed = replace(self, writer=self.writer.timed())
+        yield from timed.carry_out(batches)
+
+    def carry_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do what `run` promises; the writer's stopwatch has run since the task began."""
         received = [batch for batch in batches if batch.num_rows]
         if received:
             yield from report_batch(self._write(pa.Table.from_batches(received)))
@@ -36,10 +41,12 @@ class StatelessTask:
     def _write(self, rows: pa.Table) -> TaskReport:
         written = self._write_all(rows)
         staged = [(self.table, file) for file in written if self.table is not None]
+        failed = self._write_failed(rows)
         return TaskReport(
             subtask=0,
             emitted=written if self.emits else (),
-            staged=(*staged, *self._write_failed(rows)),
+            staged=(*staged, *failed),
+            work=self.writer.watch.work(rows.num_rows),
         )
 
     def _write_all(self, rows: pa.Table) -> tuple[FileHandle, ...]:

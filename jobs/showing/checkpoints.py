@@ -10,6 +10,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.showing.quantities import count, moment, plural, seconds, size
+from jobs.showing.statistics import counts_line, history_grid
 
 
 def render_checkpoints(
@@ -26,7 +27,16 @@ def render_checkpoints(
     savepoints = sum(record.is_savepoint for record in shown)
     retained = f": {plural(len(shown) - savepoints, 'checkpoint')} retained"
     heading = Text.assemble((job, "bold"), retained, f", {plural(savepoints, 'savepoint')}" if savepoints else "")
-    return Group(heading, grid, *_gaps(shown), Text(holder, style="dim"))
+    return Group(heading, grid, *_gaps(shown), *_measured(shown), Text(holder, style="dim"))
+
+
+def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
+    """What the newest entry counts, and how the numbers of the completed checkpoints are spread."""
+    ticks = [record for record in shown if record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT)]
+    if len(ticks) > 1:
+        yield history_grid(ticks)
+    if ticks:
+        yield counts_line(max(ticks, key=lambda record: record.checkpoint))
 
 
 def _gaps(shown: Iterable[CheckpointRecord]) -> Iterator[Text]:

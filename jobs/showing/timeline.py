@@ -11,10 +11,19 @@ from rich.text import Text
 
 from checkpointing.channel_items import Alignment
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import EdgeId, TableName
-from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord, VertexStatistics
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    RowKind,
+    SubtaskStatistics,
+    TableRecord,
+    VertexRecord,
+    VertexStatistics,
+)
 from jobs.showing.checkpoints import state_files
+from jobs.showing.flying import Flying
 from jobs.showing.quantities import count, moment, plural, seconds, size
+from jobs.showing.statistics import counts_line, measured, numbers_grid, subtasks_grid, vertices_grid
 from jobs.sources.position_form import written
 
 _WIDTH: Final = 30
@@ -44,7 +53,7 @@ def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment,
     return tuple(sorted(found, key=lambda each: each.at_ms))
 
 
-def _of_vertex(vertex: VertexStatistics, flying: "Flying") -> Iterator[Moment]:
+def _of_vertex(vertex: VertexStatistics, flying: Flying) -> Iterator[Moment]:
     for barrier in vertex.barriers:
         yield Moment(barrier.at_ms, vertex.vertex, f"barrier on {barrier.channel}", "yellow")
     if vertex.aligned_ms and vertex.barriers:
@@ -53,7 +62,7 @@ def _of_vertex(vertex: VertexStatistics, flying: "Flying") -> Iterator[Moment]:
         yield Moment(vertex.acknowledged_ms, vertex.vertex, "acknowledged", "cyan")
 
 
-def _passed(vertex: VertexStatistics, flying: "Flying") -> str:
+def _passed(vertex: VertexStatistics, flying: Flying) -> str:
     """How the barrier passed the vertex, and what that cost."""
     held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
     match vertex.alignment:
@@ -68,42 +77,25 @@ def _passed(vertex: VertexStatistics, flying: "Flying") -> str:
             assert_never(unreachable)
 
 
-@dataclass(frozen=True, slots=True)
-class Flying:
-    """What a cut holds in flight: segments that an unaligned barrier overtook."""
-
-    rows: int = 0
-    size_bytes: int = 0
-
-    @classmethod
-    def of(cls, was: VertexRecord, edge: EdgeId | None = None) -> "Flying":
-        """Add up what is on its way to a vertex, by all its edges or by one."""
-        segments = [
-            segment
-            for subtask in was.subtasks
-            for held in subtask.in_flight
-            for segment in held.segments
-            if edge in (None, held.channel.edge)
-        ]
-        return cls(sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments))
-
-    def __str__(self) -> str:
-        """Return it as a user reads it."""
-        return f"{plural(self.rows, 'row')}, {size(self.size_bytes)}"
-
-
 def render_timeline(
-    record: CheckpointRecord, published_ms: int | None, versions: Mapping[TableName, int]
+    record: CheckpointRecord,
+    published_ms: int | None,
+    versions: Mapping[TableName, int],
+    *,
+    every_subtask: bool = False,
 ) -> RenderableType:
-    """Return the epoch's timeline, its work per vertex, and its tables, state and positions."""
+    """Return the epoch's timeline, its work per vertex and subtask, and its tables, state and positions."""
     return Group(
         _heading(record, published_ms),
+        counts_line(record),
         _timeline(moments(record, published_ms), record.statistics.triggered_ms),
-        _work(record.statistics.vertices),
+        vertices_grid(record),
+        _work(record),
+        subtasks_grid(record, every=every_subtask),
         _tables(record.tables, versions),
         _state(record),
         *_in_flight(record.vertices),
-        _positions(record.vertices),
+        _positions(record),
     )
 
 
@@ -139,18 +131,21 @@ def _timeline(found: tuple[Moment, ...], start_ms: int) -> Grid:
     return grid
 
 
-def _work(vertices: tuple[VertexStatistics, ...]) -> Grid:
-    grid = _numbers(
+def _work(record: CheckpointRecord) -> Grid:
+    sources = {was.vertex for was in record.vertices if was.splits}
+    grid = numbers_grid(
         "work since the barrier before", "vertex", "micro-batches", "busy", "rows in", "rows out", "bytes out"
     )
-    for vertex in vertices:
+    for vertex in record.statistics.vertices:
+        if vertex.vertex in sources:
+            continue
         numbers = (count(vertex.micro_batches), seconds(vertex.busy_ms), count(vertex.rows_in), count(vertex.rows_out))
         grid.add_row(vertex.vertex, *numbers, size(vertex.bytes_out))
     return grid
 
 
 def _tables(tables: tuple[TableRecord, ...], versions: Mapping[TableName, int]) -> Grid:
-    grid = _numbers("tables", "table", "mode", "files", "rows", "bytes", "Delta version")
+    grid = numbers_grid("tables", "table", "mode", "files", "rows", "bytes", "Delta version")
     for table in tables:
         files = table.adds if table.mode is TableMode.APPEND else table.files
         mode = "append: adds" if table.mode is TableMode.APPEND else f"{table.mode.value}: all of it"
@@ -179,12 +174,20 @@ def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
             yield Text.assemble(("in flight ", "bold"), f"{Flying.of(was, edge)} {way}")
 
 
-def _positions(vertices: tuple[VertexRecord, ...]) -> Grid:
-    grid = Grid("source", "split", "position", title="positions", title_justify="left", title_style="bold")
-    for vertex in vertices:
-        sources = zip(vertex.splits, vertex.subtasks, strict=True) if vertex.splits else ()
-        for split, subtask in sources:
-            grid.add_row(vertex.vertex, split, describe_position(subtask.position))
+def _positions(record: CheckpointRecord) -> Grid:
+    """Where each split stands, and what it sent since the barrier before."""
+    grid = Grid("source", "split", "position", "rows", "bytes", title="positions", title_justify="left")
+    grid.title_style = "bold"
+    for column in grid.columns[3:]:
+        column.justify = "right"
+    sent = {vertex.vertex: vertex.subtasks for vertex in record.statistics.vertices}
+    for vertex in record.vertices:
+        own = sent.get(vertex.vertex, SubtaskStatistics())
+        unknown = (None,) * len(vertex.splits)
+        sources = zip(vertex.splits, own.rows_out or unknown, own.bytes_out or unknown, strict=True)
+        for place, (split, rows, size_bytes) in enumerate(sources if vertex.splits else ()):
+            position = describe_position(vertex.subtasks[place].position)
+            grid.add_row(vertex.vertex, split, position, measured(rows, count), measured(size_bytes, size))
     return grid
 
 
@@ -214,10 +217,3 @@ def _value(value: object) -> str:
             return count(len(value))
         case _:
             return str(value)
-
-
-def _numbers(title: str, *columns: str) -> Grid:
-    grid = Grid(*columns, title=title, title_justify="left", title_style="bold")
-    for column in grid.columns[1:]:
-        column.justify = "right"
-    return grid

@@ -7,7 +7,7 @@ overwritten or deleted. A retried task leaves its first files as orphans.
 import base64
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +19,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from jobs.sinks.statistics import statistics_json
+from jobs.sinks.stopwatch import Stopwatch
 
 
 class Encoding(Enum):
@@ -47,21 +48,28 @@ class StagedFiles:
     generation: Generation
     vertex: VertexId
     micro_batch: int
+    watch: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
+
+    def timed(self) -> "StagedFiles":
+        """Return the same writer with a stopwatch that starts now; a task calls this first."""
+        return replace(self, watch=Stopwatch())
 
     def write(self, table: TableName, rows: pa.Table, encoding: Encoding = Encoding.PLAIN) -> FileHandle:
         """Write these rows to a new file staged for `table` (also a state's or a channel's) and return its handle.
 
         Raise StagedFileError if the file can't be written, for example because the disk is full.
         """
-        content = _parquet(rows, encoding)
-        handle = self._handle(table, rows, content)
-        _place(self.root, handle.path, content)
+        with self.watch.writing():
+            content = _parquet(rows, encoding)
+            handle = self._handle(table, rows, content)
+            _place(self.root, handle.path, content)
         return handle
 
     def inline(self, table: TableName, rows: pa.Table) -> FileHandle:
         """Return a handle that carries the file which `write` would have written; nothing is written."""
-        content = _parquet(rows, Encoding.DIFFERENCES)
-        return replace(self._handle(table, rows, content), inline=base64.b64encode(content).decode("ascii"))
+        with self.watch.writing():
+            content = _parquet(rows, Encoding.DIFFERENCES)
+            return replace(self._handle(table, rows, content), inline=base64.b64encode(content).decode("ascii"))
 
     def _handle(self, table: TableName, rows: pa.Table, content: pa.Buffer) -> FileHandle:
         name = StagedName(self.vertex, self.micro_batch, str(uuid4()))

@@ -40,6 +40,8 @@ LONG_AGO_MS = 10**12
 FAR_AWAY_MS = 10**15
 """The default interval: only a tick fires the timer."""
 SEED = 20_240_924
+_METRICS = {"total_bytes": "state_bytes"}
+"""What the cases call a measurement, and what the coordinator calls it."""
 
 
 class CoordinatorUnit(ObservedCoordinator):
@@ -150,7 +152,8 @@ class CoordinatorUnit(ObservedCoordinator):
 
     def _do_ack(self, step: Step) -> None:
         job = JOB if step.options.get("job", JOB) == JOB else "another job"
-        metrics = SnapshotMetrics(**step.options.get("metrics", {}))
+        named = {_METRICS.get(name, name): value for name, value in step.options.get("metrics", {}).items()}
+        metrics = SnapshotMetrics(**named)
         task, checkpoint = step.args[:2]
         self.tell(told.TaskAcknowledged(job, task, checkpoint, state_of(step.argument(2)), metrics))
 

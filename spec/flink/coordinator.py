@@ -25,6 +25,7 @@ from spec.flink.messages import (
     PeriodicTimerFired,
     RestoreRequested,
     TaskFailed,
+    TaskMeasured,
     TriggerFailed,
 )
 from spec.flink.recovery import Recovery
@@ -113,6 +114,8 @@ class FlinkCoordinator(CheckpointCoordinator):
             case TaskFailed():
                 reason = CheckpointFailureReason.TASK_FAILURE
                 self._completion.abort_where(lambda each: fact.task in each.unacknowledged, reason, fact.message)
+            case TaskMeasured():
+                self._books.statistics.measured(fact.checkpoint, fact.task, fact.metrics)
             case CommitUnknown():
                 self._completion.commit_unknown(fact)
             case AbortRequested():

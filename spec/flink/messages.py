@@ -10,7 +10,7 @@ from enum import Enum
 from checkpointing.coordinator.completed import CompletedCheckpoint
 from checkpointing.coordinator.effects import CoordinatorEffect
 from checkpointing.coordinator.facts import CoordinatorFact
-from checkpointing.coordinator.task import AcknowledgedState, Task
+from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.flink.shared_state import RestoreMode
@@ -106,6 +106,16 @@ class RestoreRequested:
     mode: RestoreMode = RestoreMode.NO_CLAIM
 
 
+@dataclass(frozen=True, slots=True)
+class TaskMeasured:
+    """A task's measurements come in a message of their own, at times after the checkpoint failed (E6)."""
+
+    job: str
+    task: Task
+    checkpoint: CheckpointId
+    metrics: SnapshotMetrics
+
+
 HandedFact = (
     PeriodicTimerFired
     | CheckpointTimeoutFired
@@ -113,6 +123,7 @@ HandedFact = (
     | LocationFailed
     | TriggerFailed
     | TaskFailed
+    | TaskMeasured
     | CommitUnknown
     | AbortRequested
 )

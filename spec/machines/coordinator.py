@@ -23,6 +23,7 @@ from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.coordinator_model import CoordinatorModel
 from spec.machines.judging import expect, is_unwinding
+from spec.machines.statistics import statistics_agree
 
 JOB = "job"
 TASKS: tuple[Task, ...] = ("source/0", "source/1", "sink/0")
@@ -257,7 +258,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         place = pick % len(self.messages)
         message = self.messages[place] if job != JOB else self.messages.pop(place)
         for _ in range(times):
-            self._tell(replace(message, job=job, metrics=SnapshotMetrics(pick, pick, pick)))
+            self._tell(
+                replace(message, job=job, metrics=SnapshotMetrics(state_bytes=pick, sync_ms=pick, async_ms=pick))
+            )
 
     @rule(pick=_pick)
     def acknowledge_as_stranger(self, pick: int) -> None:
@@ -275,7 +278,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             told.TaskDeclined("other", task, checkpoint, reason),
             flink.TaskFailed(task),
             flink.TriggerFailed(task, checkpoint),
-            told.TaskMeasured(JOB, task, checkpoint, SnapshotMetrics(pick)),
+            flink.TaskMeasured(JOB, task, checkpoint, SnapshotMetrics(state_bytes=pick)),
             flink.CheckpointTimeoutFired(checkpoint),
             flink.AbortRequested(Reason.JOB_FAILOVER_REGION),
         )
@@ -322,7 +325,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                     pass
 
     def _tell_twin(self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...]) -> None:
-        if isinstance(fact, told.TaskMeasured):
+        if isinstance(fact, flink.TaskMeasured):
             expect(not effects, "statistics-never-steer", f"{fact} caused {effects}")
             return
         plain = replace(fact, metrics=told.NO_METRICS) if isinstance(fact, told.TaskAcknowledged) else fact
@@ -347,6 +350,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         full = [n for n, known in self.model.checkpoints.items() if known.is_full]
         expect(not full or bool(self.commits), "no-deadlock", f"{full} wait for a commit that nobody sent")
         expect(self.fetching <= 1, "ids-rise", "two ids are being fetched")
+        statistics_agree(self.coordinator.statistics, self.model)
 
     def teardown(self) -> None:
         """Let everybody answer well: every request has its answer, and nothing is pending.

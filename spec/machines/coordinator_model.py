@@ -4,6 +4,7 @@ Written over plain sets. It knows no phases, queues, timers or registries, only 
 truth about shared files is the tasks' own: which of them a task still builds on.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -98,6 +99,8 @@ class CoordinatorModel:
         self.checkpoints: dict[CheckpointId, Known] = {}
         self.requests: dict[str, CheckpointProperties] = {}
         self.answered: set[str] = set()
+        self.refused = 0
+        """Requests that failed before a checkpoint began, and timers: what they ask for has no answer."""
         self.kept: list[CheckpointId] = []
         self.failures = Failures(settings.tolerable_failures)
         self.used_by: dict[str, CheckpointId] = {}
@@ -110,6 +113,10 @@ class CoordinatorModel:
         """Return the checkpoints that have not ended."""
         return [n for n, known in self.checkpoints.items() if known.fate in (Fate.PENDING, Fate.COMMITTING)]
 
+    def ended(self) -> Counter[Fate]:
+        """Return how many checkpoints have each fate."""
+        return Counter(known.fate for known in self.checkpoints.values())
+
     def fate(self, checkpoint: CheckpointId) -> Fate | None:
         """Return what became of a checkpoint; None: it never began."""
         return self.checkpoints[checkpoint].fate if checkpoint in self.checkpoints else None
@@ -118,6 +125,7 @@ class CoordinatorModel:
 
     def take(self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...]) -> None:
         """Judge one step."""
+        self.refused += isinstance(fact, flink.PeriodicTimerFired | told.CoordinatorTimeAdvanced)
         ends, reason = self._must_end(fact)
         goes = self._private_of_late(fact)
         acknowledged = self._acknowledge(fact)
@@ -310,6 +318,8 @@ class CoordinatorModel:
         known = effect.request in self.requests
         expect(known and effect.request not in self.answered, "answered-once", f"{effect} is its second answer")
         self.answered.add(effect.request)
+        if isinstance(effect, told.RequestFailed) and effect.checkpoint is None:
+            self.refused += 1
         if isinstance(effect, told.RequestSucceeded):
             expect(self.fate(effect.checkpoint) is Fate.COMPLETED, "told-truly", effect)
 

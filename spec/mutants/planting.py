@@ -26,6 +26,7 @@ _JUDGING = frozenset(
         "reset",
         "rollback",
         "savepoints",
+        "statistics",
     )
 )
 """Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""

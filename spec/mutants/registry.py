@@ -10,6 +10,7 @@ from spec.mutants import (
     descriptions,
     keeping,
     living,
+    measuring,
     mishaps,
     outside,
     resets,
@@ -33,6 +34,7 @@ _ROOMS = (
     columns,
     mishaps,
     outside,
+    measuring,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from checkpointing.trace import FORMAT
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from spec.traces import judge, main
 from tests.scenarios.runtime.sequence_job import LocalEngine, build
@@ -94,9 +95,11 @@ def test_a_trace_that_a_kill_cut_off_is_judged_as_far_as_it_goes(lines):
 def test_a_trace_of_an_older_format_is_refused_by_name(lines, tmp_path, capsys):
     """Its rows are no rows of this core: the verdict says so, instead of what does not fit in them."""
     older = tmp_path / "1.ndjson"
-    older.write_bytes(b"".join(line.replace(b'{"format":5', b'{"format":3', 1) for line in lines))
+    older.write_bytes(
+        b"".join(line.replace(b'{"format":%d' % FORMAT, b'{"format":%d' % (FORMAT - 1), 1) for line in lines)
+    )
     assert main([str(older)]) == 1
-    assert "  line 1: written in format 3 by an older Tidemark" in capsys.readouterr().out
+    assert f"  line 1: written in format {FORMAT - 1} by an older Tidemark" in capsys.readouterr().out
 
 
 def test_what_is_no_trace_is_named(tmp_path, capsys):

@@ -19,7 +19,6 @@ OPERATOR_STATE = "operators with broadcast state (D1)"
 SOURCE_COORDINATORS = "source coordinators (A7)"
 FINISHED_INPUTS = "finished inputs (B4)"
 HOOKS = "master hooks (A8)"
-STATISTICS = "statistics per subtask (E6)"
 KEY_GROUPS = "one module of key groups (D3)"
 
 WAITING = {
@@ -54,7 +53,6 @@ BEING_BUILT = {
     "checkpointing.coordinator.pending.PendingCheckpoint.answer_hook": HOOKS,
     "checkpointing.coordinator.coordinator.CheckpointCoordinator.add_hook": HOOKS,
     "checkpointing.coordinator.coordinator.InvalidHookError": HOOKS,
-    "checkpointing.coordinator.facts.TaskMeasured": STATISTICS,
     "checkpointing.key_groups.MaxParallelismChangedError": KEY_GROUPS,
     "checkpointing.key_groups.subtask_of": KEY_GROUPS,
     "checkpointing.key_groups.default_max_parallelism": KEY_GROUPS,

@@ -13,7 +13,7 @@ from checkpointing.identifiers import CheckpointId, Generation, JobName, SplitId
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import Effect, Fact, NotifyAborted, RowAppended, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
-from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, decode, encode, read
+from checkpointing.trace import FORMAT, TickBroken, TickStarted, UnreadableTraceError, decode, encode, read
 from tests.unit.stores.valid_rows import holders
 
 st.register_type_strategy(Holder, holders)
@@ -80,7 +80,7 @@ def test_what_is_no_entry_is_refused(line):
         decode(line)
 
 
-@pytest.mark.parametrize(("number", "whose"), [(4, "an older"), (6, "a newer")])
+@pytest.mark.parametrize(("number", "whose"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
 def test_a_trace_of_another_format_is_refused_by_name(number, whose):
     """Its rows are those of another core: the message says whose, and the way out."""
     line = b'{"format":%d,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}\n' % number

@@ -18,14 +18,13 @@ from checkpointing.coordinator.messages import (
     ShutDown,
     TaskAcknowledged,
     TaskDeclined,
-    TaskMeasured,
 )
 from checkpointing.coordinator.properties import savepoint, synchronous_savepoint
 from checkpointing.coordinator.shared_state import SharedStateConflictError
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from spec.flink.coordinator import ForcedCheckpointSubsumedError
-from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed
+from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed, TaskMeasured
 
 PRIVATE = AcknowledgedState(private=("p",))
 
@@ -313,7 +312,7 @@ def test_metrics_may_come_by_themselves(drive):
     driven = drive()
     driven.trigger()
     driven.decline(1)
-    driven.tell(TaskMeasured("job", "sink", 1, SnapshotMetrics(total_bytes=9)))
+    driven.tell(TaskMeasured("job", "sink", 1, SnapshotMetrics(state_bytes=9)))
     known = driven.door.statistics.of(1)
     assert (9, 0, "FAILED") == (known.state_size, known.acknowledged_subtasks, known.status.value)
 

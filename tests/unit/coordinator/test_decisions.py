@@ -182,8 +182,8 @@ def test_metrics_that_come_twice_count_once():
     """A late message repeats what the acknowledgement said: the size is not doubled (E6)."""
     tracker = StatisticsTracker(2)
     tracker.began(1, CHECKPOINT, 0, finished=0)
-    tracker.acknowledged(1, "a", SnapshotMetrics(total_bytes=7), 5)
-    tracker.measured(1, "a", SnapshotMetrics(total_bytes=7))
+    tracker.acknowledged(1, "a", SnapshotMetrics(state_bytes=7))
+    tracker.measured(1, "a", SnapshotMetrics(state_bytes=7))
     assert (7, 1) == (tracker.of(1).state_size, tracker.of(1).acknowledged_subtasks)
 
 

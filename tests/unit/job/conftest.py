@@ -42,7 +42,7 @@ from checkpointing.metadata.record import (
     Statistics,
     VertexRecord,
 )
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot, TaskWork
 
 CLAIM = Claim(
     generation=1, holder=Holder(host="h", pid=1, started=""), first_id=1, last_id=1000, at_ms=0, nonce="nonce"
@@ -179,7 +179,7 @@ class Story:
             poll = self.take(PollSource, lambda poll, source=source: poll.source == source)
             self.tell(SourceIdle(poll.source, poll.split))
 
-    def finishes(self, vertex: str = "joined") -> str:
+    def finishes(self, vertex: str = "joined", work: tuple[TaskWork, ...] = ()) -> str:
         """Finish the vertex's micro-batch with one file for its append table; return the file's name."""
         effect = self.take(RunMicroBatch, lambda run: run.vertex == vertex)
         name = f"out-{next(self._names)}"
@@ -187,7 +187,7 @@ class Story:
         table = next(table.name for table in own.tables if table.mode is TableMode.APPEND)
         full = SubtaskOutput(emitted=(file(name),), staged=((table, file(name)),))
         empty = tuple(SubtaskOutput() for _ in range(own.parallelism - 1))
-        self.tell(MicroBatchFinished(vertex, effect.micro_batch, (full, *empty)))
+        self.tell(MicroBatchFinished(vertex, effect.micro_batch, (full, *empty), work=work))
         return name
 
     def judges(self, *, passed: bool = True, message: str = "") -> Any:

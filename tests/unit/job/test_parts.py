@@ -3,6 +3,7 @@
 import pytest
 
 from checkpointing.channel_items import Alignment, Barrier, StagedSegment
+from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import GateConfig, GatePolicy, InputGate
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
@@ -16,10 +17,12 @@ from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, MicroBatchFinished, StopKind, SubtaskOutput, TickOutcome
-from checkpointing.snapshots import RangeFiles
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 CAUGHT_UP, STOPPED = EndTick(TickOutcome.CAUGHT_UP), EndTick(TickOutcome.STOPPED)
 EDGE = EdgeId("up", "down")
+ONE = JobGraph((Vertex("v", VertexKind.KEYED, 1),), ())
+"""A graph of one vertex with one subtask."""
 
 
 # ------------------------------------------------------------------ ending
@@ -138,7 +141,7 @@ def test_ids_rise_from_block_to_block(job):
 
 def test_an_epoch_tells_what_it_met(job):
     """Rows, barriers, micro-batches and acknowledgements of an epoch; a file handed on and staged counts once."""
-    log = EpochLog()
+    log = EpochLog(ONE)
     both = job.file("a", 4)
     output = SubtaskOutput(emitted=(both,), staged=(("out/t", both),))
     log.worked(MicroBatchFinished("v", 1, (output,), 30), rows_in=6)
@@ -147,9 +150,9 @@ def test_an_epoch_tells_what_it_met(job):
     log.passed(
         "v", TriggerCheckpoint(Barrier(1), unaligned=False, alignment_ms=5, bytes_processed=0, bytes_held=9), 120
     )
-    log.acknowledged("v", 1, 130)
+    log.acknowledged(SubtaskId("v", 0), 1, SubtaskSnapshot(), 130)
     log.judged(1, "{}")
-    ended = log.ended(1)
+    ended = log.ended(1, StatisticsTracker(1))
     (vertex,) = ended.vertices
     assert (100, 6, ("{}",)) == (ended.triggered_ms, ended.rows, ended.verdicts)
     assert (1, 6, 4, 40, 30) == (
@@ -165,26 +168,27 @@ def test_an_epoch_tells_what_it_met(job):
 
 def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
     """The snapshot keeps its time; the last barrier, later, says how long the alignment would have been (C5, C7)."""
-    log = EpochLog()
+    log = EpochLog(ONE)
     log.triggered(1, 100, 6)
     log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
     log.passed("v", TriggerCheckpoint(Barrier(1, alignment=Alignment.UNALIGNED), unaligned=True), 120)
     log.received("v", BarrierReceived(ChannelId(EDGE, 1), 1, 910))
     log.overtaken("v", InFlightComplete(1, (), alignment_ms=800))
-    (vertex,) = log.ended(1).vertices
+    (vertex,) = log.ended(1, StatisticsTracker(1)).vertices
     assert (Alignment.UNALIGNED, 120, 800) == (vertex.alignment, vertex.aligned_ms, vertex.alignment_ms)
     assert [110, 910] == [barrier.at_ms for barrier in vertex.barriers]
 
 
 def test_an_epoch_that_has_ended_is_forgotten():
     """What comes late for an epoch changes nothing, and its numbers are those of nothing."""
-    log = EpochLog()
+    log = EpochLog(ONE)
     log.triggered(1, 100, 6)
-    log.ended(1)
-    log.acknowledged("v", 1, 130)
+    log.forget(1)
+    log.acknowledged(SubtaskId("v", 0), 1, SubtaskSnapshot(), 130)
     log.judged(1, "{}")
     log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
-    assert (0, 0, ()) == (log.ended(1).triggered_ms, log.ended(1).rows, log.ended(1).vertices)
+    ended = log.ended(1, StatisticsTracker(1))
+    assert (0, 0, ()) == (ended.triggered_ms, ended.rows, ended.vertices)
 
 
 # ------------------------------------------------------------------ a vertex's run

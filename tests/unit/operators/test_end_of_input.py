@@ -130,6 +130,12 @@ def test_waiting_rows_go_out_with_nulls_when_the_input_ends_without_rows(silver)
     assert [None] == [row["waiting"] for row in silver.state().values()]
 
 
+def test_a_task_says_how_many_rows_it_received(silver):
+    """Rows of all inputs count; at the end of the input there may be none (E6)."""
+    assert 3 == silver.run([("a", 3), ("b", 4)], [("c", 1.0)]).work.rows
+    assert 0 == silver.run(end=True).work.rows
+
+
 def test_the_last_rows_are_processed_before_the_end(silver):
     """A last right row still meets its left row; a last left row without one goes out with nulls."""
     report = silver.run([("c", 3)], [("a", 7.0)], end=True)

@@ -4,12 +4,16 @@ import json
 import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import count
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from checkpointing.snapshots import TaskWork
+from jobs.sinks import stopwatch
 from jobs.sinks.staged_files import Encoding, StagedFileError, StagedFiles
 from jobs.sinks.statistics import statistics_json
 
@@ -56,6 +60,17 @@ def test_integers_of_a_state_lie_as_differences(tmp_path):
     group = pq.read_metadata(tmp_path / handle.path).row_group(0)
     assert "DELTA_BINARY_PACKED" in group.column(0).encodings
     assert "RLE_DICTIONARY" in group.column(1).encodings
+
+
+def test_a_stopwatch_counts_the_time_of_writing_apart(monkeypatch, tmp_path):
+    """The clock goes on a second at each look: a write counts for one, the task for all that passed since its start."""
+    seconds = count()
+    clock = SimpleNamespace(monotonic_ns=lambda: next(seconds) * 1_000_000_000)
+    monkeypatch.setattr(stopwatch, "time", clock)
+    timed = files(tmp_path).timed()
+    timed.write(TABLE, ROWS)
+    timed.inline(TABLE, ROWS)
+    assert TaskWork(task_ms=5_000, sync_ms=2_000, rows=3) == timed.watch.work(3)
 
 
 def test_two_writes_of_the_same_rows_make_two_files(tmp_path):

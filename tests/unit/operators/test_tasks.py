@@ -9,7 +9,7 @@ import pytest
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.snapshots import RangeFiles
+from checkpointing.snapshots import RangeFiles, TaskWork
 from jobs.operators.arrived import take_apart
 from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.reports import TaskReport, report_batch, report_from
@@ -24,7 +24,9 @@ def test_a_report_comes_back_as_it_was_sent():
     """JSON in between loses nothing of any field."""
     file = FileHandle("a/b.parquet", 3, 100, 77, '{"numRecords":3}')
     keyed = KeyedFile(file, KeyedFileKind.DELTA, 0, 63, Version(Generation(2), 9))
-    report = TaskReport(1, (file,), ((TableName("s/t"), file),), (keyed,), (RangeFiles(TableName("s/u"), (keyed,)),))
+    ranges = (RangeFiles(TableName("s/u"), (keyed,)),)
+    work = TaskWork(task_ms=7, sync_ms=2, rows=9)
+    report = TaskReport(1, (file,), ((TableName("s/t"), file),), (keyed,), ranges, work=work)
     (batch,) = report_batch(report)
     assert report == report_from(batch.column("report")[0].as_py())
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of
 from checkpointing.metadata.migrations import migrate
-from checkpointing.metadata.record import FORMAT, CheckpointRecord, Release, Row
+from checkpointing.metadata.record import FORMAT, CheckpointRecord, Release, Row, SubtaskStatistics
 from tests.unit.stores.valid_rows import rows
 
 WRITER = "tidemark 0.1.0"
@@ -116,18 +116,21 @@ def test_a_row_of_the_fence_of_format_3_changes_its_number_only(kind: str) -> No
     assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
 
 
-def test_a_checkpoint_of_format_4_says_that_nothing_was_renamed() -> None:
-    """A row that the fourth release wrote: all of it is read, and no rename has happened."""
+def test_a_checkpoint_of_format_4_says_that_nothing_was_renamed_or_measured_of_subtasks() -> None:
+    """A row that the fourth release wrote: all of it is read, no rename has happened, and no number is read into it."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
-    assert (FORMAT, ()) == (row.format, row.renames)
+    assert (FORMAT, (), None) == (row.format, row.renames, row.statistics.counts)
+    assert {SubtaskStatistics()} == {vertex.subtasks for vertex in row.statistics.vertices}
+    measured = [(each.start_delay_ms, each.bytes_processed, each.async_ms) for each in row.statistics.vertices]
+    assert {(None, None, None)} == set(measured)
     assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
 def test_a_row_of_the_fence_of_format_4_changes_its_number_only(kind: str) -> None:
-    """A claim and a release name no vertex and no table."""
+    """A claim and a release name no vertex and no table, and have no statistics."""
     assert {"a": 1, "format": 5} == migrate(kind, {"a": 1, "format": 4}, at=4, to=5)
 
 

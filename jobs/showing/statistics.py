@@ -1,0 +1,182 @@
+"""What was measured of checkpoints: of each vertex and subtask in one, and of the retained ones together (E6)."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.table import Table as Grid
+from rich.text import Text
+
+from checkpointing.distribution import Distribution
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord, VertexStatistics
+from jobs.showing.flying import Flying
+from jobs.showing.quantities import count, plural, seconds, size
+
+NOT_MEASURED: Final = "not measured"
+"""A number that nobody measured, as in entries of older versions. It is never shown as 0."""
+
+SUBTASKS_SHOWN: Final = 16
+"""Of a vertex with more subtasks those that took longest are shown; `--subtasks` shows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One number of a subtask: its title, how a person reads it, and its value for every subtask."""
+
+    title: str
+    shown: Callable[[int], str]
+    numbers: Sequence[int | None]
+
+    def cell(self, subtask: int) -> str:
+        """Return the number of a subtask."""
+        return measured(self.numbers[subtask] if self.numbers else None, self.shown)
+
+    def summary(self, choose: Callable[[Distribution], int]) -> str:
+        """Return one number of the spread over all subtasks."""
+        spread = Distribution.of(self.numbers)
+        return measured(None if spread is None else choose(spread), self.shown)
+
+
+def measured(number: int | None, shown: Callable[[int], str]) -> str:
+    """Return a number as a person reads it, or that nobody measured it."""
+    return NOT_MEASURED if number is None else shown(number)
+
+
+def vertices_grid(record: CheckpointRecord) -> Grid:
+    """Return, for each vertex that aligns, when its barriers came, what it let through, and its asynchronous part."""
+    grid = numbers_grid(
+        "barriers", "vertex", "start delay", "aligned for", "let through", "held", "in flight", "async", "acknowledged"
+    )
+    flying = {was.vertex: Flying.of(was) for was in record.vertices}
+    for vertex in record.statistics.vertices:
+        if not vertex.barriers:
+            continue
+        grid.add_row(
+            vertex.vertex,
+            measured(vertex.start_delay_ms, seconds),
+            seconds(vertex.alignment_ms),
+            measured(vertex.bytes_processed, size),
+            size(vertex.bytes_held),
+            size(flying.get(vertex.vertex, Flying()).size_bytes),
+            measured(vertex.async_ms, seconds),
+            seconds(vertex.acknowledged_ms - record.statistics.triggered_ms),
+        )
+    return grid
+
+
+def subtasks_grid(record: CheckpointRecord, *, every: bool) -> Grid:
+    """Return the numbers of each operator's subtasks, under their least, average and greatest ones.
+
+    Of a vertex with many subtasks the slowest are shown, or all if `every` is True.
+    """
+    columns = ("task time", "writing", "rows in", "rows out", "bytes out", "state written", "state")
+    grid = numbers_grid("subtasks, since the barrier before", "vertex", "subtask", *columns)
+    known = {vertex.vertex: vertex for vertex in record.statistics.vertices}
+    for was in record.vertices:
+        if not was.splits and was.vertex in known:
+            grid.add_section()
+            for row in _rows(was, known[was.vertex], every=every):
+                grid.add_row(*row)
+    return grid
+
+
+def columns_of(was: VertexRecord, vertex: VertexStatistics) -> tuple[Column, ...]:
+    """Return what is known of a vertex's subtasks; the size of the state follows from the entry's files."""
+    own = vertex.subtasks
+    state = tuple(sum(keyed.file.bytes for keyed in snapshot.state) for snapshot in was.subtasks)
+    return (
+        Column("task time", seconds, own.task_ms),
+        Column("writing", seconds, own.sync_ms),
+        Column("rows in", count, own.rows_in),
+        Column("rows out", count, own.rows_out),
+        Column("bytes out", size, own.bytes_out),
+        Column("state written", size, own.checkpointed_bytes),
+        Column("state", size, state),
+    )
+
+
+def _rows(was: VertexRecord, vertex: VertexStatistics, *, every: bool) -> Iterator[tuple[str, ...]]:
+    columns, subtasks = columns_of(was, vertex), len(was.subtasks)
+    if subtasks > 1:
+        for name, choose in _SPREAD:
+            yield (vertex.vertex, name, *(column.summary(choose) for column in columns))
+    chosen = list(range(subtasks)) if every else _slowest(vertex, subtasks)
+    for subtask in chosen:
+        yield (vertex.vertex, str(subtask), *(column.cell(subtask) for column in columns))
+    if len(chosen) < subtasks:
+        yield (f"{plural(subtasks - len(chosen), 'faster subtask')} left out: --subtasks shows all",)
+
+
+_SPREAD: Final[tuple[tuple[str, Callable[[Distribution], int]], ...]] = (
+    ("least", lambda spread: spread.minimum),
+    ("average", lambda spread: spread.average),
+    ("most", lambda spread: spread.maximum),
+)
+
+
+def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
+    """Return the subtasks to show, in their order: all of few, else those whose tasks ran longest."""
+    times = vertex.subtasks.task_ms or (None,) * subtasks
+    longest = sorted(range(subtasks), key=lambda subtask: -(times[subtask] or 0))
+    return sorted(longest[:SUBTASKS_SHOWN])
+
+
+def counts_line(record: CheckpointRecord) -> Text:
+    """Return how many checkpoints the entry's generation had triggered when it was written, and how they ended."""
+    when = f"generation {record.generation}, when checkpoint {record.checkpoint} was written"
+    counts = record.statistics.counts
+    if counts is None:
+        return Text(f"{when}: checkpoints {NOT_MEASURED}", style="dim")
+    parts = (
+        f"{count(counts.total)} triggered",
+        f"{count(counts.completed)} completed",
+        f"{count(counts.failed)} failed",
+        f"{count(counts.in_progress)} in progress",
+        "restored from a checkpoint" if counts.restored else "begun without one",
+    )
+    return Text(f"{when}: checkpoints {', '.join(parts)}")
+
+
+def history_grid(records: Iterable[CheckpointRecord]) -> Grid:
+    """Return how the numbers of several checkpoints are spread: least, average, most and percentiles."""
+    shown = list(records)
+    title = f"over {plural(len(shown), 'checkpoint')}"
+    grid = numbers_grid(title, "", "least", "average", "most", "p50", "p95", "p99")
+    vertices = [record.statistics.vertices for record in shown]
+    for name, numbers, said in (
+        ("to commit", [each.statistics.committed_ms - each.statistics.triggered_ms for each in shown], seconds),
+        ("aligned for", [max((v.alignment_ms for v in each), default=0) for each in vertices], seconds),
+        ("slowest subtask", [slowest_task_ms(record) for record in shown], seconds),
+        ("state written", [state_written(record) for record in shown], size),
+    ):
+        grid.add_row(name, *_spread(Distribution.of(numbers), said))
+    return grid
+
+
+def _spread(spread: Distribution | None, said: Callable[[int], str]) -> Iterator[str]:
+    if spread is None:
+        yield NOT_MEASURED
+        return
+    numbers = (spread.minimum, spread.average, spread.maximum, spread.p50, spread.p95, spread.p99)
+    yield from (said(number) for number in numbers)
+
+
+def slowest_task_ms(record: CheckpointRecord) -> int | None:
+    """Return how long the tasks of the slowest subtask ran in a checkpoint's epoch; None if nobody measured it."""
+    spread = Distribution.of(ms for vertex in record.statistics.vertices for ms in vertex.subtasks.task_ms)
+    return None if spread is None else spread.maximum
+
+
+def state_written(record: CheckpointRecord) -> int | None:
+    """Return how many bytes of state were written in a checkpoint's epoch; None if nobody measured it."""
+    columns = [vertex.subtasks.checkpointed_bytes for vertex in record.statistics.vertices]
+    known = [number for column in columns for number in column if number is not None]
+    return sum(known) if known else None
+
+
+def numbers_grid(title: str, *columns: str) -> Grid:
+    """Return an empty table whose first column is a name, and whose others are numbers."""
+    grid = Grid(*columns, title=title, title_justify="left", title_style="bold")
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    return grid

@@ -1,0 +1,150 @@
+"""Mutants of the statistics: numbers of subtasks in an entry, and counts of checkpoints (E6)."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+from checkpointing import distribution
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import SnapshotMetrics, Task
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate.messages import TriggerCheckpoint
+from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.job import epochs
+from checkpointing.job.epochs import EpochLog
+from checkpointing.messages import MicroBatchFinished
+from checkpointing.metadata.record import SubtaskStatistics
+from spec.mutants.judges import COORDINATOR, SAVEPOINTS
+from spec.mutants.planting import Patch, mutant
+
+# ------------------------------------------------------------------ subtasks
+
+
+@mutant("statistics-are-true")
+def the_numbers_of_the_subtasks_stand_in_the_wrong_order(patch: Patch) -> None:
+    real = epochs._columns
+
+    def columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
+        return real(tuple(reversed(of_subtasks)))
+
+    patch.put(epochs, "_columns", columns)
+
+
+@mutant("statistics-are-true")
+def the_work_of_an_epoch_counts_in_the_next_one_again(patch: Patch) -> None:
+    real = EpochLog.passed
+
+    def passed(self: EpochLog, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
+        kept = deepcopy(self._work.get(vertex))
+        real(self, vertex, trigger, now_ms)
+        if kept is not None:
+            self._work[vertex] = kept
+
+    patch.put(EpochLog, "passed", passed)
+
+
+@mutant("statistics-are-true")
+def only_the_last_micro_batch_of_an_epoch_is_measured(patch: Patch) -> None:
+    real = EpochLog.worked
+
+    def worked(self: EpochLog, fact: MicroBatchFinished, rows_in: int) -> None:
+        self._work.pop(fact.vertex, None)
+        real(self, fact, rows_in)
+
+    patch.put(EpochLog, "worked", worked)
+
+
+# ------------------------------------------------------------------ counts
+
+
+@mutant("statistics-are-true")
+def a_restore_is_not_counted(patch: Patch) -> None:
+    def restored(self: StatisticsTracker, checkpoint: CheckpointId) -> None:
+        self.latest.restored = checkpoint
+
+    patch.put(StatisticsTracker, "restored", restored)
+
+
+@mutant("statistics-are-true", SAVEPOINTS)
+def a_savepoint_is_not_counted_as_complete(patch: Patch) -> None:
+    real = StatisticsTracker.completed
+
+    def completed(
+        self: StatisticsTracker, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int
+    ) -> None:
+        real(self, checkpoint, properties, now_ms)
+        self.counters.completed -= properties.is_savepoint
+
+    patch.put(StatisticsTracker, "completed", completed)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_failed_checkpoint_stays_in_progress(patch: Patch) -> None:
+    real = StatisticsTracker.failed
+
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
+        self.counters.in_progress += 1
+
+    patch.put(StatisticsTracker, "failed", failed)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_request_that_began_nothing_is_in_no_total(patch: Patch) -> None:
+    def failed_before_pending(self: StatisticsTracker) -> None:
+        self.counters.failed += 1
+
+    patch.put(StatisticsTracker, "failed_before_pending", failed_before_pending)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_failed_checkpoint_counts_twice(patch: Patch) -> None:
+    real = StatisticsTracker.failed
+
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
+        self.counters.failed += 1
+        self.counters.total += 1
+
+    patch.put(StatisticsTracker, "failed", failed)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_failed_checkpoint_is_taken_off_twice(patch: Patch) -> None:
+    """Without the lower bound the count of checkpoints in progress becomes negative."""
+    real = StatisticsTracker.failed
+
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
+        self.counters.in_progress -= 1
+        self.counters.failed += 1
+
+    patch.put(StatisticsTracker, "failed", failed)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_percentile_is_the_number_above(patch: Patch) -> None:
+    def percentile(ascending: Sequence[int], per_cent: int) -> int:
+        return ascending[min(len(ascending) * per_cent // 100, len(ascending) - 1)]
+
+    patch.put(distribution, "_percentile", percentile)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_percentile_is_taken_of_the_numbers_as_they_came(patch: Patch) -> None:
+    """The order is forgotten: what lies at the place of the percentile is any number."""
+
+    def percentile(ascending: Sequence[int], per_cent: int) -> int:
+        return sorted(ascending, key=lambda number: number % 7)[len(ascending) * per_cent // 101]
+
+    patch.put(distribution, "_percentile", percentile)
+
+
+@mutant("statistics-add-up", COORDINATOR)
+def a_late_measurement_counts_once_more(patch: Patch) -> None:
+    def measured(self: StatisticsTracker, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
+        known = self.of(checkpoint)
+        if known is not None:
+            known.measured(task, metrics)
+
+    patch.put(StatisticsTracker, "measured", measured)

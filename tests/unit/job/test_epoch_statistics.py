@@ -1,0 +1,139 @@
+"""What an entry says of its epoch: of each vertex, of each subtask, and of the generation's checkpoints (E6)."""
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import EdgeId
+from checkpointing.messages import PollSource, SliceOffered, SourceIdle
+from checkpointing.metadata.record import CheckpointCounts, SubtaskStatistics
+from checkpointing.snapshots import TaskWork
+
+THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batch_rows_max": 100}
+
+
+def vertex_of(row, name):
+    """Return an entry's statistics of one vertex."""
+    return next(vertex for vertex in row.statistics.vertices if vertex.vertex == name)
+
+
+def work(*tasks):
+    """Return the work of a micro-batch: (task_ms, sync_ms, rows) of each subtask."""
+    return tuple(TaskWork(task_ms=task_ms, sync_ms=sync_ms, rows=rows) for task_ms, sync_ms, rows in tasks)
+
+
+def test_an_entry_names_the_slow_subtask(job):
+    """What the tasks measured of themselves is in the entry, in the place of their subtask, added up over an epoch."""
+    story = job.story(job.two_sources(parallelism=2), THREE, linger_ms=0)
+    story.offers("left", 3)
+    story.finishes(work=work((5, 1, 2), (900, 2, 1)))
+    first = vertex_of(story.commits(), "joined")
+    assert ((5, 900), (1, 2), (2, 1)) == (first.subtasks.task_ms, first.subtasks.sync_ms, first.subtasks.rows_in)
+    assert ((1, 0), (10, 0), (0, 0)) == (
+        first.subtasks.rows_out,
+        first.subtasks.bytes_out,
+        first.subtasks.checkpointed_bytes,
+    )
+    story.offers("left", 1)
+    story.finishes(work=work((1, 0, 1), (1, 0, 0)))
+    story.offers("left", 2)
+    story.finishes(work=work((10, 3, 0), (20, 4, 2)))
+    second = vertex_of(story.commits(), "joined")
+    assert ((11, 21), (3, 4), (1, 2)) == (second.subtasks.task_ms, second.subtasks.sync_ms, second.subtasks.rows_in)
+
+
+def test_a_subtask_whose_tasks_measured_nothing_has_no_number(job):
+    """One micro-batch without measurements is enough: a sum that lacks a part is not shown as a sum."""
+    story = job.story(job.two_sources(), THREE, linger_ms=0)
+    story.offers("left", 1)
+    story.finishes(work=work((5, 1, 1)))
+    story.offers("left", 2)
+    story.finishes()
+    columns = vertex_of(story.commits(), "joined").subtasks
+    assert ((), (), (), (2,)) == (columns.task_ms, columns.sync_ms, columns.rows_in, columns.rows_out)
+
+
+def test_each_split_says_what_it_sent(job):
+    """A source runs no task: its splits have rows and bytes, and no time."""
+    story = job.story(job.two_sources(), THREE, linger_ms=0)
+    story.offers("left", 3)
+    story.finishes()
+    row = story.commits()
+    left, right = vertex_of(row, "left"), vertex_of(row, "right")
+    assert ((3,), (30,), ()) == (left.subtasks.rows_out, left.subtasks.bytes_out, left.subtasks.task_ms)
+    assert (3, 30, None) == (left.rows_out, left.bytes_out, left.start_delay_ms)
+    assert ((0,), 0) == (right.subtasks.rows_out, right.rows_out)
+    story.offers("left", 3)
+    story.finishes()
+    assert (3,) == vertex_of(story.commits(), "left").subtasks.rows_out
+
+
+def test_the_split_with_the_longer_queue_makes_the_alignment_long(job):
+    """Two splits, one slow: the gate measures from the first barrier to the last, and what it lets through then."""
+    graph = JobGraph(
+        (
+            Vertex("in", VertexKind.SOURCE, 2, splits=("fast", "slow")),
+            Vertex("op", VertexKind.KEYED, 1, (Table("out/op", TableMode.APPEND),)),
+        ),
+        (EdgeId("in", "op"),),
+    )
+    config = {"every_rows": 16, "rows_of": ("in",), "slice_rows_max": 4, "micro_batch_rows_max": 4}
+    story = job.story(graph, config, linger_ms=0)
+    offers(story, "fast", 4)
+    story.take(PollSource, lambda poll: poll.split == "fast")
+    story.tell(SourceIdle("in", "fast"))
+    for _ in range(3):
+        offers(story, "slow", 4)
+    for _ in range(4):
+        story.passes(3_000)
+        story.finishes("op")
+    vertex = vertex_of(story.commits(), "op")
+    came = {barrier.channel: barrier.at_ms for barrier in vertex.barriers}
+    assert ["in->op:0[0]", "in->op:0[1]"] == sorted(came, key=lambda channel: came[channel])
+    assert (6_000, 6_000) == (vertex.start_delay_ms, vertex.alignment_ms)
+    assert (80, 0) == (vertex.bytes_processed, vertex.async_ms)
+
+
+def offers(story, split, rows):
+    """Answer that split's poll with so many rows."""
+    poll = story.take(PollSource, lambda poll: poll.split == split)
+    start = int(poll.position or 0)
+    story.tell(SliceOffered(SourceSlice("in", split, str(start), str(start + rows), "", rows, rows * 10)))
+
+
+def test_the_judges_time_is_the_asynchronous_part(job):
+    """A vertex acknowledges once its suites are judged: the time from its snapshot until then is its async_ms."""
+    story = job.story(job.two_sources(judged=True), THREE, linger_ms=0)
+    story.offers("left", 3)
+    story.finishes()
+    story.passes(700)
+    story.judges()
+    assert 700 == vertex_of(story.commits(), "joined").async_ms
+
+
+def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
+    """An entry counts its generation's checkpoints, itself in progress; the door tells how they ended."""
+    config = {**THREE, "tolerable_failures": 3, "timeout_ms": 1_000}
+    story = job.story(job.two_sources(judged=True), config, linger_ms=0)
+    story.offers("left", 3)
+    story.finishes()
+    story.passes(2_000)
+    story.offers("left", 3)
+    story.finishes()
+    story.judges()
+    story.judges()
+    row = story.commits()
+    assert CheckpointCounts(total=2, in_progress=1, completed=0, failed=1) == row.statistics.counts
+    assert CheckpointCounts(total=2, in_progress=0, completed=1, failed=1) == story.door.counts
+
+
+def test_a_door_that_begins_at_a_cut_counts_one_restore(job):
+    """The counts are those of one generation: its own checkpoints, and the cut that it began from."""
+    graph = job.two_sources()
+    restored = job.record(graph, 4, {})
+    story = job.story(graph, THREE, restored=restored, retained=(restored,))
+    assert CheckpointCounts(restored=1) == story.door.counts
+
+
+def test_a_subtasks_numbers_take_little_room():
+    """A thousand subtasks take less than 60 kB in an entry, with numbers as large as they come."""
+    large = dict.fromkeys(SubtaskStatistics.model_fields, (99_999_999,) * 1_000)
+    assert len(SubtaskStatistics(**large).model_dump_json()) < 60_000
