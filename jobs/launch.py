@@ -1,6 +1,6 @@
-"""From a pipeline's name and what a user gave to what a tick needs: the plan, and how it runs.
+"""Turns a pipeline's name and the user's settings into the plan and configuration of a tick.
 
-The one way in, for the command line and for Dagster: both lay their values over the same settings.
+The command line and Dagster both use it.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Launch:
     plan: JobPlan
 
     def runtime(self) -> RuntimeSettings:
-        """Return how the tick runs; whoever knows of Dagster runs adds those (`dataclasses.replace`)."""
+        """Return the settings of the tick's run. Dagster adds its run with `dataclasses.replace`."""
         return RuntimeSettings(
             warehouse=self.settings.warehouse,
             limits=self.settings.limits(),
@@ -35,7 +35,7 @@ class Launch:
 
 
 def launch(reference: PipelineReference, *given: Layer) -> Launch:
-    """Find the pipeline, lay the settings over its own, and plan it. Nothing is started or created.
+    """Find the pipeline, resolve its settings, and plan it. Nothing is started or created.
 
     A later layer of `given` wins over an earlier one.
 
@@ -49,7 +49,7 @@ def launch(reference: PipelineReference, *given: Layer) -> Launch:
 
 
 def spark_config(settings: TickSettings) -> SparkConfig:
-    """Return how the settings come to a Spark session."""
+    """Return the settings for the Spark session."""
     known = SparkConfig(
         master=settings.spark_master, connect_url=settings.spark_connect_url, memory=settings.spark_memory
     )

@@ -10,7 +10,7 @@ data = "data"
 shop = "shop.pipeline:build"
 ```
 
-A project's folder is where its relative paths begin, whatever folder a shell or a daemon works in.
+Relative paths of a project begin at its folder, whatever the working directory is.
 """
 
 import os
@@ -36,7 +36,7 @@ _KEYS: Final = ("data", "default", "pipelines", "warehouse")
 
 
 class InvalidProjectError(ValueError):
-    """A pyproject.toml that cannot be used: names the file, the key and the rule."""
+    """A pyproject.toml cannot be used; the message names the file, the key and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Project:
     pipelines: Mapping[str, str] = field(default_factory=dict)
     """Name -> `module:attribute`."""
     default: str | None = None
-    """The pipeline of a command that names none."""
+    """The pipeline of a command without a pipeline argument."""
     folders: Mapping[str, str] = field(default_factory=dict)
     """`warehouse` and `data`, as far as they are set."""
 
@@ -72,7 +72,7 @@ def working_directory() -> Path | None:
 
 
 def make_importable(folder: Path) -> None:
-    """Let this process, and the Python workers of a Spark that it starts, import the modules of a folder.
+    """Make a folder's modules importable in this process, and in the Python workers of a Spark that it starts.
 
     The folder comes last here, so that it hides no installed package. In a worker it comes before them. Raises
     InvalidProjectError for a folder whose packages would hide Tidemark's there.
@@ -108,7 +108,7 @@ def known_pipelines(project: Project | None) -> tuple[str, ...]:
 
 
 def unknown_pipeline(name: str, project: Project | None, others: Iterable[str] = ()) -> str:
-    """Return what to say of a name that no pipeline has; `others` are further names to choose from."""
+    """Return the message for an unknown pipeline name; `others` are further names to choose from."""
     known = dict.fromkeys([*known_pipelines(project), *others])
     register = f"register it under [tool.tidemark.pipelines] in {project.file}, or " if project else ""
     return f"there is no pipeline {name!r}: {there_are(name, known)}; {register}write it as module:attribute"

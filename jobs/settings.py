@@ -1,8 +1,8 @@
 """The one configuration of a tick: defaults, the pipeline's own, the environment, flags or launchpad, in that order.
 
-Each later layer replaces single fields of the earlier ones; the whole is validated once, so that rules
-over several fields hold whoever set them. An error names the field, the rule and where the value came
-from. Command line and launchpad fill the same model; they differ only in the name of the last layer.
+Each later layer overrides single fields of the earlier ones. The result is validated once, so that rules over several
+fields hold wherever the values come from. An error names the field, the rule and the place that set the value. Command
+line and launchpad fill the same model, as the last layer.
 """
 
 import os
@@ -30,7 +30,7 @@ PREFIX: Final = "TIDEMARK_"
 """Every field can be set by this prefix and its name in capitals."""
 
 _NOT_FIELDS: Final = frozenset({"TIDEMARK_JARS", "TIDEMARK_KILL_AT"})
-"""Variables of the same prefix that are no settings: where the jars lie, and where a test strikes."""
+"""Variables with this prefix that are not settings: the folder of the jars, and where a test kills the process."""
 DEFAULT_READER_GRACE_MS: Final = 86_400_000
 DEFAULT_TABLE_LOG_KEEP_MS: Final = 30 * 86_400_000
 """Thirty days, as Delta's own `delta.logRetentionDuration`."""
@@ -71,7 +71,7 @@ def _spark_memory(value: object) -> object:
 
 
 class TickSettings(CheckpointConfig, BaseSettings):
-    """How one tick runs. Build it by `resolve`, which knows the layers; raises ValidationError like any model.
+    """The settings of one tick. `resolve` builds it from all layers; raises ValidationError as every model does.
 
     Every time (`..._ms`) is in ms, or text with a unit: `500ms`, `30s`, `5m`, `2h`.
     """
@@ -125,7 +125,7 @@ class TickSettings(CheckpointConfig, BaseSettings):
         *_unused: PydanticBaseSettingsSource,
         **_unused_too: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read nothing by itself: `resolve` gives all layers, so that it can name where a value came from."""
+        """Read no source by itself: `resolve` passes all layers, so that it can say where a value came from."""
         return (init_settings,)
 
     @field_validator("*", mode="before")
@@ -152,7 +152,7 @@ class TickSettings(CheckpointConfig, BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One refused value: the field, the rule it breaks, and where it came from."""
+    """One refused value: the field, the broken rule, and the place that set it."""
 
     field: str
     rule: str
@@ -173,7 +173,7 @@ class InvalidSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Fields that one place sets. `origin` says how a value of that place is named, `{}` being the field.
+    """The fields that one place sets. `origin` is the name of that place for messages; `{}` in it stands for the field.
 
     Relative paths begin at the project, or at the working directory if the place is a shell's command line.
     """
@@ -183,7 +183,7 @@ class Layer:
     from_shell: bool = False
 
     def names(self, field: str) -> str:
-        """Return where a field's value came from, as a user would look for it."""
+        """Return the place that set a field, as a user would look for it."""
         shown = field.upper() if self.origin.startswith(PREFIX) else field
         return self.origin.replace("{}", shown)
 
@@ -212,7 +212,7 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
 
 
 def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Path:
-    """Return a folder that must be known before the pipeline is: from the last of `given` that sets it.
+    """Return a folder that must be known before the pipeline: from the last of `given` that sets it.
 
     If none does, the environment decides, then the project (None: that of the working directory), and then the
     default. Raises InvalidProjectError, InvalidSettingsError for an environment variable that names no setting.
@@ -250,7 +250,7 @@ def project_layer(project: Project | None) -> Layer:
 
 
 def _anchored(path: Path, layer: Layer | None, project: Project | None) -> Path:
-    """Return a path as this process opens it: one of a project begins at its folder, wherever the process works."""
+    """Return an absolute path: a relative path of a project begins at the project's folder."""
     if path.is_absolute() or project is None or (layer is not None and layer.from_shell):
         return path
     return path if project.root == working_directory() else project.root / path

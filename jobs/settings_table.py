@@ -1,6 +1,6 @@
-"""docs/SETTINGS.md: every setting with its meaning, default and flag, made of the settings model.
+"""Generates docs/SETTINGS.md from the settings model: every setting with its meaning, default and flag.
 
-`python -m jobs.settings_table > docs/SETTINGS.md` writes it anew; a test says when that is due.
+`python -m jobs.settings_table > docs/SETTINGS.md` writes it. A test fails if the file is stale.
 """
 
 import re
@@ -18,7 +18,7 @@ FLAGS: Final = {
     "until_caught_up": "--until-caught-up/--keep-waiting",
     "unaligned": "--unaligned/--no-unaligned",
 }
-"""Flags that are not the setting's own name."""
+"""Flags with another name than their setting."""
 
 _OWN: Final = (
     "checkpoints",

@@ -1,7 +1,7 @@
-"""Answers a name that does not exist with those that do, the nearest first.
+"""Makes messages about a name that does not exist: lists the existing names, the nearest first.
 
-Every message about a missing pipeline, table, operator, source or checkpoint is made here, so that all of them read
-alike, and every error that carries one is a `NotThereError`, so that a script can tell it by one exit code.
+All messages about a missing pipeline, table, operator, source or checkpoint are made here, so that they read alike.
+Their errors are all `NotThereError`, so that scripts get one exit code for them.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 
 class NotThereError(LookupError):
-    """Something asked for by its name or number does not exist; the message names those that do."""
+    """Nothing has this name or number; the message lists what exists."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -18,7 +18,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def there_are(word: str, known: Iterable[object]) -> str:
-    """Return `did you mean 'b'? there are a, b`, for the end of a message about a word that is none of them."""
+    """Return `did you mean 'b'? there are a, b`, for the end of a message about an unknown word."""
     names = [str(name) for name in known]
     if not names:
         return "there is none"

@@ -1,7 +1,7 @@
-"""Errors of a user's code as messages: a sentence that names file and line, and below it the traceback.
+"""Turns errors of a user's code into messages: a sentence with file and line, and below it the traceback.
 
-A user's function may fail in this process or in a Python worker, whose traceback Spark hands on as text. Both become
-the same message. Its first line is the sentence; every line after it is the traceback.
+A user's function may fail in this process or in a Python worker, whose traceback Spark passes on as text. Both give the
+same message. Its first line is the sentence, and the other lines are the traceback.
 """
 
 import re
@@ -16,7 +16,7 @@ import checkpointing
 import jobs
 
 TRACEBACK_CHARS_MAX: Final = 8_000
-"""A longer traceback loses its beginning: the trace of a tick keeps every message."""
+"""A longer traceback loses its beginning, because the trace of a tick stores every message."""
 
 _WORKERS: Final = "Traceback (most recent call last)"
 _FRAME: Final = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
@@ -76,7 +76,7 @@ def sentence_of(message: str) -> str:
 
 
 def traceback_of(message: str) -> str:
-    """Return what a message says below its sentence; empty if it says nothing more."""
+    """Return the traceback below a message's sentence; empty if there is none."""
     return message.partition("\n")[2]
 
 
@@ -117,7 +117,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _last_words(text: str) -> tuple[str, str] | None:
-    """Return the kind of the last error in a traceback, with its module, and the first line of what it says."""
+    """Return the type of the last error in a traceback, with its module, and the first line of its message."""
     found = None
     below_frame = False
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Asset checks of the suites: every expectation's verdict, as kept with the checkpoint or as the tick failed by it."""
+"""Asset checks of the suites: each expectation's verdict, from the newest checkpoint or from a failed tick's trace."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _NAME_LENGTH_MAX: Final = 100
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|column_|multicolumn_|table_)?")
 _JUDGED: Final = b'"is":"SuitesJudged"'
 _HEAD: Final = 100
-"""Bytes of a trace's line within which it says what it is."""
+"""The bytes at the beginning of a trace's line that name its kind."""
 _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
@@ -34,7 +34,7 @@ def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
 
 
 def check_names(suite: Suite) -> dict[Expectation, str]:
-    """Return a name for each expectation of a suite, made of its type and column; a number tells equal ones apart."""
+    """Return a name for each expectation of a suite, made of its type and column, with a number for duplicates."""
     names: dict[Expectation, str] = {}
     for expectation in suite.expectations:
         name = _name(expectation)
@@ -44,7 +44,7 @@ def check_names(suite: Suite) -> dict[Expectation, str]:
 
 
 def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg.AssetCheckResult]:
-    """Yield every suite's verdict as it is kept with the newest checkpoint; rows that were not there met it."""
+    """Yield every suite's verdict from the newest checkpoint. A suite without rows passes."""
     record = None if stands.epoch is None else stands.epoch.record
     kept = {verdict.table: verdict for verdict in verdicts_of(record)} if record is not None else {}
     for table, suite in plan.suites.items():
@@ -53,9 +53,9 @@ def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg
 
 
 def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.AssetCheckResult]:
-    """Yield the verdicts that the tick failed by, from its trace: no checkpoint holds them.
+    """Yield the verdicts that failed the tick, from its trace, since no checkpoint holds them.
 
-    A suite that could not be judged fails with all its expectations. Raises OSError without a trace.
+    If a suite could not be judged, all its expectations fail. Raises OSError without a trace.
     """
     for answer in _rejections(trace):
         told = {"rejected_checkpoint": int(answer.checkpoint)}
@@ -108,7 +108,7 @@ def _found(one: ExpectationVerdict) -> dict[str, dg.MetadataValue]:
 
 
 def _rejections(trace: Path) -> tuple[SuitesJudged, ...]:
-    """Return the last rejection of each vertex; other lines of the trace are not even parsed."""
+    """Return the last rejection of each vertex. Other lines of the trace are not parsed."""
     last: dict[VertexId, SuitesJudged] = {}
     with trace.open("rb") as lines:
         for line in lines:
@@ -119,12 +119,12 @@ def _rejections(trace: Path) -> tuple[SuitesJudged, ...]:
 
 
 def _identity(kind: str, kwargs: Mapping[str, object]) -> str:
-    """Return what an expectation and its verdict, which went through JSON, have in common."""
+    """Return a key that is equal for an expectation and its verdict, although the verdict went through JSON."""
     return f"{kind} {json.dumps(dict(kwargs), sort_keys=True, default=str)}"
 
 
 def _name(expectation: Expectation) -> str:
-    """Return the columns and what is expected of them, in short, as a list of checks has little room."""
+    """Return the columns and the expectation in short, since Dagster's list of checks has little room."""
     columns = (expectation.kwargs.get(argument) for argument in ("column", "column_A", "column_B"))
     expected = _EXPECT.sub("", expectation.type).replace("not_be_", "not_").removeprefix("be_")
     words = [*(column for column in columns if isinstance(column, str)), expected]

@@ -1,8 +1,8 @@
-"""A version of each table's code, from the pipeline's own definition: the same in every process, run and warehouse.
+"""Computes a version of each table's code from the pipeline's definition, the same in every process and warehouse.
 
-It changes with what a vertex computes: its steps, its function, its keys, its columns, its row rules and suites. It
-does not change with settings, paths or parallelism. Python code counts by its byte code and by the constants and
-functions of the same package that it names, so another comment is no other version.
+It changes with what a vertex computes: its steps, function, keys, columns, row rules and suites. It does not change
+with settings, paths or parallelism. Python code counts by its byte code, and by the constants and functions of the
+same package that it names. So a changed comment does not change the version.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from jobs.user_code import OUR_MODULES
 
 _DIGITS: Final = 12
 _NOT_CODE: Final = frozenset({"parallelism", "max_parallelism", "backend", "outdated", "reader"})
-"""Fields of a specification that say how or where it runs, not what it computes."""
+"""Fields of a specification that do not change what it computes, only how or where."""
 
 
 _Met = dict[int, object]
-"""Values that were met, by identity. Holding them keeps an identity from being given to another value."""
+"""The visited values, by identity. Holding them keeps Python from reusing an identity."""
 
 _LIBRARIES: Final = frozenset(
     {"tidemark", "pyspark", "polars", "pyarrow", "pandas", "numpy", "builtins", "functools", "typing", "abc"}
@@ -46,7 +46,7 @@ def code_version(plan: JobPlan, vertex: Vertex) -> str:
 
 
 def _words(value: object, met: _Met) -> Iterator[str]:
-    """Yield what a value is, as text that no other process would write otherwise."""
+    """Yield a value as text that is the same in every process."""
     if value is None or isinstance(value, str | int | float | bytes):
         yield f"{type(value).__name__}:{value!r}"
         return
@@ -91,7 +91,7 @@ def _parts(value: object, met: _Met) -> Iterator[str]:
 
 
 def _object(value: object, met: _Met) -> Iterator[str]:
-    """Yield an object's class and fields; of one that has no fields its text, if that is the same everywhere."""
+    """Yield an object's class and fields; without fields its text, if that is the same everywhere."""
     yield from _words(type(value), met)
     shown = repr(value)
     if is_dataclass(value):
@@ -108,7 +108,7 @@ def _object(value: object, met: _Met) -> Iterator[str]:
 
 
 def _class(kind: type, met: _Met) -> Iterator[str]:
-    """Yield a class's name and its methods' code; of a library's class the name is enough."""
+    """Yield a class's name and its methods' code; for a library's class only the name."""
     yield f"{kind.__module__}.{kind.__qualname__}"
     for name, method in sorted(vars(kind).items()) if _users(kind.__module__) else ():
         if isinstance(method, FunctionType):
@@ -129,14 +129,14 @@ def _function(function: FunctionType, met: _Met) -> Iterator[str]:
 
 
 def _users(module: str) -> bool:
-    """Return whether a module is the user's: a newer Tidemark, Spark or Polars is no other version of a pipeline."""
+    """Return whether a module is the user's. A newer Tidemark, Spark or Polars does not change a pipeline's version."""
     if module.startswith(_WORKED_EXAMPLES):
         return True
     return not module.startswith(OUR_MODULES) and module.partition(".")[0] not in _LIBRARIES
 
 
 def _counts(named: object, by: FunctionType) -> bool:
-    """Return whether what a function names is part of its code: a plain constant, or code of the same package."""
+    """Return whether a named value is part of a function's code: a plain constant, or code of the same package."""
     if isinstance(named, FunctionType | type):
         return named.__module__.partition(".")[0] == by.__module__.partition(".")[0]
     return named is None or isinstance(named, str | int | float | bytes | tuple | frozenset)

@@ -1,4 +1,4 @@
-"""A pipeline as a component: a `defs.yaml` in the place of a call of `build_definitions`."""
+"""A Dagster component: a `defs.yaml` instead of a call of `build_definitions`."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ _HERE: Final = "set in defs.yaml"
 
 
 class PipelineParameters(BaseModel):
-    """What `dg scaffold defs` asks for."""
+    """The parameters of `dg scaffold defs`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -25,11 +25,11 @@ class PipelineParameters(BaseModel):
 
 
 class PipelineScaffolder(dg.Scaffolder[PipelineParameters]):
-    """Writes a `defs.yaml` that loads as it is."""
+    """Writes a `defs.yaml` that loads unchanged."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[PipelineParameters]:
-        """Return what the command line asks for."""
+        """Return the class of the parameters."""
         return PipelineParameters
 
     def scaffold(self, request: dg.ScaffoldRequest[PipelineParameters]) -> None:
@@ -39,7 +39,7 @@ class PipelineScaffolder(dg.Scaffolder[PipelineParameters]):
 
 @dg.scaffold_with(PipelineScaffolder)
 class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
-    """A checkpointed pipeline: its sources, tables and states as assets, its checks, jobs, schedule and sensors."""
+    """A Tidemark pipeline: its sources, tables and states as assets, its checks, jobs, schedules and sensors."""
 
     pipeline: str = Field(
         description="A registered pipeline, or module:attribute: a Pipeline, or a function of the data folder.",

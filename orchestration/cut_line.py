@@ -1,4 +1,4 @@
-"""The spec's invariants on a job at rest: the retained rows and the newest cut, told as a history."""
+"""Checks the spec's invariants on a job, from its retained entries and its newest cut."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,11 +11,11 @@ from spec.history import CutWritten, Event, History, RowCommitted, TableChanged
 from spec.invariants import INVARIANTS
 
 RULES: Final = ("ids-rise", "parent-line", "published-completely")
-"""Invariants that need no file's contents and that rows at rest can tell."""
+"""The invariants that can be checked from entries alone, without reading files."""
 
 
 def broken_rules(stands: Standing) -> tuple[str, ...]:
-    """Return what the rows, and the tables as they are, break of the spec's invariants; nothing before the first."""
+    """Return the broken invariants; nothing before the first checkpoint."""
     if stands.epoch is None:
         return ()
     line = _line(stands)
@@ -32,7 +32,7 @@ def broken_rules(stands: Standing) -> tuple[str, ...]:
 
 
 def _line(stands: Standing) -> list[CheckpointRecord]:
-    """Return the retained checkpoints that the newest one was built on, by their parents, oldest first."""
+    """Return the retained ancestors of the newest checkpoint, oldest first."""
     known = {record.checkpoint: record for record in stands.records if record.commits and not record.abandoned}
     line: list[CheckpointRecord] = []
     at = known.get(stands.checkpoint)
@@ -44,7 +44,7 @@ def _line(stands: Standing) -> list[CheckpointRecord]:
 
 def _events(stands: Standing, line: list[CheckpointRecord]) -> Iterator[Event]:
     for record in line:
-        yield RowCommitted(record.model_copy(update={"kind": RowKind.CHECKPOINT}), ())  # it commits, whatever it is
+        yield RowCommitted(record.model_copy(update={"kind": RowKind.CHECKPOINT}), ())  # it commits, whatever its kind
     newest = line[-1]
     for written in newest.tables:
         seen = stands.tables.get(written.table)

@@ -1,7 +1,7 @@
-"""Downstream assets read one cut: all steps of a run read a pipeline's tables as of the same checkpoint.
+"""Lets all steps of a Dagster run read a pipeline's tables as of the same checkpoint.
 
-The run reserves the cut, so that no clean-up takes it away while the run lasts. Which cut was read stands in the
-metadata of what the run materializes.
+The run reserves the cut, so that no clean-up deletes it while the run lasts. The metadata of the run's materializations
+names the cut.
 """
 
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ Frame = TypeVar("Frame")
 
 
 class CutResource(dg.ConfigurableResource[Cut]):
-    """Reads the tables of one pipeline at one cut: the newest when a run first asks, the same until the run ends.
+    """Reads the tables of one pipeline at one cut: the newest one at the run's first read, until the run ends.
 
     ```python
     @dg.asset(deps=[dg.AssetKey(["gold", "by_customer"])])
@@ -46,19 +46,19 @@ class CutResource(dg.ConfigurableResource[Cut]):
     _lock: Any = PrivateAttr(default_factory=Lock)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Note the run; nothing is reserved until a step asks."""
+        """Note the run. Nothing is reserved until a step reads."""
         self._run = context.run.run_id if context.run is not None else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop renewing; the reservation of the run lapses by itself, for its other steps may still come."""
+        """Stop renewing. The run's reservation lapses by itself, since other steps of the run may follow."""
         del context
         self._open.close()
         self._cut = None
 
     def cut(self) -> Cut:
-        """Return the run's cut, and note in the metadata of the asset that asks which one it is.
+        """Return the run's cut, and note it in the metadata of the asset that reads it.
 
-        Raises ValueError for a `keep_for` that is no duration, and what `Cuts.reserved` raises.
+        Raises ValueError if `keep_for` is not a duration, and what `Cuts.reserved` raises.
         """
         cut = self.reserved()
         step = _current_step()
@@ -80,7 +80,7 @@ class CutResource(dg.ConfigurableResource[Cut]):
 
 
 class CutIOManager(dg.ConfigurableIOManager):
-    """Loads a pipeline's tables as arguments of downstream assets, at the run's cut and as the annotated class.
+    """Loads a pipeline's tables as arguments of downstream assets, at the run's cut, as the annotated class.
 
     ```python
     @dg.asset(ins={"totals": dg.AssetIn(key=["gold", "by_customer"])})
@@ -93,7 +93,7 @@ class CutIOManager(dg.ConfigurableIOManager):
     key_prefix: list[str] = Field(default=[], description="The prefix of the tables' asset keys.")
 
     def load_input(self, context: dg.InputContext) -> object:
-        """Return the table that the upstream asset stands for; raises what `CutResource.read` raises."""
+        """Return the table of the upstream asset; raises what `CutResource.read` raises."""
         parts = list(context.asset_key.path)[len(self.key_prefix) :]
         wanted = context.dagster_type.typing_type
         cut = self.cuts.reserved()
@@ -113,7 +113,7 @@ class CutIOManager(dg.ConfigurableIOManager):
 
 
 def note(step: StepExecutionContext, cut: Cut) -> None:
-    """Note in the metadata of all assets that a step materializes which cut it has read."""
+    """Note the cut in the metadata of all assets that the step materializes."""
     for key in () if step.assets_def is None else step.assets_def.keys:
         step.add_asset_metadata(_told(cut), asset_key=key)
 

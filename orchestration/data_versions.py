@@ -1,4 +1,4 @@
-"""The data version of a table at a cut: another one exactly if the table was committed to between two cuts."""
+"""Computes the data version of a table at a cut. It changes exactly if the table changed between two cuts."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ _DIGITS: Final = 8
 
 
 class DataVersions:
-    """The data versions of a job's tables: `12-3f2a9c1e` is Delta version 12 of the table whose id begins so.
+    """The data versions of a job's tables: `12-3f2a9c1e` is Delta version 12 of the table with the id 3f2a9c1e...
 
-    The id tells a table from one that was deleted and written anew up to the same version.
+    The id distinguishes a table from an earlier one that was deleted and written again up to the same version.
     """
 
     def __init__(self, root: Path, job: JobName) -> None:
@@ -24,7 +24,7 @@ class DataVersions:
         self._ids: dict[TableName, str] = {}
 
     def of(self, table: TableName, version: int) -> str:
-        """Return the data version of a table at a Delta version that a cut records."""
+        """Return the data version of a table at this Delta version."""
         if table not in self._ids:
             self._ids[table] = str(self._logs.log(table).current().metadata().id)[:_DIGITS]
         return f"{version}-{self._ids[table]}"

@@ -7,7 +7,7 @@ import dagster as dg
 from orchestration.pipelines import build_definitions
 
 PIPELINES: Final = ("flights",)
-"""Pipelines by name, or as `module:attribute`; each becomes assets, checks, jobs, a schedule and sensors."""
+"""Pipelines by name or `module:attribute`. Each gets assets, checks, jobs, schedules and sensors."""
 
 OWNERS: Final = ("team:tidemark",)
 

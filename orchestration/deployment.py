@@ -1,4 +1,4 @@
-"""A pipeline as one Dagster project runs it: what it is, where it runs, what it is called."""
+"""A pipeline in one Dagster project: its definition, its settings and its names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from orchestration.limits import Limits
 from orchestration.naming import Naming
 
 ARGUMENTS: Final = "given to build_definitions"
-"""How a message names the place of a setting that the Dagster project's own code sets."""
+"""The name, in messages, of the place where a Dagster project's code gives a setting."""
 
 
 class TickRunner(Protocol):
-    """Runs a tick: `jobs.runtime.tick.run_tick`, or the same with an engine of one's own."""
+    """Runs a tick: `jobs.runtime.tick.run_tick`, or the same with another engine."""
 
     def __call__(
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener | None = None, *, inbox: Inbox
@@ -37,8 +37,8 @@ def arguments(values: Mapping[str, object]) -> Layer:
 class Deployment:
     """What all definitions of a pipeline share.
 
-    `given` are the settings of the project's code: they win over the environment, the launchpad wins over them.
-    `plan` is the pipeline as it was when the project was loaded.
+    `given` are the settings of the project's code. They override the environment, and the launchpad overrides them.
+    `plan` is the pipeline at the time when the project was loaded.
     """
 
     reference: PipelineReference

@@ -1,4 +1,4 @@
-"""What Dagster shows of an epoch: numbers for every table, from a completed checkpoint's row."""
+"""The metadata of an epoch for Dagster: numbers for every table, from a completed checkpoint's entry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from orchestration.pictures import alignment_picture
 Metadata = dict[str, dg.MetadataValue]
 
 DATA_VERSION_TAG: Final = "dagster/data_version"
-"""Dagster's own tag: what lies downstream counts as out of date when it changes."""
+"""Dagster's own tag. If it changes, downstream assets count as out of date."""
 
 CODE_VERSION_TAG: Final = "dagster/code_version"
 """Dagster's own tag: the version of the code that wrote the table."""
@@ -25,7 +25,7 @@ CODE_VERSION_TAG: Final = "dagster/code_version"
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A completed checkpoint, what publishing it met, and each table's Delta version."""
+    """A completed checkpoint, the notes of its publication, and each table's Delta version."""
 
     record: CheckpointRecord
     notes: tuple[str, ...]
@@ -33,10 +33,10 @@ class Epoch:
 
 
 def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
-    """Return what is told of a table at a checkpoint; durations in ms, sizes in bytes.
+    """Return the metadata of a table at a checkpoint; durations in ms, sizes in bytes.
 
     `alignment_ms`, `bytes_held` and `rows_in` are the writing vertex's; `epoch_rows` are the rows that all
-    sources sent. A table that the checkpoint does not know yet has no numbers of its own.
+    sources sent. A table that the checkpoint does not know yet gets no numbers.
     """
     told = _epoch_metadata(epoch)
     if table in epoch.versions:
@@ -52,7 +52,7 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
 
 
 def cut_metadata(epoch: Epoch) -> Metadata:
-    """Return what is told of a cut as a whole; `alignment_ms` is that of the vertex which waited longest."""
+    """Return the metadata of a cut as a whole; `alignment_ms` is the longest one of any vertex."""
     statistics = epoch.record.statistics
     versions = {str(table): version for table, version in sorted(epoch.versions.items())}
     return _epoch_metadata(epoch) | {
@@ -74,12 +74,12 @@ def _epoch_metadata(epoch: Epoch) -> Metadata:
 
 
 def row_count(rows: int | None) -> Metadata:
-    """Return how many rows a table has, as Dagster's own pages show it; nothing if it was not counted."""
+    """Return a table's row count under Dagster's own name for it; nothing if it was not counted."""
     return {} if rows is None else {"dagster/row_count": dg.MetadataValue.int(rows)}
 
 
 def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> Metadata:
-    """Return where a source stands at a checkpoint: a position for every split, and what it offers beyond."""
+    """Return a source's metadata at a checkpoint: the position of every split, and its unread rows."""
     positions = {
         split: describe_position(snapshot.position)
         for vertex in epoch.record.vertices
@@ -94,7 +94,7 @@ def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> M
 
 
 def passed_over(look: InputLook | None) -> Metadata:
-    """Return how many files a source of files passes over, and which; nothing if it passes over none."""
+    """Return how many files a source passes over, and which; nothing if it passes over none."""
     if look is None or not look.folder.count:
         return {}
     return {
@@ -108,7 +108,7 @@ def _writer(graph: JobGraph, table: TableName) -> VertexId:
 
 
 def _vertex_metadata(checkpoint: CheckpointId, vertex: VertexStatistics) -> Metadata:
-    """Return a vertex's part in an epoch; a picture of the alignment where there is more than one channel."""
+    """Return a vertex's metadata of an epoch, with a picture of the alignment if it has more than one channel."""
     pictured = len(vertex.barriers) > 1
     picture = {"alignment": dg.MetadataValue.md(alignment_picture(checkpoint, vertex))} if pictured else {}
     return {
@@ -122,7 +122,7 @@ def _vertex_metadata(checkpoint: CheckpointId, vertex: VertexStatistics) -> Meta
 
 
 def _written(written: TableRecord) -> Metadata:
-    """An append table gained rows; an upsert table has rows; a state table's files count keys more than once."""
+    """Return the rows: new ones of an append table, all of an upsert table; none of state, whose files repeat keys."""
     match written.mode:
         case TableMode.APPEND:
             return {

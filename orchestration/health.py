@@ -1,6 +1,6 @@
-"""Checks that look at the warehouse: whether all tables show one cut, whether it is fresh, what waits too long.
+"""Checks of the warehouse: whether all tables show one cut, whether it is fresh, and whether a row waits too long.
 
-They need no Spark and run after every tick, or alone whenever somebody wants to know.
+They need no Spark. They run after every tick, and alone at any time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _KEYS_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is judged: a job as it stands in a warehouse, what its sources offer besides, and the time in ms."""
+    """The facts of the checks: the job in its warehouse, the unread rows of its sources, and the time in ms."""
 
     plan: JobPlan
     naming: Naming
@@ -44,14 +44,14 @@ class Look:
 
     @property
     def rows_unread(self) -> int:
-        """Rows that the sources offer and the newest checkpoint does not hold."""
+        """Rows of the sources that the newest checkpoint does not hold."""
         return sum(found.rows for found in self.discovered.values())
 
 
 def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
     """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait.
 
-    The table of cuts has `checkpoint_lag`, which is about the pipeline as a whole.
+    The table of cuts has `checkpoint_lag`, for the whole pipeline.
     """
     lag = dg.AssetCheckSpec(LAG, asset=naming.cuts_key(), description=_about(LAG, limits))
     return lag, *(
@@ -76,12 +76,12 @@ def health_results(look: Look, limits: Limits) -> Iterator[dg.AssetCheckResult]:
 
 
 def _asset(naming: Naming, table: Table) -> dg.AssetKey:
-    """Return the asset that shows a table's checks: its own, or the table of cuts for a state that is no asset."""
+    """Return the asset that shows a table's checks: its own, or the table of cuts if a state is not an asset."""
     return naming.table_key(table.name) if naming.shows(table) else naming.cuts_key()
 
 
 def _shown_as(naming: Naming, name: str, vertex: Vertex, table: Table) -> str:
-    """Return a check's name; the table of cuts shows those of several operators."""
+    """Return a check's name, with the operator if the table of cuts shows it."""
     return name if naming.shows(table) else f"{name}_{vertex.id}"
 
 
@@ -145,7 +145,7 @@ def _one_cut(
 def _wrong(
     vertex: Vertex, table: Table, newest: CheckpointRecord, seen: TableShown | None, recorded: int | None
 ) -> Iterator[str]:
-    """Yield what keeps a table from being at the newest checkpoint; a table that it does not change stays behind."""
+    """Yield why a table is not at the newest checkpoint; an unchanged table may show an older one."""
     if recorded is None:
         yield f"checkpoint {newest.checkpoint} is committed, its cut is not recorded yet: the next tick publishes it"
         return

@@ -1,4 +1,4 @@
-"""The health of a job as Dagster runs it: one op for all checks of `health`, after each tick or alone."""
+"""Runs all checks of `health` in one Dagster op, after each tick or alone."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
 
 
 def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-    """Look once, log what the sources offer, and judge what was asked for."""
+    """Look once, log an observation of each source, and yield the results of the selected checks."""
     config = context.op_execution_context.op_config
     folders = _of_the_tick(context, deployment.naming.name) | {name: config[name] for name in FOLDERS if name in config}
     try:
@@ -60,10 +60,10 @@ def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> I
 
 
 def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionContext) -> None:
-    """Look at the warehouse as a tick leaves it; log where the sources stand and the results of all checks.
+    """Look at the warehouse after a tick; log observations of the sources and the results of all checks.
 
-    The tick does this itself, for a step of its own would be skipped unless all tables were materialized. Nothing is
-    logged if the sources cannot be read, which the tick says itself.
+    The tick does this itself, because Dagster would skip a separate step unless all tables were materialized. Nothing
+    is logged if the sources cannot be read, since the tick reports that.
     """
     try:
         look = _looked(deployment, started)
@@ -102,7 +102,7 @@ def _wanted(context: dg.AssetCheckExecutionContext, result: dg.AssetCheckResult)
 
 
 def _of_the_tick(context: dg.AssetCheckExecutionContext, op: str) -> dict[str, Any]:
-    """Return the folders that the tick of the same run was given: the checks look where it wrote."""
+    """Return the folders of the tick in the same run, so that the checks look where it wrote."""
     config: Mapping[str, Any] = context.run.run_config
     given = config.get("ops", {}).get(op, {}).get("config", {})
     return {name: given[name] for name in FOLDERS if name in given}

@@ -1,6 +1,6 @@
-"""The launchpad's fields: those of the one settings model, as Dagster's configuration shows and checks them.
+"""The launchpad's fields: the settings of a tick as a Dagster configuration schema.
 
-Only what a user sets is handed on, so that everything else stays with the pipeline and the environment.
+Only fields that the user sets are passed on. Pipeline and environment decide the others.
 """
 
 from enum import Enum
@@ -15,7 +15,7 @@ REPORT_EVERY: Final = "report_every"
 REPORT_EVERY_DEFAULT: Final = 5
 
 _FIRST: Final = ("until_caught_up", "checkpoints", "duration_ms", "take_over", "warehouse", "data")
-"""What is set most often stands first."""
+"""The fields that users set most often come first."""
 
 
 def launchpad_schema() -> dict[str, dg.Field]:
@@ -35,16 +35,16 @@ def launchpad_schema() -> dict[str, dg.Field]:
 
 
 FOLDERS: Final = ("warehouse", "data")
-"""What everything that looks at a job must be told, if it is told to the tick."""
+"""Jobs that look at a warehouse need these fields if the tick was given them."""
 
 
 def setting_fields(*names: str) -> dict[str, dg.Field]:
-    """Return the fields of these settings, for whatever has to do with a job without being a tick; none is required."""
+    """Return the fields of these settings, for Dagster jobs other than the tick; none is required."""
     return {name: _field(name) for name in names}
 
 
 def given_settings(config: dict[str, Any]) -> Layer:
-    """Return the layer of settings that a run's configuration is."""
+    """Return a run's configuration as a layer of settings."""
     return launchpad_layer({name: value for name, value in config.items() if name != REPORT_EVERY})
 
 

@@ -1,11 +1,11 @@
-"""When a table counts as stale, and when a row in an operator's state has waited too long."""
+"""The limits of the health checks: the age of a table, and how long a row may wait in an operator's state."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The two bounds, in ms."""
+    """The two limits, in ms."""
 
     fresh_within_ms: int = 24 * 3_600_000
     waiting_within_ms: int = 24 * 3_600_000

@@ -1,7 +1,7 @@
-"""A job graph as assets: a source is an external asset, each table of a vertex an asset, edges as in the graph.
+"""Turns a job graph into assets: each source is an external asset, and each table of a vertex is an asset.
 
-The asset graph reads as the pipeline, layer by layer: a group for the sources, one for the operators'
-states, and one for each schema of tables.
+The asset graph shows the pipeline layer by layer: a group for the sources, one for the operators' states, and one for
+each schema of tables.
 """
 
 import re
@@ -26,7 +26,7 @@ _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
 class InvalidOwnerError(ValueError):
-    """An owner that Dagster cannot show: names it and says how owners are written."""
+    """An owner has a form that Dagster refuses; the message says how owners are written."""
 
 
 def checked_owners(owners: Sequence[str]) -> list[str]:
@@ -43,7 +43,7 @@ def source_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> t
 
 
 def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
-    """Return what ticks materialize in topological order: a vertex's state before its outputs, the cuts last."""
+    """Return the assets that ticks materialize, in topological order: state before outputs, the cuts last."""
     tables = (
         _table_spec(plan, naming, vertex, table, list(owners))
         for vertex in plan.graph.vertices
@@ -72,7 +72,7 @@ def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec
 
 
 def _ends(plan: JobPlan) -> Iterator[Table]:
-    """Yield each output table; a state only if its vertex writes no other table, for else that one stands for it."""
+    """Yield each output table, and the state of each vertex that writes no other table."""
     for vertex in plan.graph.vertices:
         outputs = [table for table in vertex.tables if table.mode is not TableMode.STATE]
         yield from outputs or vertex.tables
@@ -123,7 +123,7 @@ def _ordered_tables(vertex: Vertex) -> list[Table]:
 
 
 def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterator[dg.AssetKey]:
-    """Yield what a table is made of: what its vertex reads, and for an output the vertex's state."""
+    """Yield a table's upstream assets: the inputs of its vertex, and for an output also the vertex's state."""
     for edge in sorted(plan.graph.upstream(vertex.id), key=lambda edge: edge.input):
         yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
     for other in vertex.tables:
@@ -132,7 +132,7 @@ def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterat
 
 
 def _handed_on(plan: JobPlan, naming: Naming, vertex: Vertex) -> Iterator[dg.AssetKey]:
-    """Yield the asset of the rows that a vertex hands on; for one that keeps none, those that its rows come from."""
+    """Yield the asset of a vertex's output rows. If the vertex has no asset, yield those of its inputs."""
     match vertex.kind:
         case VertexKind.SOURCE:
             yield naming.source_key(vertex.id)

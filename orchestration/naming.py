@@ -1,4 +1,4 @@
-"""What a pipeline's assets, groups, jobs and sensors are called in a Dagster project, chosen by who builds them."""
+"""Names a pipeline's assets, groups, jobs and sensors in a Dagster project."""
 
 import re
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ _PART: Final = re.compile(r"[A-Za-z0-9_]+")
 
 
 class InvalidNamingError(ValueError):
-    """A key prefix or a group name that Dagster cannot use: names it and says how to write it."""
+    """Dagster cannot use a key prefix or a group name; the message names it and says how to write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
     """The names of one pipeline in one Dagster project.
 
-    `prefix` stands before every asset key, and before the names of jobs, ops, schedule, sensors and resource, so
-    that pipelines with equal table names, or one pipeline in two warehouses, can live in one project. `groups`
-    may hold `{pipeline}` and `{layer}`. Raises InvalidNamingError.
+    `prefix` comes before every asset key, and before the names of jobs, ops, schedules, sensors and resources. With it,
+    pipelines with equal table names, or one pipeline in two warehouses, can be in one project. `groups` may hold
+    `{pipeline}` and `{layer}`. Raises InvalidNamingError.
     """
 
     job: JobName
@@ -42,7 +42,7 @@ class Naming:
     """Whether operators' states are assets."""
 
     def __post_init__(self) -> None:
-        """Refuse what Dagster would refuse later, without naming the argument."""
+        """Refuse names here that Dagster would refuse later without naming the argument."""
         for part in self.prefix:
             if not _PART.fullmatch(part):
                 raise InvalidNamingError(
@@ -58,7 +58,7 @@ class Naming:
 
     @property
     def name(self) -> str:
-        """The name that jobs, ops, schedule and sensors begin with."""
+        """The prefix of the names of jobs, ops, schedules and sensors."""
         return "_".join((*self.prefix, self.job))
 
     @property
@@ -84,7 +84,7 @@ class Naming:
         return dg.AssetKey([*self.prefix, *table.split("/")])
 
     def cuts_key(self) -> dg.AssetKey:
-        """Return the asset key of the table `cuts`, which says what Delta version each table has at a checkpoint."""
+        """Return the asset key of the table `cuts`, which holds each table's Delta version at a checkpoint."""
         return dg.AssetKey([*self.prefix, *ProtocolPaths(self.job).cuts.split("/")])
 
     def shows(self, table: Table) -> bool:
@@ -92,7 +92,7 @@ class Naming:
         return self.states or table.mode is not TableMode.STATE
 
     def source_key(self, source: VertexId) -> dg.AssetKey:
-        """Return a source's asset key. It names the pipeline, for sources of two pipelines may bear the same id."""
+        """Return a source's asset key. It names the pipeline, since sources of two pipelines may have the same id."""
         return dg.AssetKey([*self.prefix, SOURCES, self.job, source])
 
 
@@ -102,7 +102,7 @@ def prefix_parts(key_prefix: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _fields(groups: str) -> set[str]:
-    """Return what stands in braces; text that is no template has an empty field."""
+    """Return the fields in braces; a text that is not a template has an empty field."""
     try:
         return {field for _, field, _, _ in Formatter().parse(groups) if field is not None}
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a warehouse says of a job at rest: its newest checkpoint, the line that led to it, and what each table shows."""
+"""Reads a job from its warehouse, without a tick: its newest checkpoint, its ancestors, and what each table shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from orchestration.epochs import Epoch
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a job stands: its rows, its newest checkpoint with its cut (None before the first), its tables."""
+    """A job's entries, its newest checkpoint with its cut (None before the first), and its tables."""
 
     rows: tuple[Row, ...]
     epoch: Epoch | None
@@ -42,14 +42,14 @@ NEVER_RAN = Standing((), None, {})
 
 
 def warehouse_of(root: Path, job: JobName) -> Warehouse:
-    """Return a job's names bound to a folder."""
+    """Return the warehouse of a job in this folder."""
     return Warehouse(root.absolute(), ProtocolPaths(job))
 
 
 class RowCounts:
-    """How many rows each append table has, checkpoint by checkpoint: counted once by its log, then added up.
+    """Counts the rows of each append table at each checkpoint: once from its log, then by adding up.
 
-    Rows that others append meanwhile are not among them; the end of a tick counts anew.
+    It misses rows that others append meanwhile. The end of a tick counts again from the log.
     """
 
     def __init__(self, root: Path, plan: JobPlan) -> None:
@@ -72,7 +72,7 @@ class RowCounts:
 
 
 def standing(root: Path, plan: JobPlan) -> Standing:
-    """Observe a job and its tables; nothing is created. Raises what the codec raises for rows of another version."""
+    """Observe a job and its tables; nothing is created. Raises what the codec raises for entries of another version."""
     warehouse = warehouse_of(root, plan.job)
     if not has_run(warehouse):
         return NEVER_RAN
@@ -86,12 +86,12 @@ def standing(root: Path, plan: JobPlan) -> Standing:
 
 
 def activity(root: Path, job: JobName) -> JobState | None:
-    """Return whether a tick of the job runs there, None if it never ran."""
+    """Return whether a tick of the job runs there; None if the job never ran."""
     warehouse = warehouse_of(root, job)
     return observe_state(warehouse, CheckpointStore(warehouse)) if has_run(warehouse) else None
 
 
 def held_by(root: Path, job: JobName) -> str | None:
-    """Return who holds the job and why he still counts, None if a tick may begin."""
+    """Return the holder of the job and why it counts as alive; None if a tick may begin."""
     state = activity(root, job)
     return state.why if state is not None and state.activity is Activity.RUNNING else None

@@ -1,7 +1,7 @@
-"""Jobs that are no ticks: a savepoint, a stop, a rollback, a clean-up.
+"""The Dagster jobs besides the tick: savepoint, stop, rollback and clean-up.
 
-They bear another tag than ticks, so that Dagster's queue does not let a stop wait for the tick it is to stop.
-What may not be done while a tick runs is refused, naming its holder.
+They have another tag than ticks, so that a stop does not wait in Dagster's queue for the tick that it stops. A job that
+may not run beside a tick is refused, and the message names the holder.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -59,18 +59,18 @@ _SETTINGS: Final = ("warehouse", "reader_grace_ms")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The job in its warehouse, and the settings that hold for it."""
+    """The job's warehouse and settings."""
 
     warehouse: Warehouse
     settings: TickSettings
 
 
 Operation = Callable[[dg.OpExecutionContext, Asked], Mapping[str, Any]]
-"""What a job does: returns what is told of it as metadata. Its own fields are in the context's `op_config`."""
+"""Runs a job and returns its metadata. The context's `op_config` has the job's own fields."""
 
 
 def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
-    """Return the jobs that stand beside a pipeline's ticks."""
+    """Return a pipeline's jobs besides the tick."""
     job = deployment.plan.job
     return (
         _operation_job(
@@ -154,7 +154,7 @@ def _operation_job(
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn what is refused, with the way out, into a failure without a stack of ours before it."""
+    """Turn refusals into a Dagster failure with their message, without our stack."""
     try:
         yield
     except _REFUSALS as refused:
@@ -220,7 +220,7 @@ def _cleanup(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
 
 
 def _shown(context: dg.OpExecutionContext, rendered: RenderableType) -> dg.MarkdownMetadataValue:
-    """Log what the command line would show, and return it as Markdown."""
+    """Log the text that the command line would show, and return it as Markdown."""
     text = as_text(rendered)
     context.log.info("%s", text)
     return dg.MetadataValue.md(block(text))
@@ -248,7 +248,7 @@ def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
 
 
 def _teller(context: dg.OpExecutionContext) -> Callable[[Waiting], None]:
-    """Return what logs, now and then, who is waited for."""
+    """Return a function that logs now and then which process we wait for."""
     last = -_TOLD_EVERY_S
 
     def told(waiting: Waiting) -> None:

@@ -1,4 +1,4 @@
-"""Pictures in Markdown, which Dagster's pages show: the last checkpoints as a table, an alignment as a drawing."""
+"""Draws Markdown for Dagster's pages: the last checkpoints as a table, an alignment as a picture."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from jobs.showing.quantities import moment, seconds, size
 
 CHECKPOINTS_SHOWN: Final = 10
 CHANNELS_SHOWN: Final = 16
-"""A vertex may have a channel for each subtask of each input; the slowest ones tell the story."""
+"""How many channels are drawn, the slowest first. A vertex has a channel for each subtask of each input."""
 
 _COLUMNS: Final = 120
 """Wide enough for each table that the command line shows."""
@@ -28,7 +28,7 @@ _NARROW: Final = "\N{NO-BREAK SPACE}"
 
 
 def checkpoints_table(records: Iterable[CheckpointRecord]) -> str:
-    """Return the newest of these rows as a Markdown table, newest first; times are UTC."""
+    """Return the newest of these checkpoints as a Markdown table, newest first; times are UTC."""
     newest = sorted({each.checkpoint: each for each in records}.items(), reverse=True)[:CHECKPOINTS_SHOWN]
     lines = [
         "| checkpoint | committed, UTC | rows | took | aligned for | held back |",
@@ -51,11 +51,11 @@ def block(text: str) -> str:
 
 
 def alignment_picture(checkpoint: int, vertex: VertexStatistics) -> str:
-    """Return, for each channel of a vertex, when barrier `checkpoint` came and how long the channel waited then.
+    """Return a picture of when barrier `checkpoint` came on each channel of a vertex, and how long the channel waited.
 
-    A sentence and a drawing (SVG in a data URI), short for a few channels: from 1,000 characters on Dagster
-    hides Markdown behind a link. The channel that does not wait is the one that the others waited for. Where
-    all came at once, or none was recorded, the sentence stands alone.
+    It is a sentence and an SVG in a data URI. It is kept short, since Dagster hides Markdown of 1,000 characters or
+    more behind a link. The other channels wait for the channel that does not wait. If all barriers came at once, or
+    none was recorded, there is only the sentence.
     """
     if not vertex.barriers:
         return f"Barrier {checkpoint} came to `{vertex.vertex}` on no channel that was recorded."
@@ -90,7 +90,7 @@ def _drawing(barriers: tuple[BarrierRecord, ...]) -> Iterator[str]:
 
 
 def _bars(bars: Iterable[tuple[int, int]]) -> str:
-    """Return a path of one bar a lane: where it begins, and how wide it is."""
+    """Return an SVG path with one bar for each lane; each bar is given by its start and its width."""
     return "".join(f"M{x},{place * _LANE_PX + 3}h{wide}v18h-{wide}z" for place, (x, wide) in enumerate(bars) if wide)
 
 
@@ -102,7 +102,7 @@ def _texts(place: int, name: str, said: str) -> Iterator[str]:
 
 
 def _channel(name: str) -> str:
-    """Return a channel's name without the vertex that it leads to: all of a picture lead to the same."""
+    """Return a channel's name without its target vertex, which is the same for the whole picture."""
     upstream, _, rest = name.partition("->")
     subtask = rest.partition("[")[2].rstrip("]")
     return f"{upstream}[{subtask}]" if subtask else upstream

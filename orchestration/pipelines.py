@@ -1,4 +1,4 @@
-"""A pipeline as Dagster sees it: assets in the lineage of its graph, checks, jobs, a schedule and two sensors."""
+"""Builds a pipeline's Dagster definitions: assets, checks, jobs, schedules and sensors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,20 +40,20 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     show_state: bool = True,
     runner: TickRunner = run_tick,
 ) -> dg.Definitions:
-    """Return a pipeline's definitions; it is given itself, as a function of the data folder, or by its name.
+    """Return the definitions of a pipeline, given as a Pipeline, a function of the data folder, or a name.
 
-    - `owners` are e-mail addresses or `team:NAME`, of every asset.
+    - `owners` are the owners of every asset: e-mail addresses or `team:NAME`.
     - `limits` say when a table is stale and a row waits too long.
-    - `key_prefix` stands before every asset key and every name of a job, schedule or sensor. Give one where two
-      pipelines write equal table names, or where one pipeline runs in two warehouses.
+    - `key_prefix` comes before every asset key and every name of a job, schedule or sensor. Give one if two
+      pipelines write tables of the same name, or if one pipeline runs in two warehouses.
     - `group_name` may hold `{pipeline}` and `{layer}`.
-    - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) win over the environment, and the
-      launchpad wins over them.
+    - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) override the environment, and the
+      launchpad overrides them.
     - `show_state=False` keeps operators' states out of the catalogue; their checks go to the table of cuts.
     - `runner` runs the ticks.
 
-    The definitions name no executor and no resource that another project could have, so they merge into any.
-    No Spark is started and no table touched. Schedule and sensors have to be switched on. Raises
+    The definitions name no executor and no common resource, so they merge with any other definitions. No Spark is
+    started and no table touched. The schedule of ticks and the sensors must be turned on. Raises
     UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner refuses.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
@@ -76,7 +76,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
 
 
 def _readers(naming: Naming, warehouse: Path) -> dict[str, object]:
-    """Return what downstream assets read the pipeline's tables by."""
+    """Return the resources by which downstream assets read the pipeline's tables."""
     cuts = CutResource(pipeline=naming.job, warehouse=str(warehouse.absolute()))
     return {naming.cut_key: cuts, naming.tables_key: CutIOManager(cuts=cuts, key_prefix=list(naming.prefix))}
 
@@ -84,8 +84,8 @@ def _readers(naming: Naming, warehouse: Path) -> dict[str, object]:
 def _tick_job(deployment: Deployment, tables: dg.AssetsDefinition) -> UnresolvedAssetJobDefinition:
     """Return the job of a tick: one step, in the run's own process.
 
-    The tick judges the warehouse itself. A step of its own for those checks would wait for all tables, and Dagster
-    skips it when the tick did not materialize every one of them.
+    The tick runs the health checks itself. Dagster would skip a separate step for them if the tick did not materialize
+    every table.
     """
     return dg.define_asset_job(
         f"{deployment.naming.name}_tick",
@@ -110,7 +110,7 @@ def _health_job(deployment: Deployment, checks: dg.AssetChecksDefinition) -> Unr
 
 
 def _tables_asset(deployment: Deployment, owners: Sequence[str]) -> dg.AssetsDefinition:
-    """One step for all tables: they share a cut, so none is materialized without the others."""
+    """Return one step for all tables, since they share a cut."""
     plan, naming = deployment.plan, deployment.naming
 
     @dg.multi_asset(

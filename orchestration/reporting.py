@@ -1,4 +1,4 @@
-"""A tick's news as Dagster events, while it runs: materializations by epoch, and a few lines of log."""
+"""Reports a running tick to Dagster: materializations, and a few lines of log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def observe_sources(
     context: dg.OpExecutionContext,
     discovered: Mapping[VertexId, Discovered],
 ) -> None:
-    """Log an observation of every source: where the newest checkpoint stands in it; nothing before the first."""
+    """Log an observation of every source with its position at the newest checkpoint, if there is one."""
     if stands.epoch is None:
         return
     looks = {look.source: look for look in look_at_input(plan.sources, stands.epoch.record)}
@@ -51,7 +51,7 @@ def observe_sources(
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What an asset came to be at a checkpoint, and Dagster has not been told yet."""
+    """A change of an asset at a checkpoint that was not reported to Dagster yet."""
 
     epoch: Epoch
     data_version: str
@@ -59,9 +59,9 @@ class News:
 
 
 class EpochReporter:
-    """Reports tables that changed, every so many checkpoints; each asset's newest news is held back for the tick's end.
+    """Reports changed tables every n checkpoints; each asset's newest change waits for the tick's end.
 
-    Dagster writes an event down as soon as it is logged, so that its page plots a tick that still runs.
+    Dagster stores an event as soon as it is logged, so its page plots a tick that still runs.
     """
 
     def __init__(self, context: dg.AssetExecutionContext, told: Told, every: int, counts: RowCounts) -> None:
@@ -72,10 +72,10 @@ class EpochReporter:
         self._counts = counts
         self._seen = 0
         self.held: dict[dg.AssetKey, News] = {}
-        """What this tick changed and has not reported yet."""
+        """The changes of this tick that are not reported yet."""
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """Log whose place this tick takes."""
+        """Log this tick's generation and why it could claim the job."""
         self._context.log.info("generation %d: %s", claim.generation, why)
 
     def recovered(self, recovery: Recovery) -> None:
@@ -86,7 +86,7 @@ class EpochReporter:
         self._context.log.info("begins from %s; deleted %d leftover files", begins, recovery.leftovers)
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Hold what the checkpoint changed; if it is its turn, report first what was held of the same asset."""
+        """Hold the checkpoint's changes. If a report is due, report the earlier change of the same asset first."""
         epoch = Epoch(record, notes, dict(versions))
         rows = self._counts.after(epoch)
         turn = self._seen > 0 and self._seen % self._every == 0
@@ -107,7 +107,7 @@ class EpochReporter:
         self._context.log.warning("checkpoint %d failed, %s: %s", checkpoint, reason.message, message)
 
     def progress(self, progress: Progress) -> None:
-        """Log what is rare: Spark's start, a restart, a notice that failed; rows and micro-batches are too many."""
+        """Log rare events: Spark's start, a restart, a failed notice. Rows and micro-batches are too many to log."""
         match progress:
             case SparkStarted():
                 self._context.log.info("Spark started in %d ms", progress.duration_ms)
@@ -137,7 +137,7 @@ class EpochReporter:
                 return
 
     def report_held(self) -> None:
-        """Report all that is held back: once."""
+        """Report all changes that are held back, once."""
         for asset in self.told.assets:
             self._report(asset)
 

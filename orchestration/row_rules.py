@@ -1,4 +1,4 @@
-"""Asset checks of the row rules: how many of the rows that the last tick read went to quarantine, rule by rule."""
+"""Asset checks of the row rules: how many of the last tick's rows went to quarantine, for each rule."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ def rule_results(
 ) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each row rule over the rows of these checkpoints, which are still retained or just completed.
 
-    Failing rows are no error: they are where they belong. So a check that does not pass is a warning.
+    Rows in quarantine are not an error, so a check that does not pass is only a warning.
     """
     newest = max(records, key=lambda record: record.checkpoint, default=None) if (records := tuple(records)) else None
     for spec, quarantine in _checked(plan):
@@ -64,7 +64,7 @@ def _checked(plan: JobPlan) -> Iterator[tuple[StatelessSpec, TableName]]:
 
 
 def _failed_rows(warehouse: Warehouse, quarantine: TableName, records: Iterable[CheckpointRecord]) -> pl.Series:
-    """Return what each row failed that these checkpoints put into the quarantine table."""
+    """Return the failed rules of each row that these checkpoints put into the quarantine table."""
     paths = [
         warehouse.path(file.path)
         for record in records
@@ -77,7 +77,7 @@ def _failed_rows(warehouse: Warehouse, quarantine: TableName, records: Iterable[
 
 
 def _names(rules: tuple[RowRule, ...]) -> dict[RowRule, str]:
-    """Return a name for each rule, made of its columns and type; a number tells equal ones apart."""
+    """Return a name for each rule, made of its columns and type, with a number for duplicates."""
     names: dict[RowRule, str] = {}
     for rule in rules:
         kind = rule.name.partition("(")[0]

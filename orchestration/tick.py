@@ -1,4 +1,4 @@
-"""One materialization: a tick from the launchpad's settings to Dagster's results. The tick itself is the engine's."""
+"""Runs one tick as a Dagster materialization: from the launchpad's settings to Dagster's results."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,16 +33,16 @@ _LASTING: Final = (
     CheckpointFailureReason.TABLE_CHANGED,
     CheckpointFailureReason.FENCED,
 )
-"""Reasons that the next tick meets again, unless somebody does something: to try again is of no use."""
+"""Failure reasons that a retry does not remove, because somebody has to act first."""
 
 Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 
 
 def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> Iterator[Events]:
-    """Run one tick and yield what Dagster is to know: a result for each table with news and for each expectation.
+    """Run one tick and yield its results: one for each changed table and one for each expectation.
 
     Raises dg.Failure, with the way out, for refused settings and a tick that failed; DagsterExecutionInterruptedError
-    for a job that another one holds, and after a tick that a termination of the Dagster run has stopped.
+    if another tick holds the job, and if a termination of the Dagster run stopped the tick.
     """
     config = context.op_execution_context.op_config
     started = _launched(deployment, config, context)
@@ -81,12 +81,12 @@ def _launched(deployment: Deployment, config: dict[str, object], context: dg.Ass
 
 
 def _marked(context: dg.AssetExecutionContext, failure: str) -> None:
-    """Tag the run with a failure that the same tick would meet again: nobody takes such a run up."""
+    """Tag the run with a failure that a retry would meet again, so that no recovery run is started."""
     context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: failure})
 
 
 def _left_alone(held: JobHeldError, context: dg.AssetExecutionContext) -> dg.DagsterExecutionInterruptedError:
-    """Return what ends the run as canceled, which says that it did nothing: neither tables nor checks failed."""
+    """Return the exception that ends the run as canceled, which shows that it did nothing."""
     message = f"{held} (in the launchpad: take_over: true)"
     _marked(context, "held")
     context.log.error(message)
@@ -98,7 +98,7 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
     instance = context.instance
 
     def run_ended(run_id: str) -> bool | None:
-        """Say whether a Dagster run has ended; None for one that this instance does not know."""
+        """Return whether a Dagster run has ended; None if this instance does not know the run."""
         run = instance.get_run_by_id(run_id)
         return None if run is None else run.is_finished
 
@@ -108,7 +108,7 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
 def _failed(
     deployment: Deployment, started: Launch, report: TickReport, context: dg.AssetExecutionContext
 ) -> Iterator[Events]:
-    """Yield the checks that failed, if it was by a suite; then fail as a person should read it."""
+    """Yield the failed checks if a suite failed; then raise the failure with its message."""
     lasting = report.reason in _LASTING
     if report.reason is not None and lasting:
         _marked(context, report.reason.name.lower())
@@ -161,9 +161,9 @@ def _row_rules(
 
 
 def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) -> Iterator[dg.MaterializeResult[None]]:
-    """Yield each asset whose content Dagster does not know yet, in topological order, as of the newest cut.
+    """Yield each asset that changed since the last report, in topological order, as of the newest cut.
 
-    `ended` is what is told of the tick, once: on the table of cuts.
+    `ended` is the metadata of the tick, which the table of cuts gets.
     """
     told = reporter.told
     for asset in told.assets:
@@ -180,7 +180,7 @@ def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) ->
 
 
 def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Metadata:
-    """Return what is told of a tick; the pipeline's own reports, if it has any, come last."""
+    """Return the metadata of a tick; the pipeline's own reports come last."""
     own = {"report": dg.MetadataValue.md(block("\n\n".join(reports)))} if reports else {}
     return {
         "outcome": dg.MetadataValue.text(report.outcome.value),

@@ -1,7 +1,7 @@
-"""What Dagster was told of a job's tables, and what is news to it: a data version that it does not have yet.
+"""Knows which data versions of a job's tables were reported to Dagster, and which are new.
 
-So what lies downstream runs when there is something new, also when a tick outside Dagster made it, and a tick that
-finds nothing new materializes nothing.
+So downstream assets run when a table has changed, also if a tick outside Dagster changed it. A tick that finds nothing
+new materializes nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from orchestration.naming import Naming
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """An asset that ticks materialize: a table, or with `table` None the table of cuts."""
+    """An asset that ticks materialize: a table, or the table of cuts if `table` is None."""
 
     key: dg.AssetKey
     table: TableName | None
@@ -27,26 +27,26 @@ class Asset:
 
 
 class Told:
-    """The assets of a job, and the data version of each that Dagster was told last."""
+    """The assets of a job, and the last data version of each that was reported to Dagster."""
 
     def __init__(self, instance: dg.DagsterInstance, plan: JobPlan, naming: Naming, versions: DataVersions) -> None:
-        """Ask the instance once for all assets; afterwards only what is told here is added."""
+        """Ask the instance once for all assets; later reports are only noted here."""
         self.assets = tuple(_assets(plan, naming))
         self._graph = plan.graph
         self._versions = versions
         self._told = dict(_last(instance, [asset.key for asset in self.assets]))
 
     def news(self, asset: Asset, epoch: Epoch) -> str | None:
-        """Return the data version of an asset at a checkpoint if Dagster does not have it yet, else None."""
+        """Return the data version of an asset at a checkpoint if it is new to Dagster, else None."""
         version = self._version(asset, epoch)
         return None if version == self._told.get(asset.key) else version
 
     def tell(self, asset: Asset, data_version: str) -> None:
-        """Note that Dagster has been told this data version."""
+        """Note that this data version was reported."""
         self._told[asset.key] = data_version
 
     def metadata(self, asset: Asset, epoch: Epoch) -> Metadata:
-        """Return what is told of an asset at a checkpoint."""
+        """Return the metadata of an asset at a checkpoint."""
         return cut_metadata(epoch) if asset.table is None else table_metadata(self._graph, asset.table, epoch)
 
     def _version(self, asset: Asset, epoch: Epoch) -> str | None:
@@ -57,7 +57,7 @@ class Told:
 
 
 def _assets(plan: JobPlan, naming: Naming) -> Iterator[Asset]:
-    """Yield the assets in topological order: Dagster reads a table's upstream versions when it is told of the table."""
+    """Yield the assets in topological order, since Dagster reads the upstream versions when a table is reported."""
     tables = {naming.table_key(table.name): table.name for table in plan.graph.tables()}
     for spec in materialized_specs(plan, naming):
         yield Asset(spec.key, tables.get(spec.key), spec.code_version or "")

@@ -1,6 +1,6 @@
-"""What starts ticks by itself: a schedule, a sensor for new data, one for failed runs. All are off at first.
+"""Starts ticks automatically: a schedule, a sensor for new data, one for failed runs. All are off at first.
 
-None of them starts a tick while one holds the job; should two start all the same, the fence lets one of them in.
+None of them starts a tick while one holds the job. If two ticks start all the same, the fence admits one.
 """
 
 from typing import Final
@@ -47,9 +47,9 @@ def tick_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition, cro
 
 
 def health_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """Return a schedule that looks at the warehouse every hour, so that a lag is seen though no tick runs.
+    """Return a schedule that checks the warehouse every hour, so that a lag shows even if no tick runs.
 
-    It is on from the start: it changes nothing and starts no tick. Before the first tick it has nothing to look at.
+    It is on from the start, since it changes nothing and starts no tick. Before the first tick it does nothing.
     """
     name = deployment.naming.name
 
@@ -70,16 +70,16 @@ def health_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 
 
 def due(deployment: Deployment, instance: dg.DagsterInstance) -> dg.RunRequest | SkipReason:
-    """Return a request for a tick, or who runs one already."""
+    """Return a request for a tick, or a reason to skip it that names the running one."""
     busy = _busy(deployment, deployment.launch(), instance)
     return dg.RunRequest() if busy is None else SkipReason(busy)
 
 
 def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Return a sensor that starts a tick when the sources offer what the newest checkpoint does not hold.
+    """Return a sensor that starts a tick when the sources have rows that the newest checkpoint does not hold.
 
-    The cursor is what was found when it last started one, so that a tick that fails on some data is not
-    started on the very same data again. Polling needs no Spark and reads no row.
+    The cursor holds what the sensor found when it last started a tick. So it does not start a tick again on data on
+    which one failed. Polling needs no Spark and reads no row.
     """
     name = deployment.naming.name
 
@@ -102,10 +102,10 @@ def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 
 
 def recovery_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Return a sensor that takes a failed tick up with one more run, once: never a run that did so itself.
+    """Return a sensor that starts one recovery run for a failed tick, and none for a failed recovery run.
 
-    A failure that the same tick would meet again (a rejected suite, a refused setting, a job that is held)
-    is left to a person; the failed run says what to do.
+    It leaves failures that a retry would meet again to people (a rejected suite, a refused setting, a job that another
+    tick holds). The failed run says what to do.
     """
     name = deployment.naming.name
 
@@ -122,7 +122,7 @@ def recovery_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 
 
 def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
-    """Return the one run that takes up a failed one, with its settings, or why there is none."""
+    """Return the recovery run of a failed run, with its settings, or the reason why there is none."""
     if RECOVERS_TAG in failed.tags:
         return SkipReason(
             f"run {failed.run_id} was itself the recovery of {failed.tags[RECOVERS_TAG]}: look at its error"
@@ -137,7 +137,7 @@ def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
 
 
 def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance) -> str | None:
-    """Return who is at work on the job or waits to be, None if nobody is."""
+    """Return which tick runs or waits to run; None if there is none."""
     holder = held_by(launched.settings.warehouse, launched.plan.job)
     if holder is not None:
         return holder

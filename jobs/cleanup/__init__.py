@@ -1,1 +1,1 @@
-"""Clean-up: what of a job's files nobody needs any more, found in its rows and its tables' logs, and deleted (K4)."""
+"""Clean-up: finds a job's unneeded files, from its entries and its tables' logs, and deletes them (K4)."""

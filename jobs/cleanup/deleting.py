@@ -1,4 +1,4 @@
-"""Carrying out what a clean-up decided: file by file, so that one which is interrupted is just run again."""
+"""Deletes the files that a clean-up decided on, one by one. An interrupted clean-up can simply be run again."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,19 +13,19 @@ from jobs.stores.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What is gone, and what of it could not be deleted, each with the reason."""
+    """The deleted files, and those that could not be deleted, each with the reason."""
 
     files: tuple[Unneeded, ...] = ()
     failed: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """Return the bytes that are gone."""
+        """Return the deleted bytes."""
         return sum(each.file.bytes for each in self.files)
 
 
 def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Deleted:
-    """Delete these files; one that cannot be deleted stops none of the others."""
+    """Delete these files. If one cannot be deleted, the others still are."""
     gone: list[Unneeded] = []
     failed: list[str] = []
     for each in unneeded:
@@ -40,11 +40,11 @@ def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Delet
 
 
 def drop_empty_folders(warehouse: Warehouse, tables: Iterable[JobTable], current: Generation) -> None:
-    """Take away the folders of older generations in which nothing is left."""
+    """Delete the empty folders of older generations."""
     for table in tables:
         root = warehouse.path(warehouse.paths.staged_root(table.name))
         for folder in root.iterdir() if root.is_dir() else ():
             generation = parse_generation(folder.name)
             if generation is not None and generation < current:
-                with suppress(OSError):  # not empty, or gone already
+                with suppress(OSError):  # not empty, or deleted already
                     folder.rmdir()

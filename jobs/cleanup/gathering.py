@@ -1,7 +1,7 @@
-"""What a clean-up must know: first the files that are there, then the rows, the cuts and what the logs show.
+"""Gathers what a clean-up must know: first the existing files, then the entries, the cuts and the logs.
 
-In this order, so that what a row or a log comes to name meanwhile is seen. A table that cannot be read, at
-its newest version or at a recorded cut, is left alone as a whole and said so.
+The order matters: a file that an entry or a log begins to name meanwhile is then seen as needed. A table that cannot
+be read, at its newest version or at a recorded cut, is left alone as a whole and reported.
 """
 
 import os
@@ -26,12 +26,12 @@ from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 _UNFINISHED: Final = re.compile(r"\..+\.tmp")
-"""What a writer that died left beside the file that it meant to write."""
+"""The temporary file of a writer that died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The facts, what was seen of the tables for the sake of later ones, and why a table was left alone."""
+    """The facts, what this look saw of the tables (for later clean-ups), and why a table was left alone."""
 
     facts: CleanupFacts
     look: Look
@@ -41,7 +41,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A table as its log shows it: its versions, the paths that are needed there, and what it removed."""
+    """A table as its log shows it: its versions, the needed paths, and the removed files."""
 
     seen: TableSeen
     active: frozenset[str]
@@ -49,10 +49,10 @@ class _Read:
 
 
 def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: bool) -> Gathered:
-    """Return what a clean-up of a job that has run must know; `current` is the last claim, as the caller sees it.
+    """Return what a clean-up of a job must know. `current` is the last claim that the caller has seen.
 
-    Without others a clean-up first drops the cuts that nobody can ask for any more: what they show is not needed.
-    Changes nothing. Raises what the codec raises for rows that cannot be read.
+    If no other tick holds the job, cuts that no reader can ask for any more need no files. Changes nothing. Raises what
+    the codec raises for entries that cannot be read.
     """
     warehouse = logs.warehouse
     tables = job_tables(logs)
@@ -93,13 +93,13 @@ def _read_tables(
             continue
         try:
             read[name] = _read(logs, name, cuts)
-        except Exception as error:  # noqa: BLE001 - whatever it is: what it needs cannot be told, so it is left alone
+        except Exception as error:  # noqa: BLE001 - an unreadable table is left alone, since its needs are unknown
             notes.append(f"table {name} is left alone: its log cannot be read ({type(error).__name__}: {error})")
     return read, tuple(notes)
 
 
 def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
-    """Return a table as its log shows it; the history, read last, tells of all that the newest version has removed."""
+    """Return a table as its log shows it. The history is read last, so it has all removals."""
     folder = logs.warehouse.path(name)
     with logs.newest(name) as table:
         seen = table_seen(name, table.version(), cuts)
@@ -113,20 +113,20 @@ def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
 
 
 def table_seen(name: TableName, newest: int, cuts: Collection[Cut]) -> TableSeen:
-    """Return what a look at a table and at the recorded cuts tells of it."""
+    """Return what a look at a table and at the recorded cuts saw of it."""
     versions = frozenset(cut[name] for cut in cuts if name in cut)
     return TableSeen(newest, versions, in_every_cut=all(name in cut for cut in cuts))
 
 
 def _named(paths: Iterable[str], name: TableName) -> Iterator[str]:
-    """Yield paths inside a table, warehouse-relative, as they are and as a URL means them."""
+    """Yield paths inside a table, relative to the warehouse, as they are and decoded as a URL."""
     for path in paths:
         yield f"{name}/{path}"
         yield f"{name}/{unquote(path)}"
 
 
 def _staged(warehouse: Warehouse, table: TableName) -> Iterator[FoundFile]:
-    """Yield what generations staged for a table, and what their writers left unfinished; nobody else's files."""
+    """Yield the files that generations staged for a table, unfinished ones too; no other files."""
     root = warehouse.path(warehouse.paths.staged_root(table))
     for folder in _entries(root):
         generation = parse_generation(folder.name)
@@ -141,7 +141,7 @@ def _staged(warehouse: Warehouse, table: TableName) -> Iterator[FoundFile]:
 def _found(
     warehouse: Warehouse, table: JobTable, staged: tuple[FoundFile, ...], read: _Read | None
 ) -> Iterator[FoundFile]:
-    """Yield what was staged with its times in the log, and what the log removed of others' files."""
+    """Yield the staged files with their times in the log, and other writers' files that the log removed."""
     if read is None:
         yield from staged
         return

@@ -1,8 +1,8 @@
-"""How long the log entries of output tables stay: until nobody can be reading what they tell, and a while longer.
+"""Deletes log entries of output tables once no reader can need them, and a while longer.
 
-A cut that is retained needs the entries since its version, and a plain reader those of the version that it began
-with; clean-ups note which versions those were (`Look`). What is older may be dropped, as any Delta writer drops
-entries by age, so that a commit's cost does not grow with the number of checkpoints (P9).
+A retained cut needs the entries since its version. A plain reader needs the entries since the version that it began
+with; clean-ups note these versions (`Look`). Older entries may be deleted, as every Delta writer deletes entries by
+age. So a commit's cost does not grow with the number of checkpoints (P9).
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ from jobs.stores.delta_log import DeltaLog
 
 @dataclass(frozen=True, slots=True)
 class LogKeeping:
-    """Entries stay for the readers' grace after they were needed, and none goes before it is `keep_ms` old."""
+    """Entries stay for the readers' grace after they were needed last, and at least until they are `keep_ms` old."""
 
     grace_ms: int
     keep_ms: int
@@ -26,9 +26,9 @@ class LogKeeping:
     def shorten(
         self, log: DeltaLog, name: TableName, looks: Collection[Look], cuts: Collection[Cut], now_ms: int
     ) -> None:
-        """Drop what nobody can need any more of one table's log; `looks` are those of earlier clean-ups.
+        """Delete the unneeded entries of one table's log; `looks` are those of earlier clean-ups.
 
-        Only for whoever holds the job. Raises OSError for an entry that cannot be read.
+        Only the holder of the job may call it. Raises OSError for an entry that cannot be read.
         """
         if not log.exists():
             return

@@ -1,4 +1,4 @@
-"""What clean-ups saw, noted in one small file of the job: without it all that tables removed would wait once more."""
+"""Stores what earlier clean-ups observed, in a small file. If it is lost, the grace period starts again."""
 
 from typing import Literal
 from uuid import uuid4
@@ -35,7 +35,7 @@ class _LooksFile(_Persisted):
 
 
 def read_looks(warehouse: Warehouse) -> tuple[Look, ...]:
-    """Return the looks of earlier clean-ups; none if the file is not there or cannot be read, which only delays."""
+    """Return the looks of earlier clean-ups; none if the file is missing or unreadable, which only delays deletions."""
     try:
         content = warehouse.path(warehouse.paths.cleanup_looks).read_bytes()
         return tuple(look.look() for look in _LooksFile.model_validate_json(content).looks)
@@ -44,7 +44,7 @@ def read_looks(warehouse: Warehouse) -> tuple[Look, ...]:
 
 
 def note_look(warehouse: Warehouse, earlier: tuple[Look, ...], now: Look, grace_ms: int) -> tuple[Look, ...]:
-    """Note a look, and return all that are kept. Two clean-ups at a time may lose one, which only delays."""
+    """Note a look, and return all kept looks. Two clean-ups at a time may lose one, which only delays deletions."""
     kept = noted(earlier, now, grace_ms)
     content = _LooksFile(looks=tuple(_persisted(look) for look in kept)).model_dump_json(indent=1)
     replace(warehouse.path(warehouse.paths.cleanup_looks), content.encode(), unique=str(uuid4()))

@@ -1,7 +1,7 @@
-"""What a table's log says of files that it shows no more: from which version to which, and when each was removed.
+"""Reads from a table's log which files it showed earlier: from which version to which, and when each was removed.
 
-Read from the log's own entries, which our tables keep whole. Where others have deleted the oldest of them, a file
-whose end is not told there had it, at the latest, when the first entry that is left was written.
+It reads the log's entries. If somebody else has deleted the oldest ones, a file that they removed counts as removed
+at the latest when the first remaining entry was written.
 """
 
 import json
@@ -16,30 +16,30 @@ from checkpointing.commit.cleanup import Shown
 
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _HEAD_BYTES: Final = 16
-"""An action is named at the beginning of its line."""
+"""So many bytes at the beginning of a line name its action."""
 
 
 @dataclass(slots=True)
 class TableHistory:
-    """The files that a log has removed, by path inside the table; `before`: what may have been before its entries."""
+    """The files that a log has removed, by path inside the table; `before` stands for the time before its entries."""
 
     removed: dict[str, tuple[Shown, ...]] = field(default_factory=dict)
     before: Shown | None = None
     whole: range = range(0)
-    """The versions at the log's end whose entries are all there."""
+    """The last versions of the log without a missing entry."""
 
     def tells_of(self, version: int, newest: int) -> bool:
-        """Return whether all is told that the table has removed between these two versions."""
+        """Return whether the history is complete between these two versions."""
         return version in self.whole and newest in self.whole
 
     def removed_since(self, version: int) -> Iterator[str]:
-        """Yield the files that the table showed at a version that this tells of, and that it has removed since."""
+        """Yield the files that the table showed at a known version and has removed since."""
         for path, times in self.removed.items():
             if any(shown.first <= version < shown.until for shown in times):
                 yield path
 
     def shown(self, path: str) -> tuple[Shown, ...]:
-        """Return the times that are over in which the log showed a file that it does not show now."""
+        """Return the past periods in which the log showed a file that it does not show now."""
         if path in self.removed:
             return self.removed[path]
         return () if self.before is None else (self.before,)

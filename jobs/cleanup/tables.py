@@ -1,6 +1,6 @@
-"""Which folders a job stages files in: its output tables, its operators' states, and what its vertices hand on.
+"""Finds the folders in which a job stages files: output tables, operators' states, and channels between vertices.
 
-Found without the pipeline: a clean-up must also meet what an older version of it wrote.
+It does not use the pipeline, because a clean-up must also find what an older version of the pipeline wrote.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from jobs.stores.warehouse import Warehouse
 
 
 class HeldLogs(Protocol):
-    """A job's logs as somebody holds them open, so that looking at them again costs next to nothing."""
+    """A job's logs that are already open, so that looking at them again is cheap."""
 
     @property
     def warehouse(self) -> Warehouse:
-        """Where they lie."""
+        """The warehouse of the logs."""
 
     def rows(self) -> tuple[Row, ...]:
-        """Return the rows of `checkpoints`, newest first; raises what the codec raises."""
+        """Return the entries of `checkpoints`, newest first; raises what the codec raises."""
 
     def recorded_cuts(self) -> dict[CheckpointId, Cut]:
         """Return every recorded cut."""
@@ -38,18 +38,18 @@ class HeldLogs(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobTable:
-    """A folder of the job's. `ours`: this job made the table, so all that its log has removed is its to delete."""
+    """A folder of the job. If `ours`, this job made the table and may delete all files that the log has removed."""
 
     name: TableName
     ours: bool
 
     def is_channel(self, paths: ProtocolPaths) -> bool:
-        """Whether it only hands rows on: every other folder has a log, without which nothing in it can be judged."""
+        """Whether it only passes rows between vertices. Every other folder has a log, which decides what is needed."""
         return self.name.startswith(f"{paths.channels}/")
 
 
 def job_tables(logs: HeldLogs) -> tuple[JobTable, ...]:
-    """Return the job's folders in order of their names; a table of another job in the warehouse is none of them."""
+    """Return the job's folders in order of their names, without tables of other jobs in the warehouse."""
     warehouse = logs.warehouse
     named = {table for cut in logs.recorded_cuts().values() for table in cut}
     named |= {table.table for row in logs.rows() if isinstance(row, CheckpointRecord) for table in row.tables}
@@ -84,7 +84,7 @@ def _owner(logs: HeldLogs, table: TableName) -> str | None:
     try:
         with logs.newest(table) as loaded:
             return loaded.metadata().configuration.get(JOB_PROPERTY)
-    except Exception:  # noqa: BLE001 - a table that cannot be read is nobody's; if a row names it, it is met again
+    except Exception:  # noqa: BLE001 - an unreadable table is skipped here; if an entry names it, it is found by that
         return None
 
 

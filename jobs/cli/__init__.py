@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `explain`, `checkpoints`, `cut`.
 
-Commands read or start, and `jobs.showing` makes what they show.
-What is heavy to import (Spark, delta-rs, Polars) is imported by the command that needs it.
+Commands read or start something, and `jobs.showing` renders the result. Each command imports heavy packages (Spark,
+delta-rs, Polars) itself, when it needs them.
 """

@@ -1,4 +1,4 @@
-"""`tidemark cancel`: the running tick ends now, and its checkpoints stay or are deleted, as the configuration says."""
+"""`tidemark cancel`: ends the running tick at once, and keeps or deletes the checkpoints, as configured."""
 
 from rich.console import Console
 from rich.text import Text

@@ -1,4 +1,4 @@
-"""`tidemark cleanup`: deletes what nobody needs any more, or shows it."""
+"""`tidemark cleanup`: deletes unneeded files, or shows them."""
 
 from rich.console import Console
 
@@ -11,7 +11,7 @@ from jobs.showing.cleanup import render_cleanup
 
 
 def cleanup(pipeline: str, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
-    """Delete what of a job's files nobody needs any more, or with `dry_run` show it; FAILED if a file stays."""
+    """Delete a job's unneeded files, or with `dry_run` show them; FAILED if a file could not be deleted."""
     try:
         settings = resolve({}, given)
     except (InvalidProjectError, InvalidSettingsError) as error:

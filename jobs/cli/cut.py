@@ -1,4 +1,4 @@
-"""`tidemark cut`: every table's Delta version at a checkpoint or a point in time, and the lines that read it."""
+"""`tidemark cut`: shows each table's Delta version at a checkpoint or a time, and the lines that read it."""
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ def show_cut(pipeline: str, moment: str, given: Layer, out: Console) -> None:
 
 
 def found_cut(warehouse: Warehouse, moment: str) -> Cut:
-    """Return the cut that a user means; raise CommandError for words that mean none, NeverRunError, NoSuchCutError."""
+    """Return the cut that a user names; raise CommandError for other words, NeverRunError, NoSuchCutError."""
     try:
         return Cuts(warehouse.root, warehouse.paths.job).find(moment)
     except InvalidMomentError as error:

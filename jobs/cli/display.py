@@ -1,6 +1,6 @@
-"""What a tick shows while it works: a bar that lives on a terminal, plain lines everywhere else.
+"""Shows a tick while it runs: a live bar on a terminal, plain lines elsewhere.
 
-Both are listeners of the tick; what they say is past and certain, what they draw steers nothing.
+Both are listeners of the tick. They only show what has happened, and control nothing.
 """
 
 import time
@@ -32,14 +32,14 @@ from jobs.showing.quantities import count, plural, seconds, size
 from jobs.user_code import own_lines, sentence_of
 
 Clock = Callable[[], float]
-"""Seconds since some moment."""
+"""Returns seconds since a fixed time."""
 
 
 class PlainDisplay:
-    """Says what happens, a line each, for a pipe, a log or a terminal that can't redraw."""
+    """Prints a line for each event, for a pipe, a log or a terminal that cannot redraw."""
 
     def __init__(self, console: Console, tally: Tally, clock: Clock = time.monotonic) -> None:
-        """Add up in `tally`, which the summary reads; `clock` tells seconds."""
+        """Add up events in `tally`, which the summary reads; `clock` returns seconds."""
         self._console = console
         self._clock = clock
         self._epoch_since: float | None = None
@@ -53,7 +53,7 @@ class PlainDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; nothing is left on the screen that would have to go."""
+        """End; there is nothing to remove from the screen."""
 
     def claimed(self, claim: Claim, why: str) -> None:
         """Say which generation this tick is."""
@@ -61,7 +61,7 @@ class PlainDisplay:
         self.say(f"generation {claim.generation}: {why}")
 
     def recovered(self, recovery: Recovery) -> None:
-        """Say where the tick begins, and what an older one left undone."""
+        """Say where the tick begins, and what an older tick left unfinished."""
         self._epoch_since = self._clock()
         for each in recovery.mended:
             self.say(each)
@@ -78,7 +78,7 @@ class PlainDisplay:
             )
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Say what the checkpoint covers; one from before this tick began was only rolled forward."""
+        """Say what the checkpoint covers. A checkpoint of an older tick was only rolled forward."""
         if self._epoch_since is None:
             self.tally.rolled_forward(checkpoint_line(record, notes, versions, None))
         else:
@@ -132,14 +132,14 @@ class PlainDisplay:
         )
 
     def notice_failed(self, notice: NoticeFailed) -> None:
-        """Say that a listener or a source raised; the checkpoint is complete all the same."""
+        """Say that a listener or a source raised; the checkpoint stays as it is."""
         error = sentence_of(notice.error)
         self.say(f"checkpoint {notice.checkpoint} stays as it is, but {notice.told} raised {error}", style="yellow")
         for line in own_lines(notice.error):
             self.say(line)
 
     def slow(self, slow: MicroBatchSlow) -> None:
-        """Say which vertex has been at work for long, since its function may hang."""
+        """Name a vertex that has been running for long, since its function may hang."""
         self.say(
             f"vertex {slow.vertex} has been at work on micro-batch {slow.micro_batch} for {seconds(slow.for_ms)}: "
             "if its function hangs, end the tick with Ctrl-C and correct the function; what is committed stays",
@@ -154,11 +154,11 @@ class PlainDisplay:
             self.say(sentence, style="yellow")
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line, never wrapped, nothing in it taken for markup."""
+        """Print a line as it is, without wrapping or markup."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def _spark_started(self) -> None:
-        """Begin the first epoch anew: its rows had to wait for Spark, and took no time of their own yet."""
+        """Start the time of the first epoch again: so far its rows only waited for Spark."""
         if self._epoch_since is not None:
             self._epoch_since = self._clock()
 
@@ -175,10 +175,10 @@ class PlainDisplay:
 
 
 class LiveDisplay(PlainDisplay):
-    """The same with one line that is redrawn: checkpoint, epoch, rows, seconds, and a bar where a total is known."""
+    """Redraws one line: checkpoint, epoch, rows, seconds, and a bar if the total is known."""
 
     def __init__(self, console: Console, tally: Tally, clock: Clock = time.monotonic) -> None:
-        """Draw on this console from entering to leaving."""
+        """Draw on this console, inside the context."""
         super().__init__(console, tally, clock)
         self._last = ""
         self._doing = "starting"
@@ -251,12 +251,12 @@ class LiveDisplay(PlainDisplay):
 
 
 def _took(line: CheckpointLine) -> str:
-    """Return how long an epoch took; every line that is shown belongs to one of this tick."""
+    """Return how long an epoch of this tick took."""
     return seconds(line.took_ms or 0)
 
 
 def display_for(console: Console, tally: Tally) -> PlainDisplay:
-    """Return what fits the console: a live bar on a terminal, plain lines elsewhere."""
+    """Return a live bar on a terminal, plain lines elsewhere."""
     return (
         LiveDisplay(console, tally)
         if console.is_terminal and not console.is_dumb_terminal

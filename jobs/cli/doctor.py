@@ -1,4 +1,4 @@
-"""`tidemark doctor`: one page for a person, one JSON document for a machine, an exit code for a script."""
+"""`tidemark doctor`: prints a page for people or JSON for programs, and ends with an exit code for scripts."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from jobs.sources.port import Source
 
 
 class Verdict(IntEnum):
-    """What the shell gets from `tidemark doctor`; the numbers are those of `ExitCode`."""
+    """The result of `tidemark doctor`; the numbers are exit codes, as in `ExitCode`."""
 
     HEALTHY = ExitCode.DONE
     FINDINGS = ExitCode.FAILED
@@ -30,7 +30,7 @@ class Verdict(IntEnum):
 
 
 def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: bool) -> ExitCode:
-    """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it cannot be looked at, 4 if it never ran."""
+    """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it cannot be examined, 4 if it never ran."""
     try:
         settings = resolve({}, given)
     except (InvalidProjectError, InvalidSettingsError) as error:
@@ -45,7 +45,7 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
 
 
 def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
-    """Return the sources of a pipeline that can be found by its name; a job may outlive the code that made it."""
+    """Return the sources of a pipeline; none if its code cannot be found, since a job may outlive its code."""
     try:
         return launch(pipeline, given).plan.sources
     except UnknownPipelineError:
@@ -53,7 +53,7 @@ def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
 
 
 def verdict(found: Examination) -> Verdict:
-    """Return what a script learns."""
+    """Return the verdict for the exit code."""
     if not found.looked:
         return Verdict.COULD_NOT_LOOK
     return Verdict.FINDINGS if found.findings else Verdict.HEALTHY

@@ -1,4 +1,4 @@
-"""What a command says when it can't go on: one sentence that names the thing and the way out, and an exit code."""
+"""Turns errors into one sentence that names the thing and the way out, and an exit code."""
 
 from enum import IntEnum
 
@@ -8,24 +8,24 @@ from jobs.suggestions import NotThereError
 
 
 class ExitCode(IntEnum):
-    """What the shell gets."""
+    """The exit codes."""
 
     DONE = 0
-    """The tick ended in order, caught up or at a limit; or the report was shown."""
+    """The tick ended normally, caught up or at a limit; or the report was shown."""
     FAILED = 1
-    """The tick failed, or what was asked for could not be read."""
+    """The tick failed, or something could not be read."""
     USAGE = 2
     """A wrong command, argument or setting: nothing was started."""
     HELD = 3
     """Another tick holds the job: nothing was changed."""
     NOT_THERE = 4
-    """A pipeline, checkpoint, table, operator, source or job that was asked for does not exist: nothing was changed."""
+    """The pipeline, checkpoint, table, operator, source or job does not exist: nothing was changed."""
 
 
 class CommandError(Exception):
-    """The end of a command. The user sees `sentence`, and of the traceback `story` the lines of the own code.
+    """Ends a command. The user sees `sentence`, and the lines of the traceback `story` that show the user's own code.
 
-    With --debug the user sees all of it.
+    With --debug the user sees the whole traceback.
     """
 
     def __init__(self, sentence: str, code: ExitCode = ExitCode.FAILED, *, story: str = "") -> None:
@@ -36,7 +36,7 @@ class CommandError(Exception):
 
 
 def with_story(message: str, code: ExitCode = ExitCode.FAILED) -> CommandError:
-    """Return the end of a command for a message of `jobs.user_code`: a sentence, and a traceback below it."""
+    """Return the CommandError for a message of `jobs.user_code`: a sentence, and a traceback below it."""
     return CommandError(user_code.sentence_of(message), code, story=user_code.traceback_of(message))
 
 
@@ -54,8 +54,8 @@ def code_of(error: BaseException) -> ExitCode:
 def sentence_of(error: BaseException) -> str:
     """Return an exception as one sentence.
 
-    That is its message if it is ours; else its kind, its first line, the user's file and line if the user's code
-    raised it, and --debug.
+    For Tidemark's own exceptions that is the message. For others it is the type, the first line, the user's file and
+    line if the user's code raised it, and a hint to --debug.
     """
     if isinstance(error, CommandError):
         return error.sentence
@@ -70,7 +70,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 def story_of(error: BaseException) -> str:
-    """Return the whole traceback that an error carries in its message: a worker's, or a pipeline's."""
+    """Return the traceback that an error carries in its message, from a worker or a pipeline."""
     return error.story if isinstance(error, CommandError) else ""
 
 
@@ -82,5 +82,5 @@ def own_code_of(error: BaseException) -> tuple[str, ...]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Our own exceptions are written for users; a library's may not be."""
+    """Return whether Tidemark defines the exception. Its messages are written for users; a library's may not be."""
     return type(error).__module__.startswith(user_code.OUR_MODULES)

@@ -1,4 +1,4 @@
-"""`tidemark explain`: what a pipeline's tick would run, without running anything."""
+"""`tidemark explain`: shows what a tick of the pipeline would run, without running anything."""
 
 from rich.console import Console
 
@@ -24,7 +24,7 @@ def explain(reference: str, given: Layer, out: Console) -> None:
 
 
 def prepared(reference: str, given: Layer) -> Launch:
-    """Return the planned pipeline; raise CommandError for what a user typed or set wrong, UnknownPipelineError."""
+    """Return the planned pipeline; raise CommandError for a wrong argument or setting, UnknownPipelineError."""
     try:
         return launch(reference, given)
     except BrokenPipelineError as error:

@@ -1,4 +1,4 @@
-"""The commands that take a job back: `tidemark rollback` and `tidemark reset`, as they are typed; nothing heavy."""
+"""The arguments and options of `tidemark rollback` and `tidemark reset`. Imports nothing heavy."""
 
 from typing import Annotated
 

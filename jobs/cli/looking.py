@@ -1,4 +1,4 @@
-"""The commands that look at a job, and `cleanup`, as they are typed; nothing heavy."""
+"""The arguments and options of the commands that look at a job, and of `cleanup`. Imports nothing heavy."""
 
 from typing import Annotated
 

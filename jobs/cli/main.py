@@ -1,6 +1,6 @@
-"""The entry point: all commands, and what becomes of an error. Each command imports what it needs when it runs.
+"""The entry point: registers all commands and turns errors into messages. Each command imports what it needs.
 
-`--debug` may stand anywhere: then an error is shown with its traceback.
+`--debug` may stand anywhere. It shows an error with its traceback.
 """
 
 import re
@@ -68,7 +68,7 @@ def tidemark(
 
 
 def main() -> None:
-    """Run the command line of this process and exit; a stdout that nobody reads any more changes nothing."""
+    """Run the command line of this process and exit. A closed stdout changes nothing."""
     out, _ = standard_streams()
     code = execute(sys.argv[1:])
     out.flush()
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def execute(arguments: Sequence[str]) -> ExitCode:
-    """Run one command line; whatever goes wrong becomes a sentence on stderr and an exit code."""
+    """Run one command line. An error becomes a sentence on stderr and an exit code."""
     typed = [word for word in arguments if word != DEBUG]
     try:
         return _execute(typed or ["--help"])
@@ -103,7 +103,7 @@ def _execute(typed: Sequence[str]) -> ExitCode:
 
 
 def _usage(message: str, typed: Sequence[str]) -> str:
-    """Return what is wrong with the words typed, and what to type instead."""
+    """Return what is wrong with the typed words, and what to type instead."""
     said = message.strip().rstrip(".?")
     said = said[0].lower() + said[1:].replace(". Did you mean", ": did you mean")
     said = _POSSIBLE.sub(_nearest_option, said)
@@ -116,7 +116,7 @@ def _usage(message: str, typed: Sequence[str]) -> str:
 
 
 def _nearest_option(found: re.Match[str]) -> str:
-    """Return which of the options that typer proposes looks like the one typed, without the dashes that all have."""
+    """Return the option that looks most like the typed one, compared without dashes."""
     proposed = {option.lstrip("-"): option for option in found["options"].split(", ")}
     near = nearest(found["typed"].lstrip("-"), proposed)
     return found["typed"] if near is None else f"{found['typed']}: did you mean {proposed[near]}"

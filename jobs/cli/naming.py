@@ -1,7 +1,7 @@
-"""Which pipeline a command is about: one way for all of them.
+"""Finds the pipeline that a command is about, in the same way for all commands.
 
-Each command takes it as its first argument: a name that the project registers, or `module:attribute`. Without one it
-is the project's default. Nothing heavy is imported before a name leads to a module.
+Each command takes it as its first argument: a registered name, or `module:attribute`. Without it, the project's default
+is used. Nothing heavy is imported until a module must be loaded.
 """
 
 from contextlib import suppress
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def chosen(typed: str | None) -> str:
-    """Return the pipeline that a user typed, else the project's default.
+    """Return the typed pipeline, else the project's default.
 
     Raises CommandError if there is no default; the message says how to name one.
     """
@@ -46,7 +46,7 @@ def chosen(typed: str | None) -> str:
 
 
 def pipeline_and_number(first: str | None, second: str | None) -> tuple[str, int | None]:
-    """Return what `[PIPELINE] [N]` means: one word that is a number leaves the pipeline out."""
+    """Parse `[PIPELINE] [N]`. A single word that is a number is N."""
     pipeline, number = (None, first) if second is None and first is not None and first.isdigit() else (first, second)
     if number is not None and not number.isdigit():
         raise CommandError(f"checkpoint {number!r} is not a number: write a checkpoint id, like 7", ExitCode.USAGE)
@@ -54,7 +54,7 @@ def pipeline_and_number(first: str | None, second: str | None) -> tuple[str, int
 
 
 def pipeline_and_operator(first: str | None, second: str | None, given: "Layer") -> tuple[str, str | None]:
-    """Return what `[PIPELINE] [OPERATOR]` means: one word is the pipeline of that name, else an operator."""
+    """Parse `[PIPELINE] [OPERATOR]`. A single word is a pipeline if one has that name, else an operator."""
     if second is not None or first is None:
         return chosen(first), second
     if ":" in first or first in known_pipelines(_project()) or first in ran_in(warehouse_folder(given)):
@@ -63,7 +63,7 @@ def pipeline_and_operator(first: str | None, second: str | None, given: "Layer")
 
 
 def pipeline_and_moment(first: str | None, second: str | None) -> tuple[str, str]:
-    """Return what `[PIPELINE] [N|latest|TIMESTAMP]` means: one word that must be a moment leaves the pipeline out."""
+    """Parse `[PIPELINE] [N|latest|TIMESTAMP]`. A single word that can only name a cut names a cut."""
     from jobs.reading.moments import LATEST, is_moment  # noqa: PLC0415 - imports delta-rs
 
     if second is None and first is not None and is_moment(first):
@@ -72,7 +72,7 @@ def pipeline_and_moment(first: str | None, second: str | None) -> tuple[str, str
 
 
 def pipeline_and_source(first: str | None, second: str | None) -> tuple[str, str]:
-    """Return what `[PIPELINE] SOURCE` means: one word is a source of the default pipeline."""
+    """Parse `[PIPELINE] SOURCE`. A single word is a source of the default pipeline."""
     if first is None:
         raise CommandError(
             "say which source, as in 'tidemark reset SOURCE --to POSITION'; 'tidemark explain' shows them",
@@ -84,8 +84,8 @@ def pipeline_and_source(first: str | None, second: str | None) -> tuple[str, str
 def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
     """Return the warehouse of a pipeline's job, for a command that needs no plan; nothing is created.
 
-    A module is imported only for `module:attribute`. Raises CommandError for a name that no pipeline has, that may be
-    none, or that is neither registered nor known to the warehouse.
+    A module is imported only for `module:attribute`. Raises CommandError for an invalid name, and for a name that is
+    neither registered nor known to the warehouse.
     """
     from checkpointing.identifiers import InvalidNameError, job_name  # noqa: PLC0415 - imports pydantic
     from checkpointing.metadata.paths import ProtocolPaths  # noqa: PLC0415 - the same
@@ -110,7 +110,7 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
 
 
 def warehouse_folder(given: "Layer") -> Path:
-    """Return the warehouse of a command; raise CommandError for a variable of the environment that is no setting."""
+    """Return the warehouse of a command; raise CommandError for an environment variable that is not a setting."""
     from jobs.settings import InvalidSettingsError, folder  # noqa: PLC0415 - imports pydantic
 
     try:
@@ -128,7 +128,7 @@ def ran_in(root: Path) -> tuple[str, ...]:
 
 
 def completed(incomplete: str) -> list[str]:
-    """Return the pipelines that begin with these letters, for the shell; nothing where a project cannot be read."""
+    """Return the pipelines that begin with these letters, for completion; nothing if the project cannot be read."""
     with suppress(Exception):
         from jobs.settings import flags_layer  # noqa: PLC0415 - imports pydantic
 

@@ -1,6 +1,6 @@
-"""What the reports read: the rows of `checkpoints`, the recorded cuts, when they were published, who holds the job.
+"""Reads a job for the reports: the entries of `checkpoints`, the recorded cuts, and who holds the job.
 
-Nothing is created and nothing changed: a job that never ran is an error that says how to run it.
+It creates and changes nothing. For a job that never ran it raises an error that says how to run it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A job as its warehouse tells it: checkpoints newest first, their cuts, and one line on who holds it."""
+    """A job's history: checkpoints, newest first, their cuts, and one line about the holder."""
 
     job: JobName
     records: tuple[CheckpointRecord, ...]
@@ -37,7 +37,7 @@ class History:
     holder: str
 
     def record(self, checkpoint: int | None) -> CheckpointRecord:
-        """Return that checkpoint or savepoint, the newest checkpoint for None; raise CommandError naming those kept."""
+        """Return that checkpoint or savepoint, the newest checkpoint for None; raise CommandError if it is missing."""
         if not self.records:
             raise CommandError(
                 f"{self.job} has completed no checkpoint yet: run 'tidemark run {self.job}' until it has one",

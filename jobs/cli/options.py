@@ -1,6 +1,6 @@
-"""The arguments and options that several commands share, as a user types them, and how a command reads them.
+"""The arguments and options that several commands share, and how a command reads them.
 
-Nothing heavy is imported: every command imports this before it knows what it needs.
+Every command imports this module, so it imports nothing heavy.
 """
 
 import io
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from jobs.settings import Layer
 
 _LOG_WIDTH: Final = 120
-"""Columns where no terminal says how many there are."""
+"""The width of the output if it is not a terminal."""
 _OF_PROJECT: Final = "[default: the project's]"
 _PIPELINE: Final = "A registered name, or module:attribute.  [default: the project's]"
 
 
 def named_folder(text: str) -> Path:
-    """Return the folder that a user names; an empty name would silently be the current folder."""
+    """Return the named folder; refuse an empty name, which would silently mean the current folder."""
     if not text.strip():
         raise typer.BadParameter("'' names no folder; '.' is the current one")
     return Path(text)
@@ -68,7 +68,7 @@ def layer(values: dict[str, object]) -> "Layer":
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a console on stdout, or on a stderr that stays the user's while the JVM starts."""
+    """Return a console on stdout or stderr. While the JVM starts, it still writes to the user's stderr."""
     from rich.console import Console  # noqa: PLC0415 - not needed for --help
 
     found = Console(file=_lasting_stderr() if stderr else sys.stdout, highlight=False, markup=False, emoji=False)
@@ -78,7 +78,7 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def _lasting_stderr() -> TextIO:
-    """Return stderr by a descriptor of its own: while the JVM starts, descriptor 2 leads to Spark's log."""
+    """Return stderr with a new descriptor, since descriptor 2 leads to Spark's log while the JVM starts."""
     try:
         return cast("TextIO", LastingStream(os.fdopen(os.dup(sys.stderr.fileno()), "w")))
     except io.UnsupportedOperation:

@@ -1,4 +1,4 @@
-"""`tidemark checkpoints list` and `tidemark checkpoints show`: they read rows, and change nothing."""
+"""`tidemark checkpoints list` and `tidemark checkpoints show`. They read entries and change nothing."""
 
 from rich.console import Console
 
@@ -18,7 +18,7 @@ def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:
 def show_checkpoint(
     pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, every_subtask: bool = False
 ) -> None:
-    """Show the life of one epoch, the newest for None; of a vertex with many subtasks the slowest, or all."""
+    """Show the life of one epoch (None: the newest), and each vertex's slowest subtasks or all of them."""
     history = _history(pipeline, given)
     record = history.record(checkpoint)
     published = history.cuts.get(record.checkpoint)

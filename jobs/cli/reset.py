@@ -1,4 +1,4 @@
-"""`tidemark reset`: one source of a job at rest goes to another position; or what that would do."""
+"""`tidemark reset`: moves the position of one source while no tick runs, or shows what that would do."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class ResetAsked:
 
 
 def reset_source(asked: ResetAsked, given: Layer, out: Console) -> ExitCode:
-    """Move a source, or show what that would do, with a clear word on what is counted again or never."""
+    """Move a source, or show what that would do, and say which rows are read again and which are skipped."""
     started = prepared(asked.pipeline, given)
     job = started.plan.job
     warehouse = Warehouse(started.settings.warehouse.absolute(), ProtocolPaths(job))
@@ -55,7 +55,7 @@ def reset_source(asked: ResetAsked, given: Layer, out: Console) -> ExitCode:
 
 
 def _consequences(plan: ResetPlan) -> tuple[Text, ...]:
-    """Say what moving a source without its tables means; the two may both happen, in two splits."""
+    """Say how many rows are read again and how many are skipped. Both may happen, in different splits."""
     if not plan.splits:
         return (Text("every split stands there already"),)
     known = [split.rows for split in plan.splits if split.rows is not None]

@@ -1,4 +1,4 @@
-"""`tidemark run --from`: find the row, show the plan, bring a row of another warehouse in; before the tick begins."""
+"""`tidemark run --from`: finds the entry, shows the plan, and imports another warehouse's entry."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,14 @@ from jobs.stores.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """What a user said about where to begin: `origin` is `N`, `DIR` or `DIR@N`; `claim` None was not said."""
+    """Where the user wants to begin: `origin` is `N`, `DIR` or `DIR@N`; `claim` is None if it was not given."""
 
     origin: str | None = None
     claim: bool | None = None
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing without `--from`."""
+        """Refuse options that need `--from`."""
         if self.claim is not None and self.origin is None:
             flag = "--claim" if self.claim else "--no-claim"
             raise CommandError(f"{flag}: name the savepoint too, with --from DIR or --from DIR@N", ExitCode.USAGE)
@@ -48,7 +48,7 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """The plan that a row restores into, the row under the plan's names, and what the plan declares otherwise."""
+    """The plan, the entry under the plan's names, and the differences between both."""
 
     plan: JobPlan
     record: CheckpointRecord
@@ -56,9 +56,9 @@ class _Fitting:
 
 
 def restore(started: Launch, asked: Restoring, out: Console, progress: Console) -> bool:
-    """Do what was asked for before the tick; return whether the tick is to run (not after a dry run).
+    """Restore before the tick; return whether the tick is to run, which it is not after a dry run.
 
-    Raises CommandError for what does not fit, and what finding and importing the row raise.
+    Raises CommandError for what does not fit, and what finding and importing the entry raise.
     """
     root, job = started.settings.warehouse, started.plan.job
     if asked.origin is None:
@@ -144,7 +144,7 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
 
 
 def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console) -> _Fitting:
-    """Return the plan that the row restores into; its files lie below `root`. Shows all changes if it refuses one."""
+    """Return the plan that the entry restores into; its files lie below `root`. If a change is refused, show all."""
     allowed = started.settings.allow_non_restored_state
     try:
         renaming = find_renaming(started.plan.graph, _told(record, started.plan, root))
@@ -161,7 +161,7 @@ def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console
 
 
 def _told(record: CheckpointRecord, plan: JobPlan, root: Path) -> CheckpointRecord:
-    """Return the row with the columns of its tables, also if it was written before rows said them."""
+    """Return the entry with the columns of its tables, also for entries of an older format."""
     warehouse = Warehouse(root, ProtocolPaths(plan.job))
     cuts = {} if record.columns else recorded_cuts(warehouse)
     return with_columns(warehouse, record, names_before(plan.graph), cuts)

@@ -1,4 +1,4 @@
-"""`tidemark rollback`: a job at rest goes back to an older cut, outputs included; or what that would do."""
+"""`tidemark rollback`: takes a job back to an older cut, tables included, or shows what that would do."""
 
 from rich.console import Console
 from rich.text import Text
@@ -54,7 +54,7 @@ def _done(done: RolledBack) -> Text:
 
 
 def _again(plan: RollbackPlan) -> str:
-    """How much the next tick reads again, as far as the positions tell."""
+    """Return how much the next tick reads again, as far as the positions say it."""
     known = [split.rows for split in plan.splits if split.rows is not None]
     if len(known) < len(plan.splits):
         return "and the next tick reads again what came after it"

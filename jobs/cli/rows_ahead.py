@@ -1,4 +1,4 @@
-"""How many rows the sources have to offer before a tick begins, where they can tell: the length of its bar."""
+"""Counts the unread rows of the sources before a tick begins, for the progress bar."""
 
 from collections.abc import Mapping
 

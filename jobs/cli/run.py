@@ -1,4 +1,4 @@
-"""`tidemark run`: one tick from the command line, shown while it works, summed up when it is over."""
+"""`tidemark run`: runs one tick, shows it while it runs, and prints a summary."""
 
 import logging
 import sys
@@ -25,9 +25,9 @@ from jobs.showing.summary import render_caught_up, render_done, render_lines, re
 
 
 def run(reference: str, given: Layer, out: Console, progress: Console, restoring: Restoring | None = None) -> ExitCode:
-    """Run one tick of the pipeline; reports go to `out`, what happens meanwhile to `progress`.
+    """Run one tick of the pipeline. Reports go to `out`, progress to `progress`.
 
-    Raises CommandError with the exit code that fits: wrong settings, a job held by another, a failed tick.
+    Raises CommandError with its exit code for wrong settings, a job that another tick holds, and a failed tick.
     """
     _quiet_logs()
     started = prepared(reference, given)
@@ -44,7 +44,7 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
 
 
 def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) -> None:
-    """Show what the tick did. One that failed shows its checkpoints alone: what it says besides is in the error."""
+    """Show what the tick did. For a failed tick show only its checkpoints; the error says the rest."""
     job = started.plan.job
     failed = report.outcome is TickOutcome.FAILED
     if tally.lines:
@@ -83,7 +83,7 @@ def _ended(started: Launch, report: TickReport) -> ExitCode:
 
 
 def _quiet_logs() -> None:
-    """Let only warnings through, on stderr: the display tells the rest, and py4j's traces are nobody's."""
+    """Let only warnings through, on stderr, and no traces of py4j. The display shows the rest."""
     logging.getLogger().addHandler(logging.NullHandler())
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

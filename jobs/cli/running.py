@@ -1,4 +1,4 @@
-"""The commands that make or end a tick: `run`, `savepoint`, `stop`, `cancel`, as they are typed; nothing heavy."""
+"""The arguments and options of `run`, `savepoint`, `stop` and `cancel`. Imports nothing heavy."""
 
 from pathlib import Path
 from typing import Annotated
@@ -126,7 +126,7 @@ def cancel(
     data: Data = None,
     settings: OtherSettings = None,
 ) -> None:
-    """End the running tick now; its checkpoints stay, or go if the pipeline says so."""
+    """End the running tick at once. Its checkpoints stay, unless retain_on_cancellation is false."""
     from jobs.cli.cancel import cancel as cancel_job  # noqa: PLC0415 - imports Spark's types
 
     given = layer(pairs(settings or []) | {"warehouse": warehouse, "data": data})

@@ -1,4 +1,4 @@
-"""`tidemark savepoint` and `tidemark stop`: a savepoint of a running job or one at rest, and what was done."""
+"""`tidemark savepoint` and `tidemark stop`: take, copy and dispose of savepoints, and stop a tick with one."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
 
 
 def dispose_savepoint(pipeline: str, checkpoint: int, given: Layer, out: Console) -> None:
-    """Delete a savepoint of a job at rest."""
+    """Delete a savepoint of a job that no tick holds."""
     warehouse = warehouse_of(pipeline, given)
     try:
         files = dispose(warehouse, checkpoint)
@@ -99,7 +99,7 @@ def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Path, out: Conso
 
 
 def copies(copied: Copied) -> str:
-    """Return how far a copy is, in a line."""
+    """Return the progress of a copy, as a line."""
     return (
         f"copying: {count(copied.files)} of {plural(copied.files_all, 'file')}, "
         f"{size(copied.bytes)} of {size(copied.bytes_all)}"
@@ -130,12 +130,12 @@ def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
 
 
 def asked_since(waiting: Waiting) -> str:
-    """Return how long somebody has been waiting for whom, in a line."""
+    """Return who was asked and how long ago, as a line."""
     return f"asked {waiting.holder} {waiting.seconds:.0f} s ago; Ctrl-C withdraws the request"
 
 
 def withdrawn(what: str) -> CommandError:
-    """Return what is said when somebody stops waiting."""
+    """Return the error for a user who stops waiting."""
     return CommandError(
         f"interrupted: the request for the {what} is withdrawn. If the tick has begun it, it may still complete: "
         "'tidemark checkpoints list' shows it"

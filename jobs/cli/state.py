@@ -1,4 +1,4 @@
-"""`tidemark state`: an operator's state at a cut as a table, one row per key, or the SQL that any engine answers."""
+"""`tidemark state`: shows an operator's state at a cut, one row per key, or prints the SQL that reads it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from jobs.showing.state import render_operators, render_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateQuestion:
-    """What a user asks: which operator (None: which there are), when, which keys, how many rows at most, which SQL."""
+    """What the user wants: operator (None: a list of them), cut, keys, number of rows, and SQL dialect."""
 
     operator: str | None
     pipeline: str
@@ -29,9 +29,9 @@ class StateQuestion:
 
 
 def show_state(question: StateQuestion, given: Layer, out: Console) -> None:
-    """Print an operator's state, or the SQL for it; without an operator those that there are.
+    """Print an operator's state, or the SQL for it; without an operator, list the operators.
 
-    Raises CommandError for words that mean nothing, and what `found_cut` and `Cut.state` raise.
+    Raises CommandError for wrong words, and what `found_cut` and `Cut.state` raise.
     """
     dialect = _dialect(question)
     cut = found_cut(warehouse_of(question.pipeline, given), question.at)
@@ -72,7 +72,7 @@ def _of_keys(state: OperatorState, words: Sequence[str]) -> pl.LazyFrame:
 
 
 def _wanted(state: OperatorState, words: Sequence[str]) -> Mapping[str, str]:
-    """Return key column -> text: `origin=EWR`, or the bare value where the key is one column."""
+    """Return key column -> text. The user types `origin=EWR`, or only the value if the key is one column."""
     wanted: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -90,7 +90,7 @@ def _wanted(state: OperatorState, words: Sequence[str]) -> Mapping[str, str]:
 
 
 def _literal(state: OperatorState, name: str, text: str, kind: pl.DataType) -> pl.Expr:
-    """Return a typed value as the key column has it; times are ISO 8601, and UTC unless they name a zone."""
+    """Return a typed value in the key column's type. Times are ISO 8601, and UTC unless they name a zone."""
     try:
         value = pl.Series([text])
         if isinstance(kind, pl.Datetime):

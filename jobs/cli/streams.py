@@ -1,6 +1,6 @@
-"""Standard output and error that may be closed, full, or read by nobody: they never end a command in the middle.
+"""Lets a command finish even if stdout or stderr is closed or full.
 
-Work that a command has done stays done. What can no longer be shown is dropped.
+Output that can no longer be written is dropped.
 """
 
 import os
@@ -11,10 +11,10 @@ _STANDARD: Final = (0, 1, 2)
 
 
 class LastingStream:
-    """A text stream that drops what it cannot write; `error` is the first failure. Everything else is the stream's."""
+    """A text stream that drops what it cannot write; `error` is the first failure. It delegates everything else."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Write to this stream for as long as it can be written."""
+        """Wrap this stream."""
         self._stream = stream
         self.error: OSError | None = None
 
@@ -28,7 +28,7 @@ class LastingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what is buffered, or drop it."""
+        """Flush the buffer, or drop it."""
         if self.error is None:
             try:
                 self._stream.flush()
@@ -36,11 +36,11 @@ class LastingStream:
                 self._lost(error)
 
     def __getattr__(self, name: str) -> object:
-        """Return what the stream itself has."""
+        """Return the stream's own attribute."""
         return getattr(self._stream, name)
 
     def _lost(self, error: OSError) -> None:
-        """Let what is still buffered run into nothing, so that the last flush of the process succeeds."""
+        """Redirect the stream to nothing, so that the last flush of the process succeeds."""
         self.error = error
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self._stream.fileno())
@@ -50,7 +50,7 @@ class LastingStream:
 def standard_streams() -> tuple[LastingStream, LastingStream]:
     """Return stdout and stderr as lasting streams, and make them the process's.
 
-    A closed descriptor is opened on nothing first: a file that a tick opens later must not take its number.
+    A closed descriptor is first opened on /dev/null, so that no file of the tick gets its number.
     """
     for descriptor in _STANDARD:
         try:

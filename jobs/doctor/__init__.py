@@ -1,1 +1,1 @@
-"""Is a job healthy? Looks at its rows, tables, files and machine, changes nothing, and starts no Spark (K4)."""
+"""Checks whether a job is healthy: its entries, tables, files and machine. Changes nothing and starts no Spark (K4)."""

@@ -1,4 +1,4 @@
-"""One look at everything: the sections in order, whatever of the job can be looked at, and the verdict."""
+"""Examines a job and its machine, and returns all sections in order."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from jobs.stores.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found. `looked` is False if the job could not be looked at, for want of one or because of damage."""
+    """The result. `looked` is False if the job could not be examined, because it never ran or is damaged."""
 
     job: JobName
     warehouse: str
@@ -32,14 +32,14 @@ class Examination:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return everything that is not as it should be, in the order of the page."""
+        """Return all findings, in the order of the page."""
         return tuple(finding for section in self.sections for finding in section.findings)
 
 
 def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sources = no_sources) -> Examination:
-    """Return what a job and its machine are like. Changes nothing, and starts no Spark.
+    """Examine a job and its machine. Changes nothing, and starts no Spark.
 
-    `sources` returns those of the pipeline, none if it is not known; their input is looked at too.
+    `sources` returns the pipeline's sources, none if the pipeline is unknown. Their input is examined too.
     """
     machine = machine_section(warehouse)
     try:
@@ -48,7 +48,7 @@ def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sourc
         looked, sections = False, ()
     except (TableLogDamagedError, OwnTableChangedError) as error:
         looked, sections = False, (Section("job", (), (Finding(error.what, error.way_out),)),)
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from looking is what it has to say
+    except Exception as error:  # noqa: BLE001 - any error is a finding
         first = (str(error).splitlines() or [""])[0]
         folder = warehouse.path(warehouse.paths.folder)
         what = f"the job cannot be looked at ({type(error).__name__}: {first})"

@@ -1,4 +1,4 @@
-"""The files: those that a row or a recorded cut needs must be there and whole, those that nobody needs should go."""
+"""Checks the files: those that an entry or a recorded cut needs must be whole, and unneeded ones should be deleted."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -31,7 +31,7 @@ def file_section(
     *,
     verify: bool,
 ) -> Section:
-    """Return what the files are like; with `verify` every file that a row names is read and its checksum compared."""
+    """Return the section about files. `verify` reads every file that an entry names and compares its checksum."""
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     named = {file.path: file for row in records for file in handles_of(row)}
     damaged = {found.path: str(found) for found in damages(warehouse.root, named.values(), checksums=verify)}
@@ -75,13 +75,13 @@ def _older(warehouse: Warehouse, row: CheckpointRecord) -> str:
 
 
 def _readable(rows: tuple[Row, ...], cuts: Mapping[CheckpointId, Cut]) -> dict[CheckpointId, Cut]:
-    """Return the cuts that a reader may ask for; others stay recorded until the next one is, without their files."""
+    """Return the readable cuts. Others stay recorded until the next cut is recorded, and may have lost their files."""
     readable = readable_cuts(rows, cuts.keys())
     return {checkpoint: cut for checkpoint, cut in cuts.items() if checkpoint in readable}
 
 
 def _hollow_tables(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut], named: set[str]) -> Iterator[Finding]:
-    """Yield the tables of which a version that a reader may ask for names files that are not there."""
+    """Yield the tables with missing files at a readable version."""
     versions: dict[TableName, dict[int, CheckpointId]] = {}
     for checkpoint, cut in sorted(cuts.items()):
         for table, version in cut.items():

@@ -1,4 +1,4 @@
-"""What the sources find in their folders: how many files, which ones they pass over, and folders without a file."""
+"""Checks the sources' folders: how many files they hold, which are passed over, and whether a folder has none."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,12 +14,12 @@ Sources = Callable[[], Mapping[VertexId, Source]]
 
 
 def no_sources() -> Mapping[VertexId, Source]:
-    """Return the sources of a pipeline that nobody knows."""
+    """Return no sources, for an unknown pipeline."""
     return {}
 
 
 def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]:
-    """Yield what lies before each source of files; nothing for a pipeline without any."""
+    """Yield a section for each source of files; nothing for a pipeline without any."""
     try:
         looks = look_at_input(sources(), newest_checkpoint(rows))
     except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too

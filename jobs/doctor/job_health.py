@@ -1,4 +1,4 @@
-"""A job's rows: its last cut and how old that is, who holds it, what is not published, what nobody has answered."""
+"""Checks a job's entries: its last cut and its age, the holder, an unpublished checkpoint, unanswered requests."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, assert_never
@@ -14,7 +14,7 @@ from jobs.stores.requests import RequestFolder, Unreadable
 from jobs.stores.warehouse import Warehouse
 
 UNANSWERED_MS: Final = 60_000
-"""A running tick looks for requests four times a second: what it leaves so long, it will not answer."""
+"""A running tick looks for requests four times a second. It will not answer a request that is older than this."""
 
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
@@ -24,7 +24,7 @@ _DAY_S: Final = 86_400
 def job_section(
     warehouse: Warehouse, rows: tuple[Row, ...], cuts: Mapping[CheckpointId, Cut], state: JobState
 ) -> Section:
-    """Return what the rows say of the job."""
+    """Return the section about the job's entries."""
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     newest = newest_checkpoint(rows)
     retained = ", ".join(

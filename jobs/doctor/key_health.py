@@ -1,4 +1,4 @@
-"""Looks for keys that an upsert table holds more than once: a wrong keyed function or a foreign writer doubled them."""
+"""Looks for keys that an upsert table holds more than once, because of a wrong function or another writer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ _TIMES: Final = "\0times"
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What reading a table's keys told; `doubled` is the finding about double keys, empty without any."""
+    """The result of reading a table's keys; `doubled` describes double keys, and is empty without any."""
 
     seen: str
     doubled: str = ""
 
 
 def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) -> Section:
-    """Return, with `verify`, which upsert tables hold a key more than once; their key columns are read for it."""
+    """Return the section about upsert tables with double keys. It reads their key columns only with `verify`."""
     newest = newest_checkpoint(rows)
     tables = [each for vertex in newest.vertices for each in vertex.table_keys] if newest else []
     if not verify:
@@ -53,7 +53,7 @@ def _findings(warehouse: Warehouse, looked: dict[TableName, _Looked]) -> Iterato
 
 
 def _look(warehouse: Warehouse, table: TableKeys) -> _Looked:
-    """Return which keys several rows of a table have. Why a table cannot be read is another section's to say."""
+    """Return the keys that several rows of a table have. Another section reports tables that cannot be read."""
     folder = warehouse.path(table.table)
     try:
         loaded = DeltaTable(str(folder))

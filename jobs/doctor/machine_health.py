@@ -1,4 +1,4 @@
-"""The machine and the environment: Java, the pinned versions, the jars, the free space. Nothing of it is started."""
+"""Checks the machine: Java, the pinned versions, the jars, the free space. Nothing of it is started."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ _RULE: Final = re.compile(r"(?P<how>==|>=|<=|<|>|!=)\s*(?P<version>[0-9][0-9.]*)
 
 
 def machine_section(warehouse: Warehouse) -> Section:
-    """Return what of the machine a tick needs."""
+    """Return the section about what a tick needs of the machine."""
     programs = (java(thorough=True), worker_python())
     packages = ", ".join(f"{name} {_installed(name) or 'missing'}" for name in PINNED)
     free = shutil.disk_usage(_existing(warehouse.root)).free
@@ -96,7 +96,7 @@ def _required() -> Iterator[tuple[str, str]]:
 
 
 def _jars() -> str:
-    """Say whether the Delta jars are here. A tick needs none, so missing ones are no finding."""
+    """Return whether the Delta jars are here. A tick needs none, so missing jars are not a finding."""
     jar = DELTA_COORDINATE.rpartition(":")[2]
     try:
         delta_jars()

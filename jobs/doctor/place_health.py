@@ -1,4 +1,4 @@
-"""The places of a job on the file system: whether the next tick can write there, and whether each is of its kind."""
+"""Checks the job's folders and files: whether the next tick can write them, and whether each is a folder or a file."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 def place_section(warehouse: Warehouse) -> Section:
-    """Return what the next tick would refuse to begin with. Nothing is written that has a name."""
+    """Return the section about places because of which the next tick would be refused. It writes no named file."""
     found = tuple(Finding(each.what, each.way_out) for each in obstacles(warehouse))
     return Section("places", (("writable", "no" if found else "yes"),), (*found, *_lease(warehouse)))
 

@@ -1,4 +1,4 @@
-"""The Delta tables of a job: how long their logs are, who else wrote them, and what forbids publishing into them."""
+"""Checks the job's Delta tables: how long their logs are, who else wrote them, and what forbids publishing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from jobs.stores.table_rules import problems_of, purge
 from jobs.stores.warehouse import Warehouse
 
 LONG_LOG: Final = 4 * EVERY_VERSIONS
-"""Entries since the last Delta log checkpoint from which opening a table is felt; ticks write one every 50."""
+"""From this many log entries since the last Delta log checkpoint, opening a table is slow. Ticks write one every 50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Health:
 
 
 def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]) -> Section:
-    """Return what the logs say, the job's own two first, and whether the next tick could begin with them."""
+    """Return the section about tables, the job's own two first, and whether the next tick could begin with them."""
     warehouse, modes = stores.warehouse, modes_of(rows)
     refused = dict(_refused(stores, tables, rows))
     named = [
@@ -62,7 +62,7 @@ def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[R
 def _refused(
     stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]
 ) -> Iterator[tuple[TableName, Finding]]:
-    """Yield the tables that show less than the newest cut, or more than the newest row, as the next tick would."""
+    """Yield the tables that show less than the newest cut or more than the newest entry: the next tick refuses them."""
     try:
         doubt = must_be_mendable(stores, rows)
         mending, cuts = doubt.mending, stores.warehouse.paths.cuts
@@ -81,7 +81,7 @@ def _refused(
 
 
 def modes_of(rows: tuple[Row, ...]) -> dict[TableName, TableMode]:
-    """Return how each table is written, as far as the rows tell."""
+    """Return each table's mode, as far as the entries say it."""
     return {table.table: table.mode for row in rows if isinstance(row, CheckpointRecord) for table in row.tables}
 
 
@@ -131,7 +131,7 @@ def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Find
 
 
 def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: Path) -> Iterator[Finding]:
-    """Yield what of the table itself forbids publishing; what the pipeline declares is compared when a tick starts."""
+    """Yield what in the table itself forbids publishing. A starting tick also compares it with the pipeline."""
     shape = shape_of(table)
     for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder)):
         yield Finding(f"table {name} {problem.what}: nothing can be published into it", problem.way_out)
@@ -143,7 +143,7 @@ def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, fold
 
 
 def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: TableMode | None) -> Iterator[Finding]:
-    """Yield what others did to a table that is to hold exactly the checkpoint's files; an append table just goes on."""
+    """Yield what others did to an upsert or state table, which must hold exactly the checkpoint's files."""
     foreign = list(_since_ours(table))
     changed = [entry for entry in foreign if entry.operation not in _HARMLESS]
     if changed and mode in (TableMode.UPSERT, TableMode.STATE):

@@ -1,1 +1,1 @@
-"""New projects: what `tidemark init` writes, from template files that lie beside this module."""
+"""Writes a new project for `tidemark init`, from the template files beside this module."""

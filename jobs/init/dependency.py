@@ -1,7 +1,7 @@
-"""Decides what a new project depends on: exactly the Tidemark that writes it, and never a name that strangers may own.
+"""Decides what a new project depends on: exactly the Tidemark that writes it, never a bare name of a package index.
 
-`pip install` takes a bare name from whatever index it is told to use. So the dependency is a path or an address
-(`tidemark-spark @ file:///...`) wherever one is known, and the user is asked otherwise.
+`pip install` takes a bare name from any index that it is configured for, where a stranger may own the name. So the
+dependency is a path or an address (`tidemark-spark @ file:///...`) if one is known. Otherwise the user has to give it.
 """
 
 import json
@@ -21,13 +21,14 @@ _HOW: Final = f"a checkout, a wheel, or a requirement such as '{DISTRIBUTION}==0
 
 
 class UnknownOriginError(Exception):
-    """A dependency that cannot be written safely: says why, and what to give."""
+    """A dependency cannot be written safely; the message says why, and what to give."""
 
 
 def requirement(asked: str | None = None) -> str:
-    """Return how a new project depends on this Tidemark: as the user asked, else on where it was installed from.
+    """Return the requirement of a new project: what the user asked for, else where this Tidemark was installed from.
 
-    Raises UnknownOriginError for something that is not Tidemark, and if nobody asked and the origin is not recorded.
+    Raises UnknownOriginError if the user named something that is not Tidemark, or named nothing and the origin is
+    not recorded.
     """
     if asked is not None:
         return _asked(asked)

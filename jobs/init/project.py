@@ -1,4 +1,4 @@
-"""Writing a new project: names are checked first, then a whole folder appears, or nothing."""
+"""Writes a new project: checks the names first, then writes the whole folder or nothing."""
 
 import keyword
 import os
@@ -26,12 +26,12 @@ _TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "te
 
 
 class ProjectRefusedError(Exception):
-    """A project that is not written: says why, and what to type instead."""
+    """A project is not written; the message says why, and what to type instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """A project that was written: where, the name of its package and pipeline, its files in order, its dependency."""
+    """A new project: its folder, the name of its package and pipeline, its files in order, its dependency."""
 
     folder: Path
     name: str
@@ -42,9 +42,9 @@ class NewProject:
 def create_project(folder: Path, name: str | None = None, tidemark: str | None = None) -> NewProject:
     """Write a project into a folder that does not exist yet or is empty; its name is `name` or the folder's.
 
-    `tidemark` is what it depends on, a path or a requirement; None: on where this Tidemark was installed from. The
-    folder appears whole or not at all. Raises ProjectRefusedError for a folder that holds something, for a name that
-    no package or pipeline may have, and for a dependency that may not be this software.
+    `tidemark` is its dependency, a path or a requirement; None means where this Tidemark was installed from. The
+    folder appears whole or not at all. Raises ProjectRefusedError for a folder that is not empty, for a name that no
+    package or pipeline may have, and for a dependency that may not be this software.
     """
     folder = folder.absolute()
     project = checked_name(folder.name if name is None else name, folder, given=name is not None)
@@ -69,7 +69,7 @@ def create_project(folder: Path, name: str | None = None, tidemark: str | None =
 
 
 def checked_name(name: str, folder: Path, *, given: bool = True) -> str:
-    """Return the name if a Python package, a pipeline and a group in Dagster may have it.
+    """Return the name if it suits a Python package, a pipeline and a Dagster group.
 
     Raises ProjectRefusedError saying what is wrong with it and how to give another one.
     """
@@ -130,7 +130,7 @@ def _written(folder: Path, words: Mapping[str, str]) -> list[str]:
 
 
 def _words(project: str, depends: str) -> Mapping[str, str]:
-    """Return what stands in the templates as $name."""
+    """Return the values of the templates' $names."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {
         "project": project,

@@ -1,4 +1,4 @@
-"""Reading by cut: every table and every operator's state as of one checkpoint, from any Python process (K1, K3).
+"""Reads all tables and all operators' state as of one checkpoint, from any Python process (K1, K3).
 
 ```python
 from tidemark import Cuts
@@ -8,9 +8,9 @@ cut.polars("gold/delays_by_route").collect()  # or .arrow(table), .spark(spark, 
 cut.state("silver_flights").polars().collect()  # or .arrow(), .spark(spark), .sql("duckdb")
 ```
 
-A reader claims nothing and disturbs no tick. Spark is needed only where a session is given. A cut stays readable
-until it is no longer retained and clean-up's `reader_grace` is over; then an error says so. A reader that needs it for
-longer, or several processes that must read the same one, reserve it:
+A reader claims nothing and disturbs no tick. Only methods that take a session need Spark. A cut stays readable while it
+is retained, and then until clean-up's `reader_grace` is over. After that, reading raises an error. If you need a cut
+for longer, or several processes must read the same cut, reserve it:
 
 ```python
 with Cuts("warehouse", "flights").reserved("nightly") as cut: ...

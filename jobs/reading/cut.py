@@ -1,4 +1,4 @@
-"""One consistent cut: every table at the Delta version that belongs to one checkpoint, and every operator's state."""
+"""One consistent cut: every table at the Delta version of one checkpoint, and every operator's state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 
 class _Source(Protocol):
-    """Whoever found the cut, and knows whether it is still retained."""
+    """Knows whether a cut is still retained."""
 
     def still(self, checkpoint: CheckpointId) -> str | None:
-        """Return None while that cut is recorded, else what there is instead."""
+        """Return None while that cut is recorded, else a text that names the cuts that are."""
         ...
 
     def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
-        """Return the row of a checkpoint that may have been subsumed a moment ago."""
+        """Return the entry of a checkpoint that may have been subsumed a moment ago."""
         ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cut:
-    """A published cut; get one from `Cuts`. All that it reads belongs to one checkpoint, whatever ticks do meanwhile.
+    """A published cut; get one from `Cuts`. All reads show the same checkpoint, whatever ticks do meanwhile.
 
-    Tables are named as they lie in the warehouse, `schema/table`. Whatever reads raises NoSuchTableError,
-    CutGoneError once clean-up has deleted the cut, and CutUnreadableError if a retained file is missing.
+    A table's name is its place in the warehouse, `schema/table`. Every read may raise NoSuchTableError, CutGoneError
+    once clean-up has deleted the cut, and CutUnreadableError if a retained file is missing.
     """
 
     _warehouse: Warehouse
@@ -54,7 +54,7 @@ class Cut:
     _source: _Source
 
     def __repr__(self) -> str:
-        """Return which cut it is: of which pipeline, in which warehouse, published when, of how many tables."""
+        """Return a text with pipeline, warehouse, time of publication and number of tables."""
         at, tables = self.published_at.isoformat(timespec="seconds"), len(self.tables)
         return (
             f"<Cut {self.checkpoint} of {self.job} in {self._warehouse.root}, published {at}, "
@@ -93,7 +93,7 @@ class Cut:
         return tuple(name.removeprefix(states) for name in self.versions if name.startswith(states))
 
     def version(self, table: str) -> int:
-        """Return a table's Delta version at this cut; raise NoSuchTableError naming those that there are."""
+        """Return a table's Delta version at this cut; raise NoSuchTableError listing the tables."""
         version = self._recorded.versions.get(TableName(table))
         if version is None:
             raise NoSuchTableError(
@@ -107,7 +107,7 @@ class Cut:
         return self._warehouse.path(self._warehouse.paths.table(TableName(table)))
 
     def polars(self, table: str) -> pl.LazyFrame:
-        """Return a table at this cut, lazily; its files are looked at now and read when it is collected."""
+        """Return a table at this cut, lazily. It checks the files now, and reads them when you collect."""
         return pl.scan_delta(self._opened(table), use_pyarrow=not polars_reads(self.folder(table)))
 
     def arrow(self, table: str) -> pa.Table:
@@ -127,7 +127,7 @@ class Cut:
     def state(self, operator: str) -> OperatorState:
         """Return an operator's keyed state at this cut: real columns, one row per key.
 
-        Raises NoSuchOperatorError naming those that there are, CutGoneError, CutUnreadableError.
+        Raises NoSuchOperatorError listing the operators, CutGoneError, CutUnreadableError.
         """
         if operator not in self.operators:
             there = there_are(operator, self.operators)
@@ -141,7 +141,7 @@ class Cut:
         return opened_state(self._warehouse.root, row, VertexId(operator), self._opened(name))
 
     def _opened(self, table: str) -> DeltaTable:
-        """Return a table loaded at its version, all its files there."""
+        """Return a table loaded at its version; all its files exist."""
         folder, version = self.folder(table), self.version(table)
         try:
             opened = DeltaTable(str(folder), version=version)
@@ -156,7 +156,7 @@ class Cut:
         return opened
 
     def _is_as_published(self, table: TableName, opened: DeltaTable) -> bool:
-        """Return whether the log's entry of that version published this cut: it may have gone, and another come."""
+        """Return whether the log's entry of that version published this cut; a lost entry may have been replaced."""
         folder, version = self._warehouse.path(table), opened.version()
         entry = published_by(folder, version, self._warehouse.paths.transaction_id(table))
         named = self._row is not None and any(each.table == table for each in self._row.tables)
@@ -167,7 +167,7 @@ class Cut:
         )
 
     def _unreadable(self, what: str, why: Exception | str) -> ReadingError:
-        """Return the error for something of this cut that can't be read: gone, if it is no longer retained."""
+        """Return the error for a part of this cut that can't be read: CutGoneError if the cut is no longer retained."""
         there = self._source.still(self._recorded.checkpoint)
         met = f"{type(why).__name__}: {str(why).splitlines()[0]}" if isinstance(why, Exception) else why
         if there is not None:
@@ -184,5 +184,5 @@ class Cut:
 
 
 def _is_there(folder: Path, path: str) -> bool:
-    """Return whether an active file is in its place; one outside the table's folder is its owner's."""
+    """Return whether an active file exists. A file outside the table's folder is not checked."""
     return "://" in path or path.startswith("/") or (folder / unquote(path)).exists()

@@ -1,4 +1,4 @@
-"""The cuts of one pipeline in one warehouse, found by number or by time, while ticks run or none does."""
+"""Finds the cuts of one pipeline in one warehouse by checkpoint or by time, whether a tick runs or not."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +22,8 @@ from jobs.stores.maintenance import EVERY_VERSIONS
 from jobs.stores.warehouse import Warehouse
 
 _LOOK_BACK: Final = EVERY_VERSIONS
-"""So many versions of `checkpoints` are in its log however it is shortened; their row files stay for an hour."""
+"""The log of `checkpoints` always has this many versions, however it is shortened. Their data files stay for an
+hour."""
 
 Recorded = Mapping[CheckpointId, RecordedCut]
 
@@ -34,9 +35,9 @@ class _Stores:
 
 
 class Cuts:
-    """All published and retained cuts of a pipeline, as they are whenever one is asked for.
+    """All published and retained cuts of a pipeline. Each call looks at the present ones.
 
-    Keep it for polling: each look then costs what has happened since the last. Threads may share it.
+    Keep the object if you poll: each look then reads only what is new. Threads may share it.
     """
 
     def __init__(self, warehouse: str | Path, pipeline: str) -> None:
@@ -46,37 +47,38 @@ class Cuts:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        """Return whose cuts these are, and where; reads nothing."""
+        """Return a text with pipeline and warehouse; reads nothing."""
         return f"<Cuts of {self._job} in {self._warehouse.root}>"
 
     def latest(self) -> Cut:
-        """Return the newest published cut: the highest checkpoint id, which after a rollback is the new one.
+        """Return the newest published cut: the one with the highest id, after a rollback the rollback's.
 
         Raises NoSuchCutError if none is published yet, NeverRunError if the pipeline never ran in that warehouse.
         """
         return self._found(Newest())
 
     def at(self, checkpoint: int) -> Cut:
-        """Return the cut of that checkpoint; raise NoSuchCutError naming those that there are, NeverRunError."""
+        """Return the cut of that checkpoint; raise NoSuchCutError listing the cuts, NeverRunError."""
         return self._found(Numbered(CheckpointId(checkpoint)))
 
     def as_of(self, moment: datetime | str) -> Cut:
         """Return the newest cut whose publication was complete at that time (ISO 8601, local unless it has a zone).
 
-        Raises NoSuchCutError naming the oldest and the newest there are, InvalidMomentError, NeverRunError.
+        Raises NoSuchCutError naming the oldest and the newest cut, InvalidMomentError, NeverRunError.
         """
         return self._found(AsOf(at_ms_of(moment)))
 
     def find(self, words: str) -> Cut:
-        """Return the cut that a user means: a checkpoint id, `latest` or a time; raises what the three raise."""
+        """Return the cut of a checkpoint id, `latest` or a time; raises what `at`, `latest` and `as_of` raise."""
         return self._found(moment_of(words))
 
     def reserved(self, name: str | None = None, *, lease_ms: int = LEASE_MS) -> AbstractContextManager[Cut]:
         """Return a context in which the newest cut stays readable, whatever ticks and clean-ups do meanwhile.
 
-        All that give the same `name` (letters, digits, - and _) get the same cut, in other processes too: the first one
-        chooses it. The reservation lapses `lease_ms` after the last of them was seen, also if it was killed. Raises
-        what `latest` raises, CutGoneError for a named cut that lapsed and went, NotReservedError.
+        All readers that give the same `name` (letters, digits, - and _) get the same cut, in other processes too. The
+        first one chooses it. The reservation ends `lease_ms` after the last reader's last sign of life, also if readers
+        were killed. Raises what `latest` raises, CutGoneError for a named cut that lapsed and was deleted,
+        NotReservedError.
         """
         return self._reserved(name, lease_ms)
 
@@ -152,13 +154,13 @@ class Cuts:
         return Cut(self._warehouse, recorded, row, self)
 
     def still(self, checkpoint: CheckpointId) -> str | None:
-        """Return None while that cut is recorded; else what there is instead, as a message ends."""
+        """Return None while that cut is recorded, else the end of a message that names the cuts that are."""
         with self._lock:
             recorded = self._opened().cuts.entries()
         return None if checkpoint in recorded else _range(recorded)
 
     def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
-        """Return the row of a checkpoint, also one that was subsumed a moment ago; None if it is out of reach.
+        """Return the entry of a checkpoint, also if it was subsumed a moment ago; None if it cannot be found.
 
         A commit may subsume the newest published checkpoint (`retained` 1) before its own cut is recorded.
         """
@@ -170,7 +172,7 @@ class Cuts:
                     return found
                 try:
                     rows = store.observe_at(past)
-                except Exception:  # noqa: BLE001 - so far back its files are gone: nobody can tell any more
+                except Exception:  # noqa: BLE001 - the files of versions so far back may be gone
                     return None
         return _row_of(rows, checkpoint)
 
@@ -186,13 +188,13 @@ class Cuts:
 
 
 def _row_of(rows: tuple[Row, ...], checkpoint: CheckpointId) -> CheckpointRecord | None:
-    """Return the row that committed a cut; a savepoint's commits none."""
+    """Return the entry that committed a cut; None for a plain savepoint, which commits none."""
     records = (row for row in rows if isinstance(row, CheckpointRecord) and row.kind is not RowKind.SAVEPOINT)
     return next((record for record in records if record.checkpoint == checkpoint), None)
 
 
 def _range(recorded: Recorded) -> str:
-    """Return what there is, as a message says it."""
+    """Return a text that names the oldest and the newest cut."""
     if not recorded:
         return "no cut is kept now"
     oldest, newest = recorded[min(recorded)], recorded[max(recorded)]

@@ -1,14 +1,14 @@
-"""What can't be read: each message names what was asked for, what there is, and what to do."""
+"""Errors of reading. Each message names what the caller asked for, what exists, and what to do."""
 
 from jobs.suggestions import NotThereError
 
 
 class ReadingError(Exception):
-    """Whatever keeps a reader from what he asked for; nothing was changed."""
+    """A read failed; nothing was changed."""
 
 
 class InvalidMomentError(ReadingError):
-    """Text that is no checkpoint id, no `latest` and no time."""
+    """A text is neither a checkpoint id nor `latest` nor a time."""
 
     def __init__(self, text: str) -> None:
         super().__init__(
@@ -22,15 +22,15 @@ class NoSuchCutError(ReadingError, NotThereError):
 
 
 class NotReservedError(ReadingError):
-    """A cut that could not be kept for a reader: says why, and how to read without that."""
+    """A cut could not be reserved; the message says why, and how to read without a reservation."""
 
 
 class CutGoneError(NoSuchCutError):
-    """A cut that was there is no longer retained, and its files have been deleted."""
+    """A cut is no longer retained, and its files have been deleted."""
 
 
 class CutUnreadableError(ReadingError):
-    """A retained cut whose log or files are missing or damaged."""
+    """The log or files of a retained cut are missing or damaged."""
 
 
 class NoSuchTableError(ReadingError, NotThereError):

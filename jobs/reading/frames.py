@@ -1,4 +1,4 @@
-"""A table of a cut as the kind of frame that a caller names: Polars, pandas, Arrow or Spark."""
+"""Reads a table of a cut as a frame of Polars, pandas, Arrow or Spark."""
 
 from typing import Final
 
@@ -15,14 +15,13 @@ _KINDS: Final = "polars.LazyFrame, polars.DataFrame, pandas.DataFrame, pyarrow.T
 
 
 class UnknownFrameError(TypeError):
-    """A type that no table is read as: names it and those that there are."""
+    """A table cannot be read as this type; the message lists the possible types."""
 
 
 def read_as(cut: Cut, table: str, kind: object) -> object:
     """Return a table at a cut as a frame of that class.
 
-    Spark reads with the session of this process, or one that is opened for it. Raises UnknownFrameError, and what
-    `Cut` raises.
+    For Spark it uses the session of this process, or opens one. Raises UnknownFrameError, and what `Cut` raises.
     """
     if kind is pl.LazyFrame:
         return cut.polars(table)

@@ -1,4 +1,4 @@
-"""Which cut is meant: a checkpoint id, the newest, or a point in time."""
+"""Parses the word by which a user names a cut: a checkpoint id, `latest`, or a time."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,12 +32,12 @@ Moment = Newest | Numbered | AsOf
 
 
 def is_moment(word: str) -> bool:
-    """Return whether a word can only mean a moment: no pipeline's name begins with a digit, nor is one `latest`."""
+    """Return whether a word names a cut. No pipeline's name begins with a digit or is `latest`."""
     return word == LATEST or word[:1].isdigit()
 
 
 def moment_of(text: str) -> Moment:
-    """Return what `7`, `latest`, `2026-11-21T08:00` or a date means; raise InvalidMomentError for anything else."""
+    """Parse `7`, `latest`, `2026-11-21T08:00` or a date; raise InvalidMomentError for anything else."""
     word = text.strip()
     if word == LATEST:
         return Newest()
@@ -49,7 +49,7 @@ def moment_of(text: str) -> Moment:
 def at_ms_of(moment: datetime | str) -> int:
     """Return a time in ms since the epoch: ISO 8601, local unless it names its zone; a date means its midnight.
 
-    Raises InvalidMomentError for text that is none.
+    Raises InvalidMomentError for other text.
     """
     try:
         at = datetime.fromisoformat(moment.strip()) if isinstance(moment, str) else moment

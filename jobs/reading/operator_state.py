@@ -1,7 +1,7 @@
 """An operator's keyed state at a cut, with real columns and one row per key (K3).
 
-What a state file holds is the change of one micro-batch or the whole of a range; here they are what the
-operator itself would load: the newest row of each key, tombstones and superseded rows left out.
+A state file holds the change of one micro-batch or a whole range. This module returns what the operator itself would
+load: the newest row of each key, without tombstones and superseded rows.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,9 @@ _OURS = (KEY_GROUP, DELETED)
 class OperatorState:
     """The state of one operator at one checkpoint; get it from `Cut.state`.
 
-    `keys` are the key columns, `schema` key and state columns. `rows_on_their_way` counts the rows that an
-    unaligned checkpoint caught before the operator: they belong to the cut, and are in no state yet.
+    `keys` are the key columns, `schema` key and state columns. `rows_on_their_way` counts the rows
+    that were in flight to the operator in an unaligned checkpoint: they belong to the cut, but are not in the state
+    yet.
     """
 
     job: str
@@ -51,13 +52,13 @@ class OperatorState:
     _stored: pa.Schema
 
     def __repr__(self) -> str:
-        """Return whose state it is, at which cut, and its columns."""
+        """Return a text with operator, cut and columns."""
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         return f"<State of {self.operator} at cut {self.checkpoint} of {self.job}: {columns}>"
 
     @property
     def files(self) -> int:
-        """How many files the state lies in."""
+        """The number of files of the state."""
         return len(files_of(self._slices))
 
     def polars(self) -> pl.LazyFrame:
@@ -74,11 +75,11 @@ class OperatorState:
         return arrow_of(self.polars().collect(), self.schema)
 
     def spark(self, spark: "SparkSession") -> "DataFrame":
-        """Return the state by the very SQL of `sql("spark")`; the session needs Delta."""
+        """Return the state as a Spark DataFrame, by the SQL of `sql("spark")`; the session needs Delta."""
         return spark.sql(self.sql("spark"))
 
     def sql(self, dialect: Dialect) -> str:
-        """Return the query that any Spark with Delta, or any DuckDB, answers with the state: no Tidemark needed."""
+        """Return a query that gives the state in any Spark with Delta, or any DuckDB, without Tidemark."""
         query = StateQuery(
             title=f"state of {self.operator} at checkpoint {self.checkpoint} of {self.job}: one row per key",
             root=self._root,
@@ -93,7 +94,7 @@ class OperatorState:
     def _scan(self, part: StateSlice) -> pl.LazyFrame:
         if schema_of(str(self._root), part.file) == self._stored:
             rows = pl.scan_parquet(self._root / part.file.path, glob=False)
-        else:  # written before the state got its present columns (D6), or damaged, which this says by name
+        else:  # The file has older columns (D6) or is damaged; the schema check names it.
             rows = frame_of(read_verified(str(self._root), self.operator, part.file, self._stored)).lazy()
         return rows if part.whole else rows.filter(pl.col(KEY_GROUP).is_between(part.first, part.last))
 
@@ -101,7 +102,7 @@ class OperatorState:
 def opened_state(root: Path, record: CheckpointRecord, operator: VertexId, table: DeltaTable) -> OperatorState:
     """Return the state of an operator at a checkpoint; `table` is its state table at the version of the cut.
 
-    Raises CutUnreadableError for files that do not say which columns are the key.
+    Raises CutUnreadableError if the files do not name their key columns.
     """
     slices = state_slices(record, operator)
     newest = max(slices, key=lambda each: each.age_rank, default=None)

@@ -1,4 +1,4 @@
-"""Keeping one cut readable for as long as a reader works, though ticks subsume it and clean-ups run meanwhile."""
+"""Keeps one cut readable while a reader works, even if ticks subsume it and clean-ups run meanwhile."""
 
 import threading
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a pipeline's cuts are found: the one that is wanted now, and what there is instead of one that is gone."""
+    """Functions that find a pipeline's cuts: the wanted one, and the cuts that exist instead of a deleted one."""
 
     wanted: Callable[[], RecordedCut]
     still: Callable[[CheckpointId], str | None]
@@ -34,8 +34,8 @@ class Found:
 class Reserved:
     """Reserves a cut on entering and renews the reservation until it is left.
 
-    Readers that give the same name share one cut: the first chooses it, and the reservation stays when they leave,
-    until it lapses. Without a name the reservation is this reader's alone and goes when it leaves.
+    Readers that give the same name share one cut. The first one chooses it. Their reservation stays after they leave,
+    until it lapses. Without a name the reservation belongs to this reader alone and is deleted when it leaves.
     """
 
     def __init__(self, warehouse: Warehouse, found: Found, name: str | None, lease_ms: int) -> None:
@@ -67,7 +67,7 @@ class Reserved:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop renewing; take away a reservation that nobody shares."""
+        """Stop renewing; delete the reservation unless it has a name, under which others may share it."""
         del kind, error, trace
         self._left.set()
         self._thread.join()
@@ -75,7 +75,7 @@ class Reserved:
             self._store.release(self._name)
 
     def _chosen(self) -> RecordedCut:
-        """Return the cut that the name stands for, which is reserved now."""
+        """Return the cut of that name, and reserve it."""
         known = self._store.read(self._name)
         if known is not None and known.kept:
             return self._taken_up(known)
@@ -87,13 +87,12 @@ class Reserved:
                 return cut
         self._store.release(self._name)
         raise CutGoneError(
-            f"{_TRIES} cuts of {self._job} were deleted while they were being reserved: set 'retained' higher, so "
-            "that a cut "
-            "stays longer than a moment"
+            f"{_TRIES} cuts of {self._job} were deleted while they were being reserved: set 'retained' "
+            "higher, so that a cut stays longer than a moment"
         )
 
     def _taken_up(self, known: ReservationFile) -> RecordedCut:
-        """Renew what another reader of the same name reserved; one that lapsed counts if its cut is still recorded."""
+        """Renew another reader's reservation of the same name; a lapsed one counts if its cut is still recorded."""
         cut = known.recorded
         lapsed = known.lapses_ms <= self._now_ms()
         self._store.reserve(self._name, cut, self._lease_ms, kept=True)

@@ -1,8 +1,8 @@
-"""What counts of an operator's state files at a cut: pure arithmetic on handles and key groups.
+"""Computes which parts of an operator's state files count at a cut, from handles and key groups alone.
 
-A file is written for a range of key groups. A later base of some of them ends what lies before it there; a
-change of parallelism leaves files whose range is wider than the subtask's. What is left of a file is one
-or more slices of its range, and within them the newest row of a key wins: no reader needs to know more.
+A file is written for a range of key groups. A later base replaces older files in its key groups. After a change of
+parallelism a file's range may be wider than the subtask's. So one or more slices of a file's range count. Within the
+slices the newest row of a key wins. A reader needs to know nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,9 +17,10 @@ from checkpointing.metadata.record import CheckpointRecord
 
 @dataclass(frozen=True, slots=True)
 class StateSlice:
-    """The rows of one file that still count: those of the key groups first..last, both included.
+    """The rows of one file that still count: the rows of the key groups first..last, both included.
 
-    Of two slices that hold a key the one of greater `age_rank` is newer. `whole` says that the file has no other rows.
+    If two slices hold a key, the one with the greater `age_rank` is newer. `whole` says that the file has no other
+    rows.
     """
 
     file: FileHandle
@@ -31,7 +32,7 @@ class StateSlice:
 
 
 def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSlice, ...]:
-    """Return what counts of an operator's state at a checkpoint, oldest first (D3, D4)."""
+    """Return the slices of an operator's state that count at a checkpoint, oldest first (D3, D4)."""
     subtasks = next((vertex.subtasks for vertex in record.vertices if vertex.vertex == operator), ())
     if not subtasks:
         return ()
@@ -41,7 +42,7 @@ def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSli
 
 
 def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateSlice]:
-    """Yield what counts of one subtask's files (oldest first) in its own range, newest first."""
+    """Yield the slices of one subtask's files (oldest first) that count in its own range, newest first."""
     left: tuple[KeyGroupRange, ...] = (own,)
     for age_rank in range(len(files) - 1, -1, -1):
         keyed = files[age_rank]
@@ -55,7 +56,7 @@ def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateS
 
 
 def without(part: KeyGroupRange, taken: KeyGroupRange) -> Iterator[KeyGroupRange]:
-    """Yield what is left of a range, in order: nothing, one range, or one on either side."""
+    """Yield the rest of a range, in order: nothing, one range, or one on either side."""
     if taken.last < part.first or part.last < taken.first:
         yield part
         return
@@ -66,10 +67,10 @@ def without(part: KeyGroupRange, taken: KeyGroupRange) -> Iterator[KeyGroupRange
 
 
 def files_of(slices: Iterable[StateSlice]) -> tuple[FileHandle, ...]:
-    """Return the files behind slices, each once, in order."""
+    """Return the files of these slices, each once, in order."""
     return tuple(dict.fromkeys(each.file for each in slices))
 
 
 def rows_on_their_way(record: CheckpointRecord, operator: VertexId) -> int:
-    """Return how many rows an unaligned checkpoint caught before the operator, which are in no state yet (C5)."""
+    """Return how many rows were in flight to the operator in an unaligned checkpoint (C5)."""
     return sum(segment.rows for channel, segment in in_flight(record) if channel.edge.downstream == operator)

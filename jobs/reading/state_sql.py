@@ -1,8 +1,8 @@
-"""The one place that writes SQL for operator state: exact for one cut, for plain Spark with Delta and for DuckDB.
+"""Writes the SQL that reads an operator's state at one cut, for plain Spark with Delta and for DuckDB.
 
-Both engines get the same query; they differ in how they name a column, and in where rows and their file's
-name come from. Spark reads the state table by Delta version. DuckDB reads the cut's very files: its Delta
-extension would have to be downloaded, its Parquet reader is built in.
+Both engines get the same query. They differ in how they quote a column, and in where rows and file names come from.
+Spark reads the state table by Delta version. DuckDB reads the cut's Parquet files directly, since its Delta extension
+would have to be downloaded.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ WHERE _nth = 1 AND NOT _deleted"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateQuery:
-    """What a query is made of: the state table's folder and Delta version, its slices, key columns and all columns."""
+    """The parts of a query: the state table's folder and Delta version, its slices, key columns and all columns."""
 
     title: str
     folder: Path
@@ -48,7 +48,7 @@ class StateQuery:
 def state_sql(query: StateQuery, dialect: Dialect) -> str:
     """Return a query whose result is the state: its columns, one row per key, deleted keys left out.
 
-    It needs no view and no setting, and says the same for ever: it names a version and files that do not change.
+    It needs no view and no setting. It names a version and files that do not change, so its result never changes.
     """
     quoted = [_column(name, dialect) for name in query.columns]
     if not query.slices:

@@ -40,7 +40,7 @@ def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
 
 
 def _gaps(shown: Iterable[CheckpointRecord]) -> Iterator[Text]:
-    """Say why a checkpoint's id does not follow its parent's: each id is given out once, used or not."""
+    """Say why a checkpoint's id does not follow its parent's. Each id is given out only once, used or not."""
     records = list(shown)
     for record in records:
         beside = {each.checkpoint for each in records if each.parent == record.parent}
@@ -60,7 +60,7 @@ def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:
 
 
 def _kind(record: CheckpointRecord) -> str:
-    """A stop's savepoint is a checkpoint too: it is published, and what the next tick begins from."""
+    """Return the kind. A stop's savepoint is a checkpoint too: it is published, and the next tick begins from it."""
     match record.kind:
         case RowKind.ROLLBACK:
             what = f"rollback to {record.parent}"

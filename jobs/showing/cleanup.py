@@ -1,4 +1,4 @@
-"""A clean-up as a user reads it: what nobody needs any more, by table, and what of it is gone."""
+"""Renders a clean-up: the unneeded files by table, and which were deleted."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from jobs.showing.quantities import count, moment, plural, seconds, size
 
 
 def render_cleanup(job: JobName, done: Cleanup, grace_ms: int, *, dry_run: bool) -> RenderableType:
-    """Return a clean-up as a user reads it; `dry_run`: nothing has been deleted."""
+    """Return a clean-up as a user reads it; with `dry_run` nothing was deleted."""
     shown = done.decision.delete if dry_run else done.deleted.files
     parts: list[RenderableType] = []
     if done.beside is not None:

@@ -13,7 +13,7 @@ from jobs.showing.reading_lines import Recipe, recipes, state_recipe
 
 
 def render_cut(cut: Cut, root: Path) -> RenderableType:
-    """Return the versions of one consistent cut and the lines that read it; output tables first, states behind."""
+    """Return the versions of one consistent cut and the lines that read it, output tables first, then states."""
     published = shown(round(cut.published_at.timestamp() * 1000))
     heading = Text.assemble(
         (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published by {published}"

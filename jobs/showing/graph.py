@@ -13,7 +13,7 @@ from jobs.showing.quantities import count, plural
 
 
 def render_graph(plan: PlanExplanation) -> RenderableType:
-    """Return the vertices in the order in which a record meets them, each with its inputs and its tables."""
+    """Return the vertices in the order in which rows pass through them, each with its inputs and its tables."""
     counts = (
         plural(len(plan.vertices), "vertex", "vertices"),
         plural(sum(vertex.parallelism for vertex in plan.vertices), "subtask"),

@@ -1,4 +1,4 @@
-"""What is known of a running tick, added up from what its listener is told. Arithmetic only."""
+"""Adds up the progress events of a running tick. Arithmetic only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from checkpointing.metadata.record import CheckpointRecord
 class CheckpointLine:
     """One completed checkpoint as the summary shows it.
 
-    `took_ms` is how long its epoch took in this tick: from the end of the one before, or from when the tick began to
-    read, until its tables were published. None for a checkpoint that this tick only published.
+    `took_ms` is the duration of its epoch in this tick: from the end of the epoch before, or from when the tick began
+    to read, until its tables were published. None for a checkpoint that this tick only published.
     """
 
     checkpoint: CheckpointId
@@ -44,7 +44,7 @@ def checkpoint_line(
 
 @dataclass(slots=True)
 class Tally:
-    """A tick so far. `rows_ahead` is what the sources had to offer when it began, None if they can't tell."""
+    """A tick so far. `rows_ahead` is how many rows the sources had when it began, None if that is unknown."""
 
     rows_ahead: int | None = None
     rows_read: int = 0
@@ -56,11 +56,11 @@ class Tally:
 
     @property
     def rows_open(self) -> int:
-        """Rows read that no completed checkpoint covers: the present epoch so far."""
+        """Rows that were read and that no completed checkpoint covers: the present epoch so far."""
         return max(self.rows_read - self.rows_committed, 0)
 
     def read(self, rows: int) -> None:
-        """Add rows that a source handed on; more than were announced means that more have come."""
+        """Add rows that a source sent. If they are more than announced, new rows have arrived."""
         self.rows_read += rows
         if self.rows_ahead is not None:
             self.rows_ahead = max(self.rows_ahead, self.rows_read)
@@ -71,9 +71,9 @@ class Tally:
         self.rows_committed += line.rows
 
     def restarted(self) -> None:
-        """Take back the rows that no completed checkpoint covers: the next attempt reads them again."""
+        """Subtract the rows that no completed checkpoint covers: the next attempt reads them again."""
         self.rows_read = min(self.rows_read, self.rows_committed)
 
     def rolled_forward(self, line: CheckpointLine) -> None:
-        """Add a checkpoint that an older tick had committed: this one reads none of its rows."""
+        """Add a checkpoint that an older tick had committed. This tick reads none of its rows."""
         self.lines.append(line)

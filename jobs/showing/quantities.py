@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: rows, bytes, durations, moments."""
+"""Formats numbers for people: rows, bytes, durations, times."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -38,5 +38,5 @@ def moment(at_ms: int) -> str:
 
 
 def plural(number: int, word: str, more: str | None = None) -> str:
-    """Return `1 file` or `2 files`; `more` is the plural where an s is not enough."""
+    """Return `1 file` or `2 files`; `more` is an irregular plural."""
     return f"{count(number)} {word if number == 1 else more or f'{word}s'}"

@@ -1,10 +1,11 @@
-"""The exact lines that read a cut with Spark, Polars and DuckDB, each table at the version that belongs to it.
+"""Returns the exact lines of code that read a cut with Spark, Polars and DuckDB, each table at its version.
 
-DuckDB gets the table through delta-rs, which needs no extension from the network. As a pyarrow table:
-with duckdb 2.0.0, polars 2.1.0 and pyarrow 26.0.1 in one process, a scan of a pyarrow dataset gave the
-right rows and then aborted the process at its end, in about half of a dozen trials.
+DuckDB gets the table from delta-rs, which needs no extension from the network. It gets it as a pyarrow table, not as a
+dataset: with duckdb 2.0.0, polars 2.1.0 and pyarrow 26.0.1 in one process, a scan of a dataset gave the right rows,
+but the process aborted at its end in about half of a dozen trials.
 
-Operator state has commands of its own: its tables hold bases and changes, of which the newest row of a key counts.
+Operator state is read by a command instead, since its tables hold bases and deltas, of which the newest row of a key
+counts.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from jobs.reading import Cut
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One engine and the lines to type, complete from the imports on."""
+    """One engine and the lines to type, imports included."""
 
     engine: str
     lines: tuple[str, ...]

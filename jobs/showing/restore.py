@@ -1,4 +1,4 @@
-"""What a restore would do, as a user reads it before he does it."""
+"""Renders what a restore would do."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,13 +13,13 @@ from jobs.showing.timeline import describe_position
 
 
 def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:
-    """Return the plan of a restore: `what` says which row of which warehouse, and what becomes of it."""
+    """Return the plan of a restore; `what` names the entry, its warehouse, and what happens to its files."""
     heading = Text.assemble(("restore plan ", "bold"), (job, "bold"), f": {what}")
     return Group(heading, *_parts(plan))
 
 
 def render_changes(changes: Sequence[Change]) -> RenderableType:
-    """Return what the pipeline declares otherwise than the checkpoint holds it, and what that leads to."""
+    """Return the differences between pipeline and checkpoint, and their consequences."""
     grid = Grid("changed", "of", "column", "was", "is", "verdict", show_lines=True)
     for change in changes:
         style = "red" if change.refused else None

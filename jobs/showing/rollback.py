@@ -1,4 +1,4 @@
-"""What going back would do, as a user reads it before he does it: tables, positions, and what is left behind."""
+"""Renders what a rollback would do: tables, positions, and what is left behind."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +16,7 @@ from jobs.stores.rollback_tables import TableBack
 
 
 def render_rollback(plan: RollbackPlan) -> RenderableType:
-    """Return the plan of a rollback that has not been done."""
+    """Return the plan of a rollback."""
     stands = named(plan.newest) if plan.newest is not None else "its start"
     heading = Text.assemble(
         ("rollback plan ", "bold"),
@@ -27,7 +27,7 @@ def render_rollback(plan: RollbackPlan) -> RenderableType:
 
 
 def named(row: CheckpointRecord) -> str:
-    """Return a row as a sentence names it."""
+    """Return the name of an entry for a sentence."""
     return f"{row.kind.value} {row.checkpoint}"
 
 
@@ -54,7 +54,7 @@ def _amounts(files: tuple[FileHandle, ...]) -> tuple[str, str]:
 
 
 def splits_grid(splits: tuple[SplitBack, ...]) -> Grid:
-    """Return where each split stands, where it goes, and the rows between."""
+    """Return each split's present and new position, and the rows between."""
     grid = Grid("source", "split", "stands after", "goes on after", "rows read again")
     grid.columns[4].justify = "right"
     for split in splits:

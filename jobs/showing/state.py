@@ -1,4 +1,4 @@
-"""How `tidemark state` looks: real columns, a row per key, and a word on what is not in them."""
+"""Renders `tidemark state`: real columns, one row per key, and a note on rows that are not in the state yet."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ _CELL_MAX = 60
 
 
 def render_state(cut: Cut, state: OperatorState, rows: pl.DataFrame, total: int) -> RenderableType:
-    """Return these rows of an operator's state, `total` being how many match."""
+    """Return these rows of an operator's state; `total` is how many keys match."""
     heading = Text.assemble(("state of ", "bold"), (state.operator, "bold"), f" at cut {cut.checkpoint} of {cut.job}")
     return Group(heading, _grid(state, rows), *_notes(state, rows.height, total))
 

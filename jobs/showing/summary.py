@@ -1,4 +1,4 @@
-"""The end of `tidemark run`: a line per checkpoint, how the tick ended, and where everything is."""
+"""Renders the end of `tidemark run`: a line per checkpoint, how the tick ended, and where the tables are."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
 
 
 def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] = ()) -> RenderableType:
-    """Return what a tick says that found nothing to do; `cut` is the newest that all tables show, None if none does.
+    """Return the sentence of a tick that found nothing to do; `cut` is the newest published cut, None without one.
 
     `never_found` are the sources that have found no file yet.
     """

@@ -1,4 +1,4 @@
-"""`tidemark checkpoints show`: the life of one epoch from its trigger to its publication, and what it holds."""
+"""Renders `tidemark checkpoints show`: the life of one epoch from trigger to publication, and what it holds."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ _WIDTH: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something that happened to the epoch: when (ms since the epoch), to whom, and what."""
+    """An event of the epoch: when (ms since 1970), where, and what."""
 
     at_ms: int
     who: str
@@ -41,7 +41,7 @@ class Moment:
 
 
 def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment, ...]:
-    """Return the epoch's life in order of time; of one instant, in the order in which it happens."""
+    """Return the epoch's events in order of time; events of one instant in the order in which they happen."""
     life = record.statistics
     found = [Moment(life.triggered_ms, "coordinator", f"barrier {record.checkpoint} triggered", "bold")]
     flying = {was.vertex: Flying.of(was) for was in record.vertices}
@@ -63,7 +63,7 @@ def _of_vertex(vertex: VertexStatistics, flying: Flying) -> Iterator[Moment]:
 
 
 def _passed(vertex: VertexStatistics, flying: Flying) -> str:
-    """How the barrier passed the vertex, and what that cost."""
+    """Return how the barrier passed the vertex, and what that cost."""
     held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
     match vertex.alignment:
         case Alignment.ALIGNED | Alignment.FORCED_ALIGNED:
@@ -192,7 +192,7 @@ def _positions(record: CheckpointRecord) -> Grid:
 
 
 def describe_position(position: str | None) -> str:
-    """Return a source's position in short: numbers and texts as they are, of a list how many it holds."""
+    """Return a source's position in short: numbers and texts as they are, and of a list its length."""
     if position is None:
         return "at its start"
     try:
