@@ -114,10 +114,6 @@ class JobGraph:
         for vertex in self.vertices:
             yield from vertex.subtasks()
 
-    def downstream(self, name: VertexId) -> tuple[EdgeId, ...]:
-        """Return the edges that leave a vertex."""
-        return tuple(edge for edge in self.edges if edge.upstream == name)
-
     def upstream(self, name: VertexId) -> tuple[EdgeId, ...]:
         """Return the edges that come into a vertex."""
         return tuple(edge for edge in self.edges if edge.downstream == name)

@@ -200,18 +200,6 @@ class TwoPhaseCommit:
         """The newest committed row of this line."""
         return self._parent
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the canonical, hashable state of the door."""
-        return (
-            self._state,
-            self._at_version,
-            self._parent.checkpoint if self._parent else NO_CHECKPOINT,
-            tuple((draft.checkpoint, draft.kind) for draft in self._waiting),
-            self._record.checkpoint if self._record else None,
-            tuple(sorted(self._unpublished)),
-            tuple(sorted(self._versions.items())),
-        )
-
     def offer(self, draft: Draft, now_ms: int) -> tuple[CommitEffect, ...]:
         """Queue a fully acknowledged checkpoint; it starts as soon as the one before has its cut."""
         self._now_ms = now_ms

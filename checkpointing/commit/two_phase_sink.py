@@ -8,7 +8,7 @@ No run reaches it yet: Delta tables are published after the commit point instead
 """
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from checkpointing.commit.sink_messages import (
     Abort,
@@ -36,7 +36,9 @@ from checkpointing.commit.sink_messages import (
     WarnOfTimeout,
     WriteElement,
 )
-from checkpointing.identifiers import CheckpointId
+
+if TYPE_CHECKING:
+    from checkpointing.identifiers import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +53,6 @@ class SinkSettings:
     transaction_timeout_ms: int | None = None
     warn_ratio: float | None = None
     ignore_late_commit_errors: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SinkSnapshot:
-    """The sink's whole state, canonical."""
-
-    state: SinkState
-    next_number: int
-    finished: bool
-    snapshotting: CheckpointId | None
-    committing: tuple[Transaction, ...]
-    recovering: bool
-    to_abort: Transaction | None
-    first_error: str | None
 
 
 class TwoPhaseCommitSink:
@@ -126,31 +114,6 @@ class TwoPhaseCommitSink:
             case _:
                 assert_never(fact)
         return tuple(self._effects)
-
-    def snapshot(self) -> SinkSnapshot:
-        """Return the whole state, canonical and hashable."""
-        return SinkSnapshot(
-            self._state(),
-            self._next_number,
-            self._finished,
-            self._snapshotting,
-            self._committing,
-            self._recovering,
-            self._to_abort,
-            self._first_error,
-        )
-
-    def restore(self, snapshot: SinkSnapshot) -> None:
-        """Become what `snapshot` says."""
-        self._pre_committed = dict(snapshot.state.pre_committed)
-        self._current = snapshot.state.current
-        self._next_number = snapshot.next_number
-        self._finished = snapshot.finished
-        self._snapshotting = snapshot.snapshotting
-        self._committing = snapshot.committing
-        self._recovering = snapshot.recovering
-        self._to_abort = snapshot.to_abort
-        self._first_error = snapshot.first_error
 
     # -------------------------------------------------------------- opening
 

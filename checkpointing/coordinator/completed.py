@@ -8,7 +8,6 @@ from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.shared_state import (
     Handle,
     SharedStateRegistry,
-    SharedStateSnapshot,
     Unregistered,
 )
 from checkpointing.coordinator.task import AcknowledgedState, Task
@@ -115,14 +114,9 @@ class SubsumedCheckpoints:
 
     __slots__ = ("_waiting",)
 
-    def __init__(self, waiting: Iterable[CompletedCheckpoint] = ()) -> None:
-        """Begin with those of an earlier store, if any."""
-        self._waiting: list[CompletedCheckpoint] = list(waiting)
-
-    @property
-    def waiting(self) -> tuple[CompletedCheckpoint, ...]:
-        """Those not yet clean."""
-        return tuple(self._waiting)
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._waiting: list[CompletedCheckpoint] = []
 
     def add(self, checkpoint: CompletedCheckpoint) -> None:
         """Take over a checkpoint that left the store."""
@@ -134,15 +128,6 @@ class SubsumedCheckpoints:
         gone = {c.id for c in going}
         self._waiting = [c for c in self._waiting if c.id not in gone]
         return going
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSnapshot:
-    """The store's whole state, canonical."""
-
-    checkpoints: tuple[CompletedCheckpoint, ...]
-    waiting: tuple[CompletedCheckpoint, ...]
-    registry: SharedStateSnapshot
 
 
 class CompletedCheckpointStore:
@@ -189,16 +174,6 @@ class CompletedCheckpointStore:
         self._checkpoints.append(checkpoint)
         return self._let_go(leaving)
 
-    def snapshot(self) -> StoreSnapshot:
-        """Return the whole state, canonical and hashable."""
-        return StoreSnapshot(self.checkpoints, self._subsumed.waiting, self.registry.snapshot())
-
-    def restore(self, snapshot: StoreSnapshot) -> None:
-        """Become what `snapshot` says."""
-        self._checkpoints = list(snapshot.checkpoints)
-        self._subsumed = SubsumedCheckpoints(snapshot.waiting)
-        self.registry.restore(snapshot.registry)
-
     def _let_go(self, leaving: tuple[CompletedCheckpoint, ...]) -> StoreChange:
         gone = {c.id for c in leaving}
         self._checkpoints = [c for c in self._checkpoints if c.id not in gone]
@@ -211,20 +186,3 @@ class CompletedCheckpointStore:
         cleaned = self._subsumed.clean(lowest, unregistered.in_use)
         going = tuple(c for c in cleaned if DiscardCause.SUBSUMED in c.discard_on)
         return StoreChange(subsumed=leaving, cleaned=going, shared=unregistered.discarded)
-
-
-__all__ = [
-    "DISCARD_ALWAYS",
-    "DISCARD_NEVER",
-    "DISCARD_UNLESS_STOPPED",
-    "CompletedCheckpoint",
-    "CompletedCheckpointStore",
-    "CompletedVertex",
-    "DiscardCause",
-    "FinishedState",
-    "NoRetainedCheckpointError",
-    "StoreChange",
-    "StoreSnapshot",
-    "SubsumedCheckpoints",
-    "subsume",
-]

@@ -4,13 +4,11 @@ Nothing is awaited and no clock is read. A step either raises and has changed no
 the effects in the order in which they are to be carried out.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import assert_never
 
-from checkpointing.coordinator.books import EXPIRED_REMEMBERED, Books
-from checkpointing.coordinator.completed import CompletedCheckpointStore, StoreSnapshot
+from checkpointing.coordinator.books import Books
+from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
@@ -38,14 +36,12 @@ from checkpointing.coordinator.messages import (
 )
 from checkpointing.coordinator.pending import PendingCheckpoint
 from checkpointing.coordinator.plan import Topology
-from checkpointing.coordinator.request_decider import CheckpointRequest
 from checkpointing.coordinator.scheduler import PeriodicScheduler
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.statistics import StatisticsSnapshot, StatisticsTracker
-from checkpointing.coordinator.task import Task, TaskState
-from checkpointing.coordinator.triggering import Triggering, TriggerProcedure
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import TaskState
+from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId
 
 
 class CoordinatorShutDownError(ValueError):
@@ -60,34 +56,6 @@ class InvalidHookError(ValueError):
 
     def __init__(self, hook: str | None) -> None:
         super().__init__(f"master hook id {hook!r}: a hook needs an id that is not blank, its state is kept under it")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSnapshot:
-    """The coordinator's whole state, canonical: equal states are equal snapshots.
-
-    What is not hashable by nature takes part in the comparison only.
-    """
-
-    now_ms: int
-    scheduler: tuple[bool, int | None]
-    queued: tuple[CheckpointRequest, ...]
-    sequence: int
-    procedure: TriggerProcedure | None
-    pending_ids: tuple[CheckpointId, ...]
-    pending: tuple[PendingCheckpoint, ...] = field(hash=False)
-    committing: CheckpointId | None
-    store: StoreSnapshot
-    failures: tuple[int, frozenset[CheckpointId], CheckpointId | None]
-    statistics: StatisticsSnapshot
-    task_states: frozenset[tuple[Task, TaskState]]
-    hooks: tuple[str, ...]
-    recent_expired: tuple[CheckpointId, ...]
-    last_completion_ms: int | None
-    deleting: int
-    force_full: bool
-    is_shut_down: bool
-    wake_at_ms: int | None
 
 
 class CheckpointCoordinator:
@@ -272,50 +240,3 @@ class CheckpointCoordinator:
     def wake_at_ms(self) -> int | None:
         """When the next timer is due; None: there is none."""
         return self._due_ms()
-
-    def snapshot(self) -> CoordinatorSnapshot:
-        """Return the whole state; equal states give equal snapshots."""
-        books = self._books
-        return CoordinatorSnapshot(
-            now_ms=books.now_ms,
-            scheduler=(books.scheduler.running, books.scheduler.next_ms),
-            queued=self._triggering.queued,
-            sequence=self._triggering.sequence,
-            procedure=self._triggering.procedure,
-            pending_ids=tuple(sorted(books.pending)),
-            pending=tuple(pending.copy() for pending in self.pending),
-            committing=books.committing,
-            store=books.store.snapshot(),
-            failures=(books.failures.consecutive, frozenset(books.failures.counted), books.failures.last_success),
-            statistics=books.statistics.snapshot(),
-            task_states=frozenset(books.task_states.items()),
-            hooks=tuple(books.hooks),
-            recent_expired=tuple(books.recent_expired),
-            last_completion_ms=books.last_completion_ms,
-            deleting=books.deleting,
-            force_full=books.force_full,
-            is_shut_down=books.is_shut_down,
-            wake_at_ms=self._wake_at_ms,
-        )
-
-    def restore(self, snapshot: CoordinatorSnapshot) -> None:
-        """Become what `snapshot` says: what follows is as if the steps before it had been taken here."""
-        books = self._books
-        books.now_ms = snapshot.now_ms
-        books.scheduler.running, books.scheduler.next_ms = snapshot.scheduler
-        self._triggering.restore(snapshot.queued, snapshot.procedure, snapshot.sequence)
-        books.pending = {pending.id: pending.copy() for pending in snapshot.pending}
-        books.committing = snapshot.committing
-        books.store.restore(snapshot.store)
-        consecutive, counted, last_success = snapshot.failures
-        books.failures = FailurePolicy(books.settings.tolerable_failures, consecutive, set(counted), last_success)
-        books.statistics.restore(snapshot.statistics)
-        books.task_states = dict(snapshot.task_states)
-        books.hooks = list(snapshot.hooks)
-        books.recent_expired = deque(snapshot.recent_expired, maxlen=EXPIRED_REMEMBERED)
-        books.last_completion_ms = snapshot.last_completion_ms
-        books.deleting = snapshot.deleting
-        books.force_full = snapshot.force_full
-        books.is_shut_down = snapshot.is_shut_down
-        books.queue_stirred = books.timers_touched = False
-        self._wake_at_ms = snapshot.wake_at_ms

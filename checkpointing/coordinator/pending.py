@@ -1,7 +1,7 @@
 """A checkpoint that has begun and is neither completed nor aborted (A7; Flink: `PendingCheckpoint`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
@@ -128,16 +128,4 @@ class PendingCheckpoint:
             coordinator_states=dict(self.coordinator_states),
             master_states=dict(self.master_states),
             discard_on=DISCARD_NEVER if self.properties.is_savepoint else discard_on,
-        )
-
-    def copy(self) -> "PendingCheckpoint":
-        """Return an independent copy."""
-        return replace(
-            self,
-            unacknowledged=set(self.unacknowledged),
-            states=dict(self.states),
-            unanswered_coordinators=set(self.unanswered_coordinators),
-            coordinator_states=dict(self.coordinator_states),
-            unanswered_hooks=set(self.unanswered_hooks),
-            master_states=dict(self.master_states),
         )

@@ -58,11 +58,6 @@ class RequestDecider:
         self._queue_max = queue_max
         self._queue: list[CheckpointRequest] = []
 
-    @property
-    def queued(self) -> tuple[CheckpointRequest, ...]:
-        """The requests that wait, most urgent first."""
-        return tuple(self._queue)
-
     def __len__(self) -> int:
         """Return how many requests wait."""
         return len(self._queue)
@@ -97,10 +92,6 @@ class RequestDecider:
         dropped = tuple(self._queue)
         self._queue.clear()
         return dropped
-
-    def restore(self, queued: tuple[CheckpointRequest, ...]) -> None:
-        """Take over a queue as `queued` returned it."""
-        self._queue = list(queued)
 
     def _reached(self, count: int) -> bool:
         return self._max_concurrent is not None and count >= self._max_concurrent

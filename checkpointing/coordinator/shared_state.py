@@ -44,13 +44,6 @@ class Unregistered:
     in_use: frozenset[CheckpointId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStateSnapshot:
-    """The registry's whole state, canonical."""
-
-    entries: frozenset[tuple[str, Handle, CheckpointId, CheckpointId]]
-
-
 class SharedStateRegistry:
     """The shared files that any checkpoint, kept or failed, has handed over and none has outlived."""
 
@@ -86,13 +79,3 @@ class SharedStateRegistry:
     def __len__(self) -> int:
         """Return how many files are registered."""
         return len(self._entries)
-
-    def snapshot(self) -> SharedStateSnapshot:
-        """Return the whole state, canonical and hashable."""
-        return SharedStateSnapshot(
-            frozenset((key, e.handle, e.created_by, e.last_used_by) for key, e in self._entries.items())
-        )
-
-    def restore(self, snapshot: SharedStateSnapshot) -> None:
-        """Become what `snapshot` says."""
-        self._entries = {key: SharedStateEntry(*rest) for key, *rest in snapshot.entries}  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """What is known of each checkpoint: times, sizes, outcome (E6; Flink: `DefaultCheckpointStatsTracker`)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.coordinator.properties import CheckpointProperties
@@ -58,16 +57,6 @@ class LatestCheckpoints:
     savepoint: CheckpointId | None = None
     failed: CheckpointId | None = None
     restored: CheckpointId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StatisticsSnapshot:
-    """The tracker's whole state; the mappings are compared, not hashed."""
-
-    counters: tuple[int, int, int, int, int]
-    latest: tuple[CheckpointId | None, ...]
-    remembered: Mapping[CheckpointId, CheckpointStatistics] = field(hash=False)
-    beyond_history: Mapping[CheckpointId, CheckpointStatistics] = field(hash=False)
 
 
 class StatisticsTracker:
@@ -147,23 +136,6 @@ class StatisticsTracker:
         self.counters.restored += 1
         self.latest.restored = checkpoint
 
-    def snapshot(self) -> StatisticsSnapshot:
-        """Return the whole state, canonical."""
-        c, latest = self.counters, self.latest
-        return StatisticsSnapshot(
-            (c.total, c.in_progress, c.completed, c.failed, c.restored),
-            (latest.completed, latest.savepoint, latest.failed, latest.restored),
-            {id_: _copied(known) for id_, known in self._remembered.items()},
-            {id_: _copied(known) for id_, known in self._beyond_history.items()},
-        )
-
-    def restore(self, snapshot: StatisticsSnapshot) -> None:
-        """Become what `snapshot` says."""
-        self.counters = CheckpointCounters(*snapshot.counters)
-        self.latest = LatestCheckpoints(*snapshot.latest)
-        self._remembered = {id_: _copied(known) for id_, known in snapshot.remembered.items()}
-        self._beyond_history = {id_: _copied(known) for id_, known in snapshot.beyond_history.items()}
-
     def _end(
         self,
         checkpoint: CheckpointId,
@@ -188,7 +160,3 @@ class StatisticsTracker:
 
 def _newer(known: CheckpointId | None, checkpoint: CheckpointId) -> CheckpointId:
     return checkpoint if known is None else max(known, checkpoint)
-
-
-def _copied(known: CheckpointStatistics) -> CheckpointStatistics:
-    return replace(known, tasks=dict(known.tasks))

@@ -53,11 +53,6 @@ class Triggering:
 
     # -------------------------------------------------------------- requests
 
-    @property
-    def queued(self) -> tuple[CheckpointRequest, ...]:
-        """The requests that wait, most urgent first."""
-        return self._decider.queued
-
     def request(self, fact: CheckpointRequested) -> None:
         """Queue somebody's request and start one if it may start."""
         self._submit(fact.request, fact.properties, periodic=fact.periodic)
@@ -85,18 +80,6 @@ class Triggering:
         while self._books.queue_stirred:
             self._books.queue_stirred = False
             self._apply(self._decider.choose(self._view()))
-
-    def restore(self, queued: tuple[CheckpointRequest, ...], procedure: TriggerProcedure | None, sequence: int) -> None:
-        """Become what a snapshot of the door says."""
-        self._decider.restore(queued)
-        self.procedure = procedure
-        self._sequence = sequence
-        self._plan = None
-
-    @property
-    def sequence(self) -> int:
-        """How many requests there have been."""
-        return self._sequence
 
     def _submit(self, name: str | None, properties: CheckpointProperties, *, periodic: bool) -> None:
         self._sequence += 1

@@ -194,8 +194,3 @@ class Aligner:
     def snapshot(self) -> AlignerSnapshot:
         """Return the handler's whole state as one hashable value."""
         return AlignerSnapshot(self.alignment.snapshot(), tuple(self._blocked))
-
-    def restore(self, saved: AlignerSnapshot) -> None:
-        """Become what `saved` describes."""
-        self.alignment.restore(saved.alignment)
-        self._blocked = dict.fromkeys(saved.blocked)

@@ -87,11 +87,6 @@ class Alignment:
         return self.current != self._settled
 
     @property
-    def collecting(self) -> bool:
-        """Whether a channel has aligned, and not all of them have."""
-        return self._started_ms is not None
-
-    @property
     def complete(self) -> bool:
         """Whether every channel of the target has aligned."""
         return len(self._aligned) == self.target
@@ -149,23 +144,10 @@ class Alignment:
             target=self.target,
             open_channels=self.open_channels,
             started_ms=self._started_ms,
-            processed=self._processed if self.collecting else 0,
+            processed=0 if self._started_ms is None else self._processed,
             duration_ms=self.duration_ms,
             bytes_processed=self.bytes_processed,
         )
-
-    def restore(self, saved: AlignmentSnapshot) -> None:
-        """Become what `saved` describes."""
-        self.current = saved.current
-        self.barrier = saved.barrier
-        self.open_channels = saved.open_channels
-        self.target = saved.target
-        self.duration_ms = saved.duration_ms
-        self.bytes_processed = saved.bytes_processed
-        self._settled = saved.settled
-        self._aligned = set(saved.aligned)
-        self._started_ms = saved.started_ms
-        self._processed = saved.processed
 
 
 def _order(checkpoint: CheckpointId, current: CheckpointId) -> _Order:

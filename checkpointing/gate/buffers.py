@@ -6,7 +6,7 @@ just come, and may be put aside again (Flink up to 1.10: `BarrierBuffer`, `Cache
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checkpointing.channel_items import ChannelItem, SourceSlice, StagedSegment
@@ -90,24 +90,10 @@ class AlignmentBuffer:
             self._pushed_back_bytes -= self._replay.bytes
         return queued
 
-    def items(self) -> Iterator[Queued]:
-        """Yield everything that is held, in no particular order."""
-        yield from self._aside.items
-        for sequence in (self._replay, *self._pushed_back):
-            yield from sequence.items
-
     def snapshot(self) -> BufferSnapshot:
         """Return all that is held as one hashable value."""
         sequences = [self._replay, *self._pushed_back]
         return BufferSnapshot(tuple(self._aside.items), tuple(tuple(s.items) for s in sequences if s.items))
-
-    def restore(self, saved: BufferSnapshot) -> None:
-        """Become what `saved` describes."""
-        replay, *pushed_back = [_Sequence(items) for items in saved.sequences] or [_Sequence()]
-        self._aside = _Sequence(saved.aside)
-        self._replay = replay
-        self._pushed_back = deque(pushed_back)
-        self._pushed_back_bytes = sum(sequence.bytes for sequence in pushed_back)
 
 
 def _bytes(item: ChannelItem) -> int:

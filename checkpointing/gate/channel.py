@@ -39,8 +39,6 @@ class Channel:
         "held_bytes",
         "id",
         "newest_barrier",
-        "queued_bytes",
-        "queued_rows",
         "recorded",
         "recording_for",
         "stopped",
@@ -57,23 +55,9 @@ class Channel:
         self.newest_barrier = NEVER
         self.recording_for = NEVER
         self.recorded: list[Segment] = []
-        self.queued_bytes = 0
-        self.queued_rows = 0
         self.held_bytes = 0
         self._taken = 0
         self._overtakers: dict[CheckpointId, int] = {}
-
-    def arrive(self, item: ChannelItem) -> None:
-        """Count an item that came to this channel."""
-        if isinstance(item, SourceSlice | StagedSegment):
-            self.queued_bytes += item.bytes
-            self.queued_rows += item.rows
-
-    def leave(self, item: ChannelItem) -> None:
-        """Count an item that left for the operator."""
-        if isinstance(item, SourceSlice | StagedSegment):
-            self.queued_bytes -= item.bytes
-            self.queued_rows -= item.rows
 
     def hold(self, item: ChannelItem) -> None:
         """Keep an item that came behind a barrier that may block."""
@@ -148,23 +132,6 @@ class Channel:
             recording_for=self.recording_for,
             recorded=tuple(self.recorded),
         )
-
-    def restore(self, saved: ChannelSnapshot) -> None:
-        """Become what `saved` describes."""
-        self.waiting = deque(saved.waiting)
-        self.held = deque(saved.held)
-        self.stopped = saved.stopped
-        self.ended = saved.ended
-        self.newest_barrier = saved.newest_barrier
-        self.recording_for = saved.recording_for
-        self.recorded = list(saved.recorded)
-        self.held_bytes = sum(_bytes(item) for item in self.held)
-        self.queued_bytes = 0
-        self.queued_rows = 0
-        for item in (*self.waiting, *self.held):
-            self.arrive(item)
-        self._taken = 0
-        self._overtakers = dict(saved.overtakers)
 
 
 def _bytes(item: ChannelItem) -> int:

@@ -60,7 +60,6 @@ class Channels:
             message = f"channel {name} has ended; {type(item).__name__} came after its end"
             raise GateProtocolError(message)
         channel.ended = isinstance(item, EndOfChannel)
-        channel.arrive(item)
         if channel.stopped:
             channel.hold(item)
         else:
@@ -153,10 +152,3 @@ class Channels:
             turns=tuple(self._turns),
             priority=tuple(self._priority),
         )
-
-    def restore(self, saved: ChannelsSnapshot) -> None:
-        """Become what `saved` describes."""
-        for channel, state in zip(self._channels.values(), saved.channels, strict=True):
-            channel.restore(state)
-        self._turns = OrderedDict.fromkeys(saved.turns)
-        self._priority = deque(saved.priority)

@@ -129,14 +129,6 @@ class InputGate:
         """Return the channels whose end was not handled yet."""
         return frozenset(self._open)
 
-    def queued_bytes(self, channel: ChannelId) -> int:
-        """Return the bytes of the channel's segments that were not delivered yet."""
-        return self._channels[channel].queued_bytes
-
-    def queued_rows(self, channel: ChannelId) -> int:
-        """Return the rows of the channel's segments that were not delivered yet."""
-        return self._channels[channel].queued_rows
-
     # -------------------------------------------------------------- taking
 
     def _poll(self) -> Effects:
@@ -168,7 +160,6 @@ class InputGate:
                 assert_never(item)
 
     def _deliver(self, channel: ChannelId, segment: Segment) -> Effects:
-        self._channels[channel].leave(segment)
         self._handler.delivered(segment.bytes)
         return [Deliver(channel, segment)]
 
@@ -212,26 +203,6 @@ class InputGate:
             handler=self._handler.snapshot(),
             buffer=self._buffer.snapshot(),
         )
-
-    def restore(self, saved: GateSnapshot) -> None:
-        """Become what `saved` describes: the state of a gate of the same policy and channels.
-
-        Raise GateProtocolError, and change nothing, if it is that of another policy.
-        """
-        match self._handler, saved.handler:
-            case BarrierTracker() as tracker, TrackerSnapshot() as counts:
-                tracker.restore(counts)
-            case Aligner() as aligner, AlignerSnapshot() as alignment:
-                aligner.restore(alignment)
-            case _:
-                message = f"the policy is {self.config.policy.value}, the state is a {type(saved.handler).__name__}"
-                raise GateProtocolError(message)
-        self._clock_ms = saved.clock_ms
-        self._open = set(saved.open_channels)
-        self._channels.restore(saved.channels)
-        self._buffer.restore(saved.buffer)
-        for channel, item in self._buffer.items():
-            self._channels[channel].arrive(item)
 
 
 def _handler(

@@ -189,19 +189,6 @@ class BarrierTracker:
         )
         return TrackerSnapshot(self.open_channels, self.latest, counts)
 
-    def restore(self, saved: TrackerSnapshot) -> None:
-        """Become what `saved` describes."""
-        self.open_channels = saved.open_channels
-        self.latest = saved.latest
-        self._processed = 0
-        self._counts = OrderedDict(
-            (
-                c.checkpoint,
-                _BarrierCount(c.barrier, c.target, c.started_ms, -c.bytes_processed, set(c.aligned), c.aborted),
-            )
-            for c in saved.counts
-        )
-
 
 def _aborted(checkpoint: CheckpointId, reason: Reason) -> AbortCheckpoint:
     return AbortCheckpoint(checkpoint, reason)

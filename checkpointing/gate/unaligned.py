@@ -28,7 +28,7 @@ from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate.aligner import Aligner, AlignerRules, AlignerSnapshot
 from checkpointing.gate.alignment import Standing, may_time_out
 from checkpointing.gate.handler import CheckpointableInput, Effects
-from checkpointing.gate.messages import GateProtocolError, InFlightComplete, WakeGateAt
+from checkpointing.gate.messages import InFlightComplete, WakeGateAt
 from checkpointing.identifiers import ChannelId, CheckpointId
 
 
@@ -189,16 +189,6 @@ class AlternatingAligner(Aligner):
             announced=tuple(self._announced.items()),
             timer_ms=self._timer_ms,
         )
-
-    def restore(self, saved: AlignerSnapshot) -> None:
-        """Become what `saved` describes; raise GateProtocolError if it is another policy's."""
-        if not isinstance(saved, AlternatingSnapshot):
-            message = f"the gate's state is that of another policy: {type(saved).__name__}"
-            raise GateProtocolError(message)
-        super().restore(saved)
-        self._phase = saved.phase
-        self._announced = dict(saved.announced)
-        self._timer_ms = saved.timer_ms
 
 
 def _too_old(barrier: Barrier, now_ms: int) -> bool:

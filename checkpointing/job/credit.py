@@ -35,10 +35,6 @@ class Credit:
         """Return whether the subtask may send more."""
         return not self._full.get(subtask)
 
-    def snapshot(self) -> tuple[tuple[ChannelId, int], ...]:
-        """Return the canonical state."""
-        return tuple(self._bytes.items())
-
     def _put(self, channel: ChannelId, size_bytes: int) -> None:
         was_full = self._bytes[channel] >= self._limit_bytes
         self._bytes[channel] = size_bytes

@@ -129,22 +129,6 @@ class JobDoor:
                 assert_never(fact)
         return self._rest()
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the canonical state of the whole job."""
-        job = self._job
-        return (
-            job.coordinator.snapshot(),
-            tuple(door.snapshot() for door in job.subtasks),
-            tuple(run.snapshot() for run in job.runs.values()),
-            job.readers.snapshot(),
-            job.credit.snapshot(),
-            job.commit.snapshot(),
-            job.ending.snapshot(),
-            job.savepoints.snapshot(),
-            tuple(job.judging.items()),
-            job.ids.next_id,
-        )
-
     # -------------------------------------------------------------- facts
 
     def _advance(self, now_ms: int) -> None:

@@ -88,11 +88,6 @@ class Ending:
             return self._last_word(EndTick(TickOutcome.CAUGHT_UP))
         return Next.CHECKPOINT if spent or (idle and self.uncommitted) else Next.GO_ON
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the canonical state."""
-        stop = (self._stop, self._failure, self.suspending, self.suspended, self.over)
-        return (self._completed, stop, self.requested, self.uncommitted)
-
     def _last_word(self, end: EndTick) -> Next | EndTick:
         return Next.CHECKPOINT if self.uncommitted else self._end(end)
 

@@ -174,13 +174,6 @@ class OperatorRun:
         self.unsnapshotted.clear()
         return tuple(SubtaskSnapshot(state=own.state, ranges=own.ranges) for own in self.live)
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the canonical state."""
-        live = tuple((own.state, own.ranges) for own in self.live)
-        work = (tuple(self.collected), self.running, self.busy, self.trigger, self.in_flight, self.micro_batch)
-        end = (self.input_end, frozenset(self.data_ended_on))
-        return (self.vertex.id, self.gate.snapshot(), live, self.passed, work, end, frozenset(self.unsnapshotted))
-
 
 def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSegments, ...]:
     edges = {channel.edge: None for channel, _ in segments}

@@ -107,11 +107,6 @@ class SourceReaders:
         every = self._pacing.every_rows
         return every is not None and not self._asked and self._counted_rows() >= every
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the canonical state."""
-        rows = tuple(self._rows.items())
-        return (tuple(self._splits.values()), rows, self._turn, self._asked, self.stopped, self.ended)
-
     # -------------------------------------------------------------- facts
 
     def offered(self, slice_: SourceSlice) -> SubtaskId | None:

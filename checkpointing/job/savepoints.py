@@ -85,10 +85,6 @@ class Savepoints:
         """Return those files that no savepoint refers to."""
         return tuple(path for path in paths if path not in self._files)
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the canonical state."""
-        return (tuple(self._asked.items()), frozenset(self._files))
-
 
 def refused(fact: SavepointRequested, *, over: bool) -> SavepointFailed:
     """Return the answer to a request that comes when the tick has ended, or is on its way to its end."""

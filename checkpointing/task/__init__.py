@@ -23,7 +23,7 @@ from checkpointing.task.messages import (
     SubtaskFinished,
     TakeSnapshot,
 )
-from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing, SubtaskState
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
 from checkpointing.task.subtasks import Subtasks
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "SubtaskEffect",
     "SubtaskFact",
     "SubtaskFinished",
-    "SubtaskState",
     "Subtasks",
     "TakeSnapshot",
 ]

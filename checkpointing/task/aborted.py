@@ -31,12 +31,3 @@ class AbortedCheckpoints:
     def forget_before(self, checkpoint: CheckpointId) -> None:
         """Forget all older ids: their barriers can no longer be acted on."""
         self._ids = {n: None for n in self._ids if n >= checkpoint}
-
-    def snapshot(self) -> tuple[tuple[CheckpointId, ...], CheckpointId]:
-        """Return the ids in order of being remembered, and the newest ever."""
-        return tuple(self._ids), self._newest
-
-    def restore(self, ids: tuple[CheckpointId, ...], newest: CheckpointId) -> None:
-        """Become what `snapshot` returned."""
-        self._ids = dict.fromkeys(ids)
-        self._newest = newest

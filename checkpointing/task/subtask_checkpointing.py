@@ -64,19 +64,6 @@ class SnapshotInProgress:
     snapshot: SubtaskSnapshot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskState:
-    """The whole state of a subtask's door, canonical and hashable."""
-
-    last: CheckpointId
-    completed: CheckpointId
-    finished: bool
-    staged: tuple[StagedFile, ...]
-    in_progress: tuple[tuple[CheckpointId, SnapshotInProgress], ...]
-    aborted: tuple[CheckpointId, ...]
-    newest_aborted: CheckpointId
-
-
 class SubtaskCheckpointing:
     """One subtask's checkpoints: in flight, acknowledged, declined, notified."""
 
@@ -134,10 +121,6 @@ class SubtaskCheckpointing:
     def staged(self) -> tuple[StagedFile, ...]:
         """The files that no completed checkpoint known to this subtask holds, oldest first."""
         return self._staged
-
-    def in_progress(self) -> tuple[CheckpointId, ...]:
-        """Return the ids whose snapshot is under way, ascending."""
-        return tuple(self._in_progress)
 
     # -------------------------------------------------------------- steps 0 to 3
 
@@ -224,27 +207,3 @@ class SubtaskCheckpointing:
         self._completed = max(self._completed, checkpoint)
         self._staged = tuple(file for file in self._staged if file.after >= self._completed)
         return [NotifyOperatorsComplete(checkpoint)]
-
-    # -------------------------------------------------------------- state
-
-    def snapshot(self) -> SubtaskState:
-        """Return the whole state of the door as one hashable value."""
-        aborted, newest_aborted = self._aborted.snapshot()
-        return SubtaskState(
-            last=self._last,
-            completed=self._completed,
-            finished=self._finished,
-            staged=self._staged,
-            in_progress=tuple(self._in_progress.items()),
-            aborted=aborted,
-            newest_aborted=newest_aborted,
-        )
-
-    def restore(self, saved: SubtaskState) -> None:
-        """Become what `saved` describes."""
-        self._last = saved.last
-        self._completed = saved.completed
-        self._finished = saved.finished
-        self._staged = saved.staged
-        self._in_progress = dict(saved.in_progress)
-        self._aborted.restore(saved.aborted, saved.newest_aborted)

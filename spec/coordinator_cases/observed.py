@@ -79,11 +79,10 @@ class ObservedCoordinator:
         return len(self.door.pending)
 
     def _fact_periodic_timers(self, _: Value) -> Value:
-        _running, next_ms = self.door.snapshot().scheduler
-        return 0 if next_ms is None else 1
+        return int(self.door.has_periodic_timer)
 
     def _fact_queued(self, _: Value) -> Value:
-        return len(self.door.snapshot().queued)
+        return self.door.queued
 
     def _fact_triggering(self, _: Value) -> Value:
         return self.door.is_triggering
@@ -92,7 +91,7 @@ class ObservedCoordinator:
         return self.counter.next_id
 
     def _fact_recent_expired(self, _: Value) -> Value:
-        return list(self.door.snapshot().recent_expired)
+        return list(self.door.recent_expired)
 
     def _fact_can_be_subsumed(self, _: Value) -> Value:
         return {str(pending.id): pending.properties.can_be_subsumed for pending in self.door.pending}

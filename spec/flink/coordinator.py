@@ -47,7 +47,7 @@ class FlinkCompletion(Completion):
         """Fail what is perhaps stored: nothing is deleted (FLINK-22494)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is not None:
-            kept = replace(pending.copy(), states={}, coordinator_states={})
+            kept = replace(pending, states={}, coordinator_states={})
             self._end(kept, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, fact.message, by_task=False)
             self._commit_next()
 
@@ -56,6 +56,11 @@ class FlinkTriggering(Triggering):
     """Triggers checkpoints, and knows that an id may not be fetched."""
 
     __slots__ = ()
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return len(self._decider)
 
     def id_failed(self, fact: CheckpointIdFailed) -> None:
         """Fail the request: there is no checkpoint yet."""
@@ -127,10 +132,32 @@ class FlinkCoordinator(CheckpointCoordinator):
             raise ForcedCheckpointSubsumedError(forced[0])
         self._completion.abort_where(lambda _: True, fact.reason, fact.message)
 
+    # -------------------------------------------------------------- what cases look at
+
     @property
     def is_triggering(self) -> bool:
         """Whether a trigger procedure is under way."""
         return self._triggering.procedure is not None
+
+    @property
+    def has_periodic_timer(self) -> bool:
+        """Whether the periodic timer runs."""
+        return self._books.scheduler.next_ms is not None
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return self._triggering.queued
+
+    @property
+    def recent_expired(self) -> tuple[CheckpointId, ...]:
+        """The checkpoints that expired last, oldest first."""
+        return tuple(self._books.recent_expired)
+
+    @property
+    def is_forced_full(self) -> bool:
+        """Whether the next checkpoint must be full: restored without a claim, and nothing completed since."""
+        return self._books.force_full
 
 
 def _io_or_trigger_failure(*, io_error: bool) -> CheckpointFailureReason:

@@ -115,15 +115,6 @@ class StopHandler:
             case _:
                 assert_never(self._state)
 
-    def snapshot(self) -> tuple[str, str]:
-        """Return the state and the savepoint's path, canonical and hashable."""
-        return (self._state.value, self._path)
-
-    def restore(self, snapshot: tuple[str, str]) -> None:
-        """Become what `snapshot` says."""
-        state, self._path = snapshot
-        self._state = _State(state)
-
     def _savepoint(self, fact: StopFact) -> tuple[StopEffect, ...]:
         match fact:
             case SavepointCompleted():

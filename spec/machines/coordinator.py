@@ -18,6 +18,7 @@ from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from spec.explore_branching import branch
 from spec.flink import messages as flink
 from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
@@ -297,12 +298,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- the door
 
     @rule()
-    def restore(self) -> None:
-        """Go on with another coordinator that took over this one's state."""
-        saved = self.coordinator.snapshot()
-        self.coordinator = self._coordinator(self.settings)
-        self.coordinator.restore(saved)
-        expect(self.coordinator.snapshot() == saved, "restore", "a restored coordinator has another state")
+    def resume_as_a_branch(self) -> None:
+        """Go on with a branch of the coordinator, as the explorer makes it."""
+        self.coordinator = branch(self.coordinator)
 
     def _tell(self, fact: flink.FlinkFact) -> None:
         effects = self.coordinator.tell(fact)

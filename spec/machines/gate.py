@@ -24,6 +24,7 @@ from checkpointing.gate import (
     TriggerCheckpoint,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
+from spec.explore_branching import branch
 from spec.machines.gate_model import GateModel
 from spec.machines.judging import expect, is_unwinding
 
@@ -165,17 +166,14 @@ class GateMachine(RuleBasedStateMachine):
             self.model.judge_clock(self.gate, self.barriers)
 
     @rule()
-    def restore(self) -> None:
-        """Go on with another gate that took over this one's state."""
-        saved = self.gate.snapshot()
-        self.gate = InputGate(self.config, self.channels)
-        self.gate.restore(saved)
-        expect(self.gate.snapshot() == saved, "restore", "a restored gate has another state")
+    def resume_as_a_branch(self) -> None:
+        """Go on with a branch of the gate, as the explorer makes it."""
+        self.gate = branch(self.gate)
 
     def _poll(self) -> None:
         before, had = self.gate.snapshot(), self.gate.has_deliverable()
         self._step(Polled())
-        expect(had or self.gate.snapshot() == before, "restore", "a poll that took nothing changed the gate")
+        expect(had or self.gate.snapshot() == before, "idle-poll", "a poll that took nothing changed the gate")
 
     def _step(self, fact: GateFact) -> None:
         effects = self.gate.step(fact)

@@ -3,7 +3,8 @@
 The walk begins with all code of `jobs`, `orchestration` and `tidemark`. It follows names to the definitions of
 `checkpointing`, and only from there on. `spec` and `tests` are no users. Three rules make it sharper than imports:
 
-- A method is reached if its class is, and if reached code uses an attribute of its name.
+- A method is reached if its class is, and if reached code calls a method of its name or hands it on. A name that some
+  class has as a field is not handed on. A property is reached wherever reached code reads its name.
 - The arm `case Fact():` is reached once reached code constructs that fact.
 - An annotation, `isinstance` and a pattern name a class. They do not construct it.
 
@@ -13,7 +14,7 @@ unreached is.
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.style.test_style import module, sources, tree
@@ -67,14 +68,19 @@ def _names(code: ast.Module) -> Names:
 class Reach:
     """The walk: what is reached, constructed and heard grows until nothing new is found. An arm hears its class."""
 
-    def __init__(self, code: Mapping[str, ast.Module] | None = None) -> None:
-        """Walk from every module of the users; `code` is the modules by name, by default the repository's."""
+    def __init__(self, code: Mapping[str, ast.Module] | None = None, uses: Iterable[str] = ()) -> None:
+        """Walk from every module of the users; `code` is the modules by name, by default the repository's.
+
+        `uses` are names of methods that count as called.
+        """
         self._code = {module(path): tree(path) for path in sources(*USERS, CORE)} if code is None else dict(code)
         self._names = {name: _names(parsed) for name, parsed in self._code.items()}
         self.reached: set[Definition] = set()
         self.constructed: set[Definition] = set()
         self.heard: set[Definition] = set()
-        self._attributes: set[str] = set()
+        self._read: set[str] = set()
+        self._called: set[str] = set(uses)
+        self._fields = {name for parsed in self._code.values() for name in _fields(parsed)}
         self._methods: dict[str, list[tuple[Definition, str, ast.FunctionDef]]] = defaultdict(list)
         self._arms: dict[Definition, list[tuple[str, list[ast.stmt]]]] = defaultdict(list)
         self._work: list[tuple[str, ast.AST]] = []
@@ -124,6 +130,12 @@ class Reach:
                 return
             case ast.Call():
                 self._construct(self._meant(where, node.func))
+                if isinstance(node.func, ast.Attribute):
+                    self._called.add(node.func.attr)
+                    self._enter_all(node.func.attr, lambda _: True)
+                    self._reach(self._meant(where, node.func))
+                    self._work.extend((where, each) for each in [node.func.value, *node.args, *node.keywords])
+                    return
             case ast.Attribute():
                 self._use_attribute(node.attr)
                 self._reach(self._meant(where, node))
@@ -174,14 +186,22 @@ class Reach:
     def _method(self, owner: Definition, node: ast.FunctionDef) -> None:
         entry = (Definition(owner.module, f"{owner.name}.{node.name}"), owner.module, node)
         called_by_library = any(ast.unparse(each).split("(")[0] in CALLED_BY_LIBRARIES for each in node.decorator_list)
-        if node.name.startswith("__") or called_by_library or node.name in self._attributes:
+        if node.name.startswith("__") or called_by_library or self._is_used(node):
             self._enter(*entry)
         else:
             self._methods[node.name].append(entry)
 
+    def _is_used(self, node: ast.FunctionDef) -> bool:
+        read = node.name in self._read and (_is_property(node) or node.name not in self._fields)
+        return read or node.name in self._called
+
     def _use_attribute(self, name: str) -> None:
-        self._attributes.add(name)
-        for entry in self._methods.pop(name, ()):
+        self._read.add(name)
+        self._enter_all(name, lambda node: _is_property(node) or name not in self._fields)
+
+    def _enter_all(self, name: str, applies: Callable[[ast.FunctionDef], bool]) -> None:
+        for entry in [each for each in self._methods[name] if applies(each[2])]:
+            self._methods[name].remove(entry)
             self._enter(*entry)
 
     def _enter(self, method: Definition, where: str, node: ast.FunctionDef) -> None:
@@ -215,6 +235,21 @@ class Reach:
         texts = {where: ast.get_docstring(parsed) for where, parsed in self._code.items() if where.startswith(CORE)}
         texts |= {str(found): ast.get_docstring(node) for found, node in self.definitions()}
         return {name: " ".join((text or "").split()) for name, text in texts.items()}
+
+
+def _is_property(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(each).endswith("property") for each in node.decorator_list)
+
+
+def _fields(code: ast.Module) -> Iterator[str]:
+    """Yield the names of annotated fields, and of what methods set on `self`."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    yield part.target.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
 
 
 def _alternatives(pattern: ast.pattern) -> list[ast.MatchClass]:

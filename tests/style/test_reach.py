@@ -67,6 +67,9 @@ FOR_SPEC = {
 }
 """What belongs to a run's output although a run does not call it."""
 
+JUDGED = ("snapshot", "blocked", "pending")
+"""Questions to a gate that its judges ask: the explorer, the gate's machine and Flink's cases compare its states."""
+
 UNHEARD = {
     "checkpointing.coordinator.effects.AskHook": HOOKS,
     "checkpointing.coordinator.effects.CloseHook": HOOKS,
@@ -88,7 +91,7 @@ UNHEARD = {
 @pytest.fixture(scope="module")
 def reach() -> Reach:
     """Return the walk."""
-    return Reach()
+    return Reach(uses=JUDGED)
 
 
 def reached_modules() -> set[str]:

@@ -20,6 +20,7 @@ from checkpointing.coordinator.properties import CHECKPOINT, SnapshotKind
 from checkpointing.coordinator.restoring import RestoreRefusedError
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState
+from spec.explore_branching import digest
 from spec.flink.coordinator import FlinkCoordinator
 from spec.flink.messages import AssignState, RestoreFinished, RestoreKind, RestoreRequested, SetNextCheckpointId
 from spec.flink.shared_state import FlinkRegistry, RestoreMode
@@ -85,10 +86,10 @@ def test_without_a_checkpoint_hooks_are_reset(kind):
 def test_what_does_not_fit_is_refused_by_name(source, message):
     """The restore says which operator and what to do, and the coordinator is as before (G2)."""
     door = coordinator(source)
-    before = door.snapshot()
+    before = digest([door])
     with pytest.raises(RestoreRefusedError, match=message):
         door.tell(RestoreRequested(RestoreKind.LATEST))
-    assert before == door.snapshot()
+    assert before == digest([door])
 
 
 def test_state_without_a_taker_may_be_given_up():
@@ -132,7 +133,7 @@ def test_who_owns_a_restored_savepoint(mode, kind, owned, full):
     assert SetNextCheckpointId(7) in effects
     (kept,) = door.store.checkpoints
     assert (kind, owned) == (kept.properties.kind, kept.discard_on != DISCARD_NEVER)
-    assert full == door.snapshot().force_full
+    assert full == door.is_forced_full
 
 
 def test_a_refused_savepoint_does_not_enter_the_store():

@@ -49,15 +49,11 @@ def test_an_event_out_of_order_is_refused_and_changes_nothing():
     with pytest.raises(UnsupportedStopEventError):
         handler.step(DONE)
     handler.step(SavepointCompleted("path"))
-    before = handler.snapshot()
     with pytest.raises(UnsupportedStopEventError):
         handler.step(SavepointFailed("again"))
-    assert before == handler.snapshot()
-    restored = StopHandler()
-    restored.restore(before)
-    assert (StopSucceeded("path"),) == restored.step(DONE)
+    assert (StopSucceeded("path"),) == handler.step(DONE)
     with pytest.raises(UnsupportedStopEventError):
-        restored.step(SavepointCompleted("again"))
+        handler.step(SavepointCompleted("again"))
 
 
 def test_early_ends_wait_for_the_savepoints_result():

@@ -164,10 +164,6 @@ def let_statistics_steer(monkeypatch):
     monkeypatch.setattr(Completion, "_notify_complete", notify)
 
 
-def forget_the_queue_on_restore(monkeypatch):
-    monkeypatch.setattr(RequestDecider, "restore", lambda self, queued: None)
-
-
 def wedge_on_an_abort_while_triggering(monkeypatch):
     def settle(self):
         while self._books.queue_stirred:
@@ -196,7 +192,6 @@ BUGS = {
     "more are pending than may be": (ignore_the_limit, {"concurrent"}),
     "ids fall": (give_an_old_id, {"ids-rise"}),
     "statistics steer": (let_statistics_steer, {"statistics-never-steer"}),
-    "a restore forgets the queue": (forget_the_queue_on_restore, {"restore"}),
     "an abort wedges the trigger": (wedge_on_an_abort_while_triggering, {"no-deadlock"}),
     "plain savepoints are told complete": (tell_plain_savepoints, {"ends-once", "told-truly"}),
 }

@@ -132,20 +132,6 @@ def count_held_bytes_double(monkeypatch):
     monkeypatch.setattr(Channel, "hold", hold)
 
 
-def never_let_bytes_leave(monkeypatch):
-    monkeypatch.setattr(Channel, "leave", lambda self, item: None)
-
-
-def lose_what_is_held_on_restore(monkeypatch):
-    real = Channel.restore
-
-    def restore(self, saved):
-        real(self, saved)
-        self.held.clear()
-
-    monkeypatch.setattr(Channel, "restore", restore)
-
-
 def block_what_is_counted(monkeypatch):
     monkeypatch.setattr(
         BarrierTracker, "blocked", lambda self: frozenset(c for n in self._counts.values() for c in n.aligned)
@@ -177,6 +163,16 @@ def trigger_unaligned_in_any_policy(monkeypatch):
     monkeypatch.setattr(Aligner, "_trigger_and_release", trigger)
 
 
+def move_the_clock_in_an_idle_poll(monkeypatch):
+    real = InputGate._poll
+
+    def poll(self):
+        self._clock_ms += 0 if self.has_deliverable() else 1
+        return real(self)
+
+    monkeypatch.setattr(InputGate, "_poll", poll)
+
+
 BLOCKING, BUFFERING, TRACKING, UNALIGNED, ALTERNATING = GatePolicy
 BUGS = {
     "a barrier stops nothing": (never_block, BLOCKING, {"alignment", "costs"}),
@@ -193,10 +189,9 @@ BUGS = {
     "the replay is in another order": (replay_the_newest_first, BUFFERING, {"fifo"}),
     "the byte limit is forgotten": (forget_the_limit, BUFFERING, {"bounded"}),
     "held bytes are counted twice": (count_held_bytes_double, BLOCKING, {"costs"}),
-    "credit never comes back": (never_let_bytes_leave, TRACKING, {"bytes"}),
-    "a restore loses what is held": (lose_what_is_held_on_restore, BLOCKING, {"restore"}),
     "at least once blocks": (block_what_is_counted, TRACKING, {"policy", "released"}),
     "a block is not told": (do_not_say_that_it_blocks, BLOCKING, {"blocked"}),
+    "an idle poll changes the gate": (move_the_clock_in_an_idle_poll, BLOCKING, {"idle-poll"}),
     "an end aborts for a limit that is none": (end_aborts_as_if_over_limit, BLOCKING, {"policy"}),
 }
 

@@ -51,7 +51,7 @@ def test_requests_are_served_by_urgency():
         request("savepoint", SAVEPOINT),
         request("forced", FORCED),
     )
-    assert ["forced", "savepoint", "older", "newer", "periodic"] == [r.name for r in queue.queued]
+    assert ["forced", "savepoint", "older", "newer", "periodic"] == [r.name for r in queue._queue]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,3 @@ def test_the_newest_of_each_sort_is_known_beyond_the_history():
     status = {n: known and known.status.value for n in (1, 2, 3, 4) for known in [tracker.of(n)]}
     assert {1: None, 2: "COMPLETED", 3: "FAILED", 4: "IN_PROGRESS"} == status
     assert () == tracker.history()
-    other = StatisticsTracker(0)
-    other.restore(tracker.snapshot())
-    assert tracker.snapshot() == other.snapshot()

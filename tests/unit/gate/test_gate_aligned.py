@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import Alignment, Barrier, CancelMarker, EndOfChannel
+from checkpointing.channel_items import Alignment, CancelMarker
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     AbortCheckpoint,
@@ -73,15 +73,12 @@ def test_segments_behind_a_barrier_stay_in_the_gate_until_the_alignment_is_over(
     tale.put(0, 1, barrier(1), 2, 3)
     assert [1] == _delivered(tale.drain())
     assert not tale.gate.has_deliverable()
-    assert 20 == tale.gate.queued_bytes(tale.channels[0])
-    assert 2 == tale.gate.queued_rows(tale.channels[0])
     tale.put(1, 4, barrier(1))
     effects = tale.drain()
     assert [4, 2, 3] == _delivered(effects)
     trigger = next(e for e in effects if isinstance(e, TriggerCheckpoint))
     assert 20 == trigger.bytes_held
     assert 10 == trigger.bytes_processed
-    assert 0 == tale.gate.queued_bytes(tale.channels[0])
 
 
 def test_an_obsolete_barrier_resumes_its_channel(story, barrier, cancel):
@@ -197,7 +194,6 @@ def test_buffering_replays_in_arrival_order_before_new_input(story, barrier):
     tale.put(1, 2, barrier(1), 3)
     tale.put(0, 4)
     assert [2, 1, 4, 3] == _delivered(tale.drain())
-    assert 0 == tale.gate.queued_bytes(tale.channels[0])
 
 
 def test_buffering_over_the_limit_aborts_and_replays(story, barrier):
@@ -264,14 +260,6 @@ def test_a_queue_of_many_epochs_does_not_slow_the_gate(story, barrier):
             tale.put(channel, number, barrier(number))
     triggered = [e.barrier.checkpoint for e in tale.drain() if isinstance(e, TriggerCheckpoint)]
     assert list(range(1, 200)) == triggered
-
-
-@pytest.mark.parametrize("items", [Barrier, CancelMarker, EndOfChannel])
-def test_only_segments_count_as_queued(story, barrier, cancel, end, items):
-    """Barriers, cancel markers and ends weigh nothing."""
-    tale = story(channels=1)
-    tale.put(0, {Barrier: barrier(1), CancelMarker: cancel(1), EndOfChannel: end}[items])
-    assert 0 == tale.gate.queued_bytes(tale.channels[0])
 
 
 def test_what_waits_lies_behind_a_barrier_that_was_handed_past_it(story, barrier):
