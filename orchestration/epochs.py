@@ -6,11 +6,13 @@ from typing import Final, assert_never
 
 import dagster as dg
 
+from checkpointing.distribution import Distribution
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import InputLook
+from jobs.runtime.tick import TickReport
 from jobs.showing.timeline import describe_position
 from orchestration.pictures import alignment_picture
 
@@ -118,7 +120,40 @@ def _vertex_metadata(checkpoint: CheckpointId, vertex: VertexStatistics) -> Meta
         "rows_in": dg.MetadataValue.int(vertex.rows_in),
         "busy_ms": dg.MetadataValue.int(vertex.busy_ms),
         "micro_batches": dg.MetadataValue.int(vertex.micro_batches),
+        **_measured(vertex),
     }
+
+
+def _measured(vertex: VertexStatistics) -> Metadata:
+    """Return what was measured of a vertex and its subtasks; what nobody measured is left out, and plotted as a gap."""
+    times, written = Distribution.of(vertex.subtasks.task_ms), vertex.subtasks.checkpointed_bytes
+    numbers = {"start_delay_ms": vertex.start_delay_ms, "async_ms": vertex.async_ms}
+    numbers |= {"bytes_let_through": vertex.bytes_processed}
+    if times is not None:
+        numbers |= {
+            "task_ms_least": times.minimum,
+            "task_ms_average": times.average,
+            "task_ms_most": times.maximum,
+            "slowest_subtask": vertex.subtasks.task_ms.index(times.maximum),
+        }
+    if Distribution.of(written) is not None:
+        numbers |= {"state_bytes_written": sum(number or 0 for number in written)}
+    return {name: dg.MetadataValue.int(number) for name, number in numbers.items() if number is not None}
+
+
+def checkpoint_counts(report: TickReport) -> Metadata:
+    """Return how many checkpoints a tick triggered, how many of them failed, and how long the others took (E6)."""
+    counts = report.counts
+    lives = [record.statistics for record in report.completed]
+    took = Distribution.of(life.committed_ms - life.triggered_ms for life in lives)
+    numbers = {
+        "checkpoints_triggered": counts.total,
+        "checkpoints_failed": counts.failed,
+        "checkpoints_restored": counts.restored,
+    }
+    if took is not None:
+        numbers |= {"duration_ms_p50": took.p50, "duration_ms_p95": took.p95, "duration_ms_p99": took.p99}
+    return {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
 
 
 def _written(written: TableRecord) -> Metadata:

@@ -18,7 +18,7 @@ from jobs.showing.reports import reported
 from orchestration.checks import kept_results, rejected_results
 from orchestration.data_versions import DataVersions
 from orchestration.deployment import Deployment
-from orchestration.epochs import Metadata, row_count
+from orchestration.epochs import Metadata, checkpoint_counts, row_count
 from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
 from orchestration.observation import RowCounts, Standing, standing, warehouse_of
@@ -123,6 +123,7 @@ def _failed(
             "last_checkpoints": dg.MetadataValue.md(checkpoints_table(report.completed)),
             "generation": report.generation,
             "restarts": report.restarts,
+            **checkpoint_counts(report),
             "trace": dg.MetadataValue.path(report.trace),
         },
         allow_retries=not lasting,
@@ -186,6 +187,7 @@ def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Meta
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
         "restarts": dg.MetadataValue.int(report.restarts),
+        **checkpoint_counts(report),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
         "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
         "trace": dg.MetadataValue.path(report.trace),

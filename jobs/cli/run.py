@@ -57,7 +57,9 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
             out.print(shown)
     if tally.lines:
         took_ms = round(report.seconds * 1000)
-        out.print(render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed))
+        failures = report.counts.failed
+        done = render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed, failed_checkpoints=failures)
+        out.print(done)
     if not failed:
         out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
 

@@ -33,7 +33,7 @@ from checkpointing.messages import (
     TablePublished,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim
+from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord, Claim
 from jobs.runtime.input_look import InputLook
 
 _log = structlog.get_logger(__name__)
@@ -235,6 +235,8 @@ class Narrator:
         self._running: dict[VertexId, _Running] = {}
         self.count = 0
         """How many completed, those that are no longer remembered among them."""
+        self.counts = CheckpointCounts()
+        """How many checkpoints the attempts that are over had triggered, and how those ended (E6)."""
 
     @property
     def completed(self) -> tuple[CheckpointRecord, ...]:

@@ -26,7 +26,7 @@ from checkpointing.job.restoring import check_fits
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Claim
+from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord, Claim
 from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.holding import claiming
@@ -105,8 +105,8 @@ class RuntimeSettings:
 class TickReport:
     """How a tick went. `reason` and `message` say why it failed, with the way out.
 
-    `completed` are the newest of the checkpoints completed in this tick, one that was rolled forward
-    among them, oldest first. `generation` and `trace` are the last attempt's, `restarts` those before it.
+    `completed` are the newest checkpoints that it completed, oldest first, one that was rolled forward among them.
+    `generation` and `trace` are the last attempt's, `restarts` those before it, `counts` those of all attempts.
     """
 
     outcome: TickOutcome
@@ -117,6 +117,7 @@ class TickReport:
     seconds: float
     trace: Path
     restarts: int = 0
+    counts: CheckpointCounts
 
 
 def run_tick(
@@ -339,15 +340,15 @@ class _Tick:
     def _drive(self, claimed: Claimed, linked: Linked, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
         setup = self._setup(claimed, linked)
         door = JobDoor(setup)
-        handlers = EffectHandlers(
-            self._plan, self._stores, engine, self._boundary, self._notices, keeping=self._keeping()
-        )
+        keeping = self._keeping()
+        handlers = EffectHandlers(self._plan, self._stores, engine, self._boundary, self._notices, keeping=keeping)
         with TraceWriter(self._trace(claimed), self._settings.trace) as trace:
             driver = Driver(door, handlers, inbox, trace, self._narrator, Clock(self._settings.clock))
             try:
                 end, late = driver.run(setup, self._settings.drain_ms)
             finally:
                 self._renews = driver.renews
+                self._narrator.counts += door.counts
                 hold.next_id = door.next_id
                 hold.at_version = driver.at_version or hold.at_version
         if late:
@@ -390,6 +391,7 @@ class _Tick:
             seconds=time.monotonic() - self._started,
             trace=self._warehouse.path(self._warehouse.paths.trace(generation)),
             restarts=self._restarts.count,
+            counts=self._narrator.counts,
         )
 
 

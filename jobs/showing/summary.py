@@ -40,11 +40,18 @@ def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] 
 
 
 def render_done(
-    pipeline: str, outcome: str, lines: Sequence[CheckpointLine], took_ms: int, *, failed: bool = False
+    pipeline: str,
+    outcome: str,
+    lines: Sequence[CheckpointLine],
+    took_ms: int,
+    *,
+    failed: bool = False,
+    failed_checkpoints: int = 0,
 ) -> RenderableType:
-    """Return one sentence on how the tick ended."""
+    """Return one sentence on how the tick ended, and how many checkpoints failed if any did."""
     rows = sum(line.rows for line in lines)
     work = f"{plural(rows, 'row')} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
+    work += f"; {plural(failed_checkpoints, 'checkpoint')} failed" if failed_checkpoints else ""
     return Text.assemble((f"{pipeline} {outcome}", "bold red" if failed else "bold green"), f": {work}")
 
 

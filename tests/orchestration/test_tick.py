@@ -78,7 +78,10 @@ def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, t
     assert DeltaTable(str(tmp_path / "warehouse" / BRONZE)).version() == shown[-1]["delta_version"]
     assert {"duration_ms", "alignment_ms", "bytes_held", "epoch_rows"} < set(shown[0])
     assert (300, 7) == (shown[-1]["dagster/row_count"], materializations(instance, GOLD_KEY)[-1]["dagster/row_count"])
+    assert {"start_delay_ms", "async_ms", "bytes_let_through"} < set(shown[0])
     told = materializations(instance, CUTS_KEY)[-1]
+    ended = [told[f"checkpoints_{how}"] for how in ("triggered", "failed", "restored")]
+    assert ([3, 0, 0], True) == (ended, 0 <= told["duration_ms_p50"] <= told["duration_ms_p99"])
     assert ["3", "2", "1"] == [line.split(" | ")[0].strip("| ") for line in told["last_checkpoints"].splitlines()[2:]]
     assert [100, 200, 300] == [each["dagster/row_count"] for each in shown]
 

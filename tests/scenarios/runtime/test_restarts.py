@@ -89,6 +89,9 @@ def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tm
     assert [1, 2] == [each.restart for each in noted.heard]
     assert {CheckpointFailureReason.TASK_FAILURE} == {each.reason for each in noted.heard}
     assert all("out of paper" in each.message for each in noted.heard)
+    counts = report.counts
+    assert (len(report.completed), 0) == (counts.completed, counts.in_progress)
+    assert counts.total == counts.completed + counts.failed
     assert undisturbed == read_cut(tmp_path)
 
 

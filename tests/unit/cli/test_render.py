@@ -161,9 +161,10 @@ def test_a_summary_adds_up_epochs(shown):
     lines = [CheckpointLine(CheckpointId(n), 1000, 500, 20, 0, 2048, {}) for n in (1, 2)]
     rows = [line.split("│")[1:4] for line in shown(render_lines(lines)).splitlines() if "KiB" in line]
     assert [["1", "1,000", "1,000"], ["2", "1,000", "2,000"]] == [[cell.strip() for cell in row] for row in rows]
-    assert "flights is caught up: 2,000 rows in 2 checkpoints, 1.50 s" in shown(
-        render_done("flights", "is caught up", lines, 1500)
-    )
+    said = "flights is caught up: 2,000 rows in 2 checkpoints, 1.50 s"
+    assert f"{said}\n" == shown(render_done("flights", "is caught up", lines, 1500))
+    failed = shown(render_done("flights", "is caught up", lines, 1500, failed_checkpoints=2))
+    assert f"{said}; 2 checkpoints failed\n" == failed
 
 
 def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
