@@ -125,7 +125,7 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
     allowed = started.settings.allow_non_restored_state
     wanted = Import(origin=origin, root=root, plan=plan, claim=bool(asked.claim), allow_non_restored_state=allowed)
     files = len(named_files(restorable(wanted).record or origin.record))
-    source = f"{origin.record.checkpoint} of {origin.warehouse.root}"
+    source = f"{origin.record.kind.value} {origin.record.checkpoint} of {origin.warehouse.root}"
     shown = restore_plan(plan.graph, fitting.record, plan.config.max_parallelism, changes=fitting.changes)
     how = "moved out of there" if asked.claim else "copied"
     if asked.dry_run:

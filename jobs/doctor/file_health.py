@@ -14,12 +14,12 @@ from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.doctor.findings import Finding, Section, command
 from jobs.recovery.restore_damage import way_out
 from jobs.runtime.cleaning import plan_cleanup
+from jobs.showing.quantities import plural, size
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import file_size
 from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 
-_KIB: Final = 1024
 _NAMED_AT_MOST: Final = 3
 
 
@@ -42,9 +42,9 @@ def file_section(
         (
             (
                 "needed to restore",
-                f"{len(named)}, {_size(sum(file.bytes for file in named.values()))}, looked at {how}",
+                f"{plural(len(named), 'file')}, {size(sum(file.bytes for file in named.values()))}, checked {how}",
             ),
-            ("needed by nobody", _amount(unneeded.delete)),
+            ("unneeded", _amount(unneeded.delete)),
             ("kept for readers", _amount(unneeded.waiting)),
         ),
         (
@@ -102,15 +102,15 @@ def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[s
     except Exception:  # noqa: BLE001 - the table's own section says so
         return
     for action in pa.table(loaded.get_add_actions()).to_pylist():
-        size = file_size(folder / action["path"])
-        if size != action["size_bytes"]:
+        found = file_size(folder / action["path"])
+        if found != action["size_bytes"]:
             yield f"{table}/{action['path']}"
 
 
 def _unneeded(warehouse: Warehouse, unneeded: tuple[Unneeded, ...]) -> Iterator[Finding]:
     if unneeded:
         tables = sorted({str(each.file.table) for each in unneeded})
-        yield Finding(f"{_amount(unneeded)}, needed by nobody: in {_some(tables)}", command("cleanup", warehouse))
+        yield Finding(f"{_amount(unneeded)}, unneeded: in {_some(tables)}", command("cleanup", warehouse))
 
 
 def _some(names: list[str]) -> str:
@@ -119,14 +119,4 @@ def _some(names: list[str]) -> str:
 
 
 def _amount(files: tuple[Unneeded, ...]) -> str:
-    return f"{len(files)} files, {_size(sum(each.file.bytes for each in files))}" if files else "none"
-
-
-def _size(number_bytes: int) -> str:
-    amount, unit = float(number_bytes), 0
-    while amount >= _KIB and unit < len(_UNITS) - 1:
-        amount, unit = amount / _KIB, unit + 1
-    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{number_bytes} B"
-
-
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+    return f"{plural(len(files), 'file')}, {size(sum(each.file.bytes for each in files))}" if files else "none"

@@ -16,6 +16,7 @@ from jobs.holding.failures import TablesAheadError, TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_mendable
+from jobs.showing.quantities import plural
 from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
@@ -114,7 +115,7 @@ def _of(
             *_forbidding(name, table, mode, folder),
             *_foreign(warehouse, name, table, mode),
         ]
-        return _Health(f"version {table.version()}, {len(active_paths(table))} files, {seen}", tuple(found))
+        return _Health(f"version {table.version()}, {plural(len(active_paths(table)), 'file')}, {seen}", tuple(found))
     except Exception as error:  # noqa: BLE001 - a log that is damaged or gone
         what = f"table {name}: its log cannot be read ({type(error).__name__}: {_first_line(error)})"
         backup = Finding(what, f"restore {folder / '_delta_log'} from a backup")
@@ -123,7 +124,7 @@ def _of(
 
 def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Finding, ...]]:
     length = log_length(folder)
-    seen = f"{length.entries} log entries ({length.since_checkpoint} of them to open it)"
+    seen = f"{length.entries} log entries, of which a reader opens {length.since_checkpoint}"
     if length.since_checkpoint < LONG_LOG:
         return seen, ()
     what = f"table {name}: every reader has to read {length.since_checkpoint} log entries"

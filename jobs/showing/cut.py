@@ -16,7 +16,7 @@ def render_cut(cut: Cut, root: Path) -> RenderableType:
     """Return the versions of one consistent cut and the lines that read it, output tables first, then states."""
     published = shown(round(cut.published_at.timestamp() * 1000))
     heading = Text.assemble(
-        (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published by {published}"
+        (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published at {published}"
     )
     found = [*recipes(cut), *([state_recipe(root, cut)] if cut.operators else [])]
     return Group(heading, _versions(cut), *_recipes(found))

@@ -1,4 +1,4 @@
-"""What was measured of checkpoints: of each vertex and subtask in one, and of the retained ones together (E6)."""
+"""Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints (E6)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,37 +13,37 @@ from jobs.showing.flying import Flying
 from jobs.showing.quantities import count, plural, seconds, size
 
 NOT_MEASURED: Final = "not measured"
-"""A number that nobody measured, as in entries of older versions. It is never shown as 0."""
+"""Shown for a number that was not measured, as in entries of older versions. It is never shown as 0."""
 
 SUBTASKS_SHOWN: Final = 16
-"""Of a vertex with more subtasks those that took longest are shown; `--subtasks` shows all."""
+"""If a vertex has more subtasks, the slowest ones are shown. `--subtasks` shows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number of a subtask: its title, how a person reads it, and its value for every subtask."""
+    """One number of the subtasks: its title, its format, and its value for every subtask."""
 
     title: str
     shown: Callable[[int], str]
     numbers: Sequence[int | None]
 
     def cell(self, subtask: int) -> str:
-        """Return the number of a subtask."""
+        """Return the number of one subtask, formatted."""
         return measured(self.numbers[subtask] if self.numbers else None, self.shown)
 
     def summary(self, choose: Callable[[Distribution], int]) -> str:
-        """Return one number of the spread over all subtasks."""
+        """Return the least, average or greatest number of all subtasks, formatted."""
         spread = Distribution.of(self.numbers)
         return measured(None if spread is None else choose(spread), self.shown)
 
 
 def measured(number: int | None, shown: Callable[[int], str]) -> str:
-    """Return a number as a person reads it, or that nobody measured it."""
+    """Return a number formatted, or `not measured`."""
     return NOT_MEASURED if number is None else shown(number)
 
 
 def vertices_grid(record: CheckpointRecord) -> Grid:
-    """Return, for each vertex that aligns, when its barriers came, what it let through, and its asynchronous part."""
+    """Return each vertex's barriers: start delay, alignment, bytes let through, and the asynchronous part."""
     grid = numbers_grid(
         "barriers", "vertex", "start delay", "aligned for", "let through", "held", "in flight", "async", "acknowledged"
     )
@@ -65,12 +65,12 @@ def vertices_grid(record: CheckpointRecord) -> Grid:
 
 
 def subtasks_grid(record: CheckpointRecord, *, every: bool) -> Grid:
-    """Return the numbers of each operator's subtasks, under their least, average and greatest ones.
+    """Return the numbers of each operator's subtasks: first least, average and greatest, then each subtask.
 
-    Of a vertex with many subtasks the slowest are shown, or all if `every` is True.
+    If a vertex has many subtasks, only the slowest are shown, or all if `every` is True.
     """
     columns = ("task time", "writing", "rows in", "rows out", "bytes out", "state written", "state")
-    grid = numbers_grid("subtasks, since the barrier before", "vertex", "subtask", *columns)
+    grid = numbers_grid("subtasks, since the last barrier", "vertex", "subtask", *columns)
     known = {vertex.vertex: vertex for vertex in record.statistics.vertices}
     for was in record.vertices:
         if not was.splits and was.vertex in known:
@@ -81,7 +81,7 @@ def subtasks_grid(record: CheckpointRecord, *, every: bool) -> Grid:
 
 
 def columns_of(was: VertexRecord, vertex: VertexStatistics) -> tuple[Column, ...]:
-    """Return what is known of a vertex's subtasks; the size of the state follows from the entry's files."""
+    """Return the columns of a vertex's subtasks. The size of the state comes from the entry's files."""
     own = vertex.subtasks
     state = tuple(sum(keyed.file.bytes for keyed in snapshot.state) for snapshot in was.subtasks)
     return (
@@ -115,7 +115,7 @@ _SPREAD: Final[tuple[tuple[str, Callable[[Distribution], int]], ...]] = (
 
 
 def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
-    """Return the subtasks to show, in their order: all of few, else those whose tasks ran longest."""
+    """Return the subtasks to show, in their order: all if they are few, else those whose tasks ran longest."""
     times = vertex.subtasks.task_ms or (None,) * subtasks
     longest = sorted(range(subtasks), key=lambda subtask: -(times[subtask] or 0))
     return sorted(longest[:SUBTASKS_SHOWN])
@@ -123,7 +123,7 @@ def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
 
 def counts_line(record: CheckpointRecord) -> Text:
     """Return how many checkpoints the entry's generation had triggered when it was written, and how they ended."""
-    when = f"generation {record.generation}, when checkpoint {record.checkpoint} was written"
+    when = f"generation {record.generation} up to checkpoint {record.checkpoint}"
     counts = record.statistics.counts
     if counts is None:
         return Text(f"{when}: checkpoints {NOT_MEASURED}", style="dim")
@@ -132,13 +132,13 @@ def counts_line(record: CheckpointRecord) -> Text:
         f"{count(counts.completed)} completed",
         f"{count(counts.failed)} failed",
         f"{count(counts.in_progress)} in progress",
-        "restored from a checkpoint" if counts.restored else "begun without one",
+        "restored from a checkpoint" if counts.restored else "started without a checkpoint",
     )
-    return Text(f"{when}: checkpoints {', '.join(parts)}")
+    return Text(f"{when}: {', '.join(parts)}")
 
 
 def history_grid(records: Iterable[CheckpointRecord]) -> Grid:
-    """Return how the numbers of several checkpoints are spread: least, average, most and percentiles."""
+    """Return the distribution of the numbers of several checkpoints: least, average, most and percentiles."""
     shown = list(records)
     title = f"over {plural(len(shown), 'checkpoint')}"
     grid = numbers_grid(title, "", "least", "average", "most", "p50", "p95", "p99")
@@ -162,13 +162,13 @@ def _spread(spread: Distribution | None, said: Callable[[int], str]) -> Iterator
 
 
 def slowest_task_ms(record: CheckpointRecord) -> int | None:
-    """Return how long the tasks of the slowest subtask ran in a checkpoint's epoch; None if nobody measured it."""
+    """Return how long the tasks of the slowest subtask ran in a checkpoint's epoch; None if it was not measured."""
     spread = Distribution.of(ms for vertex in record.statistics.vertices for ms in vertex.subtasks.task_ms)
     return None if spread is None else spread.maximum
 
 
 def state_written(record: CheckpointRecord) -> int | None:
-    """Return how many bytes of state were written in a checkpoint's epoch; None if nobody measured it."""
+    """Return how many bytes of state were written in a checkpoint's epoch; None if it was not measured."""
     columns = [vertex.subtasks.checkpointed_bytes for vertex in record.statistics.vertices]
     known = [number for column in columns for number in column if number is not None]
     return sum(known) if known else None

@@ -63,7 +63,7 @@ def render_places(pipeline: str, warehouse: Path, graph: JobGraph) -> Renderable
     states = [table.name for table in graph.tables() if table.mode is TableMode.STATE]
     lines.append(Text(f"  {', '.join(outputs)}"))
     if states:
-        lines.append(Text(f"  operator state, readable too: {', '.join(states)}"))
+        lines.append(Text(f"  operator state: {', '.join(states)}"))
     for command, what in (
         (f"tidemark cut {pipeline}", "how to read all tables as of one checkpoint"),
         (f"tidemark checkpoints show {pipeline}", "the life of the last epoch"),

@@ -134,7 +134,7 @@ def _timeline(found: tuple[Moment, ...], start_ms: int) -> Grid:
 def _work(record: CheckpointRecord) -> Grid:
     sources = {was.vertex for was in record.vertices if was.splits}
     grid = numbers_grid(
-        "work since the barrier before", "vertex", "micro-batches", "busy", "rows in", "rows out", "bytes out"
+        "work since the last barrier", "vertex", "micro-batches", "busy", "rows in", "rows out", "bytes out"
     )
     for vertex in record.statistics.vertices:
         if vertex.vertex in sources:
@@ -148,7 +148,7 @@ def _tables(tables: tuple[TableRecord, ...], versions: Mapping[TableName, int]) 
     grid = numbers_grid("tables", "table", "mode", "files", "rows", "bytes", "Delta version")
     for table in tables:
         files = table.adds if table.mode is TableMode.APPEND else table.files
-        mode = "append: adds" if table.mode is TableMode.APPEND else f"{table.mode.value}: all of it"
+        mode = "append: new files" if table.mode is TableMode.APPEND else f"{table.mode.value}: all files"
         version = versions.get(table.table)
         shown = "not published" if version is None else str(version)
         sums = (count(sum(file.rows for file in files)), size(sum(file.bytes for file in files)))
@@ -175,7 +175,7 @@ def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
 
 
 def _positions(record: CheckpointRecord) -> Grid:
-    """Where each split stands, and what it sent since the barrier before."""
+    """Return the position of each split, and what it sent since the last barrier."""
     grid = Grid("source", "split", "position", "rows", "bytes", title="positions", title_justify="left")
     grid.title_style = "bold"
     for column in grid.columns[3:]:

@@ -96,4 +96,6 @@ def _in_file(place: Place, words: str, whole: FilePosition) -> str:
 
 
 def _unknown(place: Place, words: str, way_out: str) -> NoSuchPositionError:
-    return NoSuchPositionError(f"{words!r} is no position in split {place.split} of source {place.source}: {way_out}")
+    return NoSuchPositionError(
+        f"{words!r} is not a position in split {place.split} of source {place.source}: {way_out}"
+    )

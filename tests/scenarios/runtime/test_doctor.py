@@ -202,7 +202,7 @@ def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
     """Files, bytes and tables, and the command, which repairs it."""
     _left_behind(root)
     what, repair = the_one(of_job(root, grace_ms=0))
-    assert f"needed by nobody: in {BRONZE}" in what
+    assert f"unneeded: in {BRONZE}" in what
     assert f"tidemark cleanup numbers --warehouse {root}" == repair
     clean_up(at(root), 0)
     assert {} == of_job(root)

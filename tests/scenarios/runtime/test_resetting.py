@@ -70,8 +70,8 @@ def test_a_dry_run_changes_nothing(tmp_path):
     [
         (Reset("nunbers", "start"), RollbackRefusedError, "reads no source 'nunbers': did you mean 'numbers'"),
         (Reset("numbers", "start", "c"), RollbackRefusedError, "has read no split 'c': there are a, b"),
-        (Reset("numbers", "../x"), NoSuchPositionError, "'../x' is no position in split a.*a number from 0 to 150"),
-        (Reset("numbers", "151"), NoSuchPositionError, "'151' is no position in split a.*a number from 0 to 150"),
+        (Reset("numbers", "../x"), NoSuchPositionError, "'../x' is not a position in split a.*a number from 0 to 150"),
+        (Reset("numbers", "151"), NoSuchPositionError, "'151' is not a position in split a.*a number from 0 to 150"),
     ],
 )
 def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said):

@@ -98,7 +98,7 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(root, typed, tmp_path):
     words = ("run", PIPELINE, "--from", f"{root}@{number}", "--warehouse", fork, "--parallelism", 3, "--dry-run")
     code, out, err = typed(*words)
     assert (ExitCode.DONE, "") == (code, err)
-    assert f"restore plan numbers: {number} of {root} into {fork}, 6 files copied; nothing was changed" in out
+    assert f"restore plan numbers: savepoint {number} of {root} into {fork}, 6 files copied; nothing was changed" in out
     assert "2: 0-63, 64-127" in out
     assert "3: 0-42, 43-85, 86-127" in out
     assert "bronze/numbers" in out

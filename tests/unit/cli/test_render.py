@@ -103,8 +103,8 @@ def test_a_timeline_shows_tables_state_and_positions(shown, record):
     assert "checkpoint 7 of flights, builds on 6, generation 2: 12,000 rows" in text
     assert "state 1 file, 2.0 KiB in all" in text
     assert "files 2, consumed 1,200" in text
-    assert "append: adds │     1 │   11 │ 2.9 KiB │             7" in text
-    assert "upsert: all of it │     2 │   22 │ 5.9 KiB │             8" in text
+    assert "append: new files │     1 │   11 │ 2.9 KiB │             7" in text
+    assert "upsert: all files │     2 │   22 │ 5.9 KiB │             8" in text
 
 
 def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
@@ -145,7 +145,7 @@ def test_a_cut_shows_output_tables_before_states(shown):
         render_cut(cut_in(Path("/w"), {TableName("_tidemark/flights/state/joined"): 3, SILVER: 7}), Path("/w"))
     )
     assert text.index("silver/flights") < text.index("_tidemark/flights/state/joined")
-    assert "cut 7 of flights: every table as of one moment, published by 20" in text
+    assert "cut 7 of flights: every table as of one moment, published at 20" in text
     assert "tidemark state flights joined --at 7 --warehouse /w" in text.splitlines()
 
 

@@ -33,7 +33,7 @@ def cells(text):
 def test_what_nobody_measured_is_said_and_never_0(shown, record):
     """An entry of an older version: its subtasks, its start delay and its counts are not measured."""
     text = shown(render_timeline(record(), None, {}), width=240)
-    assert "generation 2, when checkpoint 7 was written: checkpoints not measured" in text
+    assert "generation 2 up to checkpoint 7: checkpoints not measured" in text
     (barriers,) = cells(shown(vertices_grid(record())))
     assert [NOT_MEASURED, "0.80 s", NOT_MEASURED] == barriers[1:4]
     for row in cells(shown(subtasks_grid(record(), every=False), width=240)):

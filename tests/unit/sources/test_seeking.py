@@ -53,7 +53,7 @@ def test_a_file_and_its_rows_name_a_position(files, words, rows):
 )
 def test_other_words_are_answered_with_those_that_are_right(files, words, said):
     """Split and source are named."""
-    with pytest.raises(NoSuchPositionError, match=f"is no position in split s of source numbers: .*{said}"):
+    with pytest.raises(NoSuchPositionError, match=f"is not a position in split s of source numbers: .*{said}"):
         seek(files, place(), words)
 
 
