@@ -310,13 +310,16 @@ def _meaning(meaning: ColumnMeaning) -> None:
 def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> None:
     _times(statistics, "triggered_ms", "committed_ms")
     _numbers(statistics, "rows")
-    _each("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex, 0)))
+    _each("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex)))
     if statistics.counts is not None:
         _numbers(statistics.counts, "total", "in_progress", "completed", "failed", "restored")
 
 
-def _of_vertex(vertex: VertexStatistics, subtasks: int) -> None:
-    """A duration may be below nothing: clocks are set back."""
+def _of_vertex(vertex: VertexStatistics, subtasks: int | None) -> None:
+    """Refuse numbers out of range. A duration may be negative, because clocks are set back.
+
+    `subtasks` is None if a restore left the vertex out of the entry, or took it over under another name.
+    """
     _name("vertex", vertex_id, vertex.vertex)
     _each("barriers", vertex.barriers, _barrier)
     _times(vertex, "aligned_ms", "acknowledged_ms")
@@ -326,7 +329,7 @@ def _of_vertex(vertex: VertexStatistics, subtasks: int) -> None:
     for name in ("start_delay_ms", "bytes_processed", "async_ms"):
         _number(name, abs(getattr(vertex, name) or 0))
     for name, column in vertex.subtasks:
-        if len(column) not in (0, subtasks):
+        if subtasks is not None and len(column) not in (0, subtasks):
             raise InvalidFieldError(f"subtasks.{name}", f"has {len(column)} entries for {subtasks} subtasks")
         _each(f"subtasks.{name}", column, lambda number: _number("", number or 0))
 
