@@ -4,7 +4,8 @@
 from tidemark import CheckpointConfig, Cuts, FileSource, Pipeline, count, sum_of
 ```
 
-docs/guides/pipelines.md shows each name at work. For Dagster there is `tidemark.dagster`.
+docs/guides/pipelines.md shows each name at work. For Dagster there is `tidemark.dagster`, for
+tests of pipelines `tidemark.testing`.
 
 `import tidemark` loads nothing else: each name is imported when you first ask for it. So a program that only reads
 tables by cut does not wait for PySpark, and none of the names starts Spark.

@@ -5,6 +5,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,8 +41,14 @@ def write(block: Block, folder: Path) -> None:
     if path.suffix == ".py":
         (path.parent / "__init__.py").touch()
     path.write_text(block.text, encoding="utf-8")
-    for name in [name for name in sys.modules if name.partition(".")[0] == path.parent.name]:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{folder}/"):
+            del sys.modules[name]
+
+
+def python(*words: str) -> int:
+    """Run a program of this environment as a process of its own; return its exit code."""
+    return subprocess.run([sys.executable, "-m", *words], check=False).returncode
 
 
 def main(guide: Path, folder: Path) -> None:
@@ -59,7 +66,7 @@ def main(guide: Path, folder: Path) -> None:
         else:
             for command in block.text.splitlines():
                 program, *words = command.split()
-                if program != "tidemark" or execute(words):
+                if execute(words) if program == "tidemark" else python(program, *words):
                     sys.exit(f"line {block.line}: '{command}' failed")
 
 

@@ -142,7 +142,7 @@ def test_a_project_may_have_packages_of_any_name_but_one(base, tmp_path):
 
 def test_its_own_tests_pass(shop):
     """`make test`: the project's tests run on the wheel."""
-    assert "2 passed" in run("make", "test", cwd=shop, environment=without_this_checkout())
+    assert "3 passed" in run("make", "test", cwd=shop, environment=without_this_checkout())
 
 
 def test_dagster_serves_it(shop):

@@ -30,7 +30,10 @@ def python(*words, cwd):
     return done.returncode, done.stderr.strip()
 
 
-@pytest.mark.parametrize("program", ["from tidemark import Cuts", "import tidemark.dagster", "import tidemark.prepare"])
+@pytest.mark.parametrize(
+    "program",
+    ["from tidemark import Cuts", "import tidemark.dagster", "import tidemark.prepare", "import tidemark.testing"],
+)
 def test_an_import_says_which_folder_hides_ours(project, program):
     """Python looks into the current folder first, so an import would lead to the user's package."""
     code, said = python("-c", program, cwd=project)

@@ -1,0 +1,114 @@
+"""A pipeline under test: small frames go in, ticks run in a folder of the test's own, and cuts come out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from signal import SIGKILL
+from typing import TypeAlias
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointing.messages import TickOutcome
+from jobs.holding.boundaries import KILL_VARIABLE, boundary_names
+from jobs.launch import Launch, launch, spark_config
+from jobs.pipelines.registry import PipelineReference
+from jobs.reading import Cut, Cuts
+from jobs.runtime.tick import run_tick
+from jobs.settings import Layer
+from jobs.spark.session import open_session
+
+Frame: TypeAlias = "pl.DataFrame | pd.DataFrame | pa.Table"
+
+
+class TickFailedError(AssertionError):
+    """A tick that failed: says why, as the command line would."""
+
+
+class NotKilledError(AssertionError):
+    """A tick that was to be killed and ended by itself: says what it said last."""
+
+
+class Trial:
+    """A pipeline with an input folder and a warehouse of its own, both below one folder.
+
+    All trials of a process share one Spark session, which the first tick starts.
+    """
+
+    def __init__(self, pipeline: PipelineReference, folder: Path) -> None:
+        """Name the pipeline, as `build` or as "module:attribute", and a folder: pytest's `tmp_path`, say."""
+        self._pipeline = pipeline
+        self.data = folder / "data"
+        """What the pipeline's function is given."""
+        self.warehouse = folder / "warehouse"
+        """Where the tables are."""
+
+    def deliver(self, split: str, rows: Frame) -> Path:
+        """Write rows as the next Parquet file of a split, a folder below `data` such as "orders/berlin"; return it."""
+        folder = self.data / split
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{len(list(folder.glob('*.parquet'))):06}.parquet"
+        unfinished = file.with_name(f".{file.name}")
+        pq.write_table(_table(rows), unfinished)
+        return unfinished.replace(file)
+
+    def run(self, **settings: object) -> Cut:
+        """Run one tick in this process, and return the newest cut after it.
+
+        `settings` are those of docs/SETTINGS.md, such as `every_rows=10` or `checkpoints=1`. Raises TickFailedError,
+        what a refused tick raises, and NoSuchCutError if there was nothing to read.
+        """
+        started = self._launched(settings)
+        report = run_tick(started.plan, started.runtime(), spark=open_session(spark_config(started.settings)))
+        if report.outcome is TickOutcome.FAILED:
+            reason = f"{report.reason.message}: " if report.reason else ""
+            raise TickFailedError(f"{started.plan.job}: {reason}{report.message}")
+        return self.cuts.latest()
+
+    def kill(self, at: str, **settings: object) -> None:
+        """Run one tick in a process of its own that is killed (SIGKILL) at a boundary, such as "after:AppendRow#2".
+
+        `#2` means the second time that the tick comes there. The pipeline must be one that another process can import.
+        Raises NotKilledError if the tick ended without coming there.
+        """
+        command = [sys.executable, "-m", "tidemark", "run", self._reference(), *self._folders()]
+        given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        environment = os.environ | {KILL_VARIABLE: at, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run([*command, *given], capture_output=True, text=True, check=False, env=environment)  # noqa: S603
+        if done.returncode != -SIGKILL:
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+            raise NotKilledError(f"the tick was not killed at {at}, it ended with {done.returncode}: {' '.join(said)}")
+
+    def boundaries(self) -> tuple[str, ...]:
+        """Return every boundary at which a tick of the pipeline may be killed; few ticks come to all of them."""
+        return boundary_names(self._launched({}).plan.graph)
+
+    @property
+    def cuts(self) -> Cuts:
+        """The cuts of the trial's warehouse."""
+        return Cuts(self.warehouse, self._launched({}).plan.job)
+
+    def _launched(self, settings: dict[str, object]) -> Launch:
+        folders = {"data": self.data, "warehouse": self.warehouse}
+        return launch(self._pipeline, Layer("set by the test", folders | settings))
+
+    def _folders(self) -> tuple[str, ...]:
+        return "--data", str(self.data), "--warehouse", str(self.warehouse)
+
+    def _reference(self) -> str:
+        """Return the pipeline as another process finds it; raise ValueError if none can."""
+        if isinstance(self._pipeline, str):
+            return self._pipeline
+        name = getattr(self._pipeline, "__qualname__", "<a Pipeline>")
+        if "<" in name:
+            raise ValueError(f"{name} cannot be imported by another process: name the pipeline as 'module:attribute'")
+        return f"{self._pipeline.__module__}:{name}"
+
+
+def _table(rows: Frame) -> pa.Table:
+    if isinstance(rows, pl.DataFrame):
+        return rows.to_arrow()
+    return pa.Table.from_pandas(rows, preserve_index=False) if isinstance(rows, pd.DataFrame) else rows
