@@ -19,6 +19,7 @@ from orchestration.limits import Limits
 from orchestration.lineage import InvalidOwnerError
 from orchestration.naming import InvalidNamingError
 from orchestration.pipelines import build_definitions
+from orchestration.tick_config import TickConfig
 
 __all__ = [
     "CheckpointedPipelineComponent",
@@ -27,5 +28,6 @@ __all__ = [
     "InvalidNamingError",
     "InvalidOwnerError",
     "Limits",
+    "TickConfig",
     "build_definitions",
 ]

@@ -1,0 +1,83 @@
+"""The configuration of a tick's run as a class: what the launchpad shows, for those who start runs from Python."""
+
+from enum import Enum
+from pathlib import Path
+
+import dagster as dg
+from pydantic import ConfigDict, ValidationInfo, field_validator
+
+from checkpointing.config import CheckpointingMode, RestartStrategyKind, StateBackendKind
+
+Time = int | str
+"""Milliseconds, or a text with a unit: 500, "500ms", "30s", "5m", "2h"."""
+
+
+class TickConfig(dg.Config):
+    """Settings of one tick, for `dg.RunConfig(ops={"shop": TickConfig(checkpoints=1)})`; the op is called as the asset.
+
+    docs/SETTINGS.md says what each means. None leaves a setting to the pipeline and the environment. A wrong type is
+    refused here (pydantic.ValidationError), a value that breaks a rule when the run starts.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    until_caught_up: bool | None = None
+    checkpoints: int | None = None
+    duration_ms: Time | None = None
+    take_over: bool | None = None
+    warehouse: str | Path | None = None
+    data: str | Path | None = None
+    report_every: int | None = None
+    """Report each n-th checkpoint as materializations while the tick runs, 5 by default; the last one always is."""
+
+    interval_ms: Time | None = None
+    every_rows: int | None = None
+    rows_of: list[str] | None = None
+    mode: CheckpointingMode | None = None
+    timeout_ms: Time | None = None
+    min_pause_ms: Time | None = None
+    max_concurrent: int | None = None
+    tolerable_failures: int | None = None
+    retained: int | None = None
+    retain_on_cancellation: bool | None = None
+    unaligned: bool | None = None
+    alignment_timeout_ms: Time | None = None
+    max_alignment_bytes: int | None = None
+    after_tasks_finish: bool | None = None
+    max_parallelism: int | None = None
+    micro_batch_rows_max: int | None = None
+    slice_rows_max: int | None = None
+    state_backend: StateBackendKind | None = None
+    memory_state_bytes_max: int | None = None
+    restart_strategy: RestartStrategyKind | None = None
+    restart_attempts: int | None = None
+    restart_delay_ms: Time | None = None
+    restart_failures_max: int | None = None
+    restart_failures_interval_ms: Time | None = None
+    restart_delay_max_ms: Time | None = None
+    restart_multiplier: float | None = None
+    restart_reset_after_ms: Time | None = None
+    restart_jitter: float | None = None
+    parallelism: int | None = None
+    spark_master: str | None = None
+    spark_cores: int | None = None
+    spark_memory: str | None = None
+    spark_connect_url: str | None = None
+    allow_non_restored_state: bool | None = None
+    reader_grace_ms: Time | None = None
+    table_log_keep_ms: Time | None = None
+    clean_up: bool | None = None
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _as_in_the_launchpad(cls, value: object, info: ValidationInfo) -> object:
+        """Return a value as the launchpad's field takes it: a time, a fraction and a path are texts there."""
+        match value:
+            case Enum():
+                return value.value
+            case int() if (info.field_name or "").endswith("_ms"):
+                return str(value)
+            case Path() | float():
+                return str(value)
+            case _:
+                return value
