@@ -45,15 +45,22 @@ def run_micro_batch(
         tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
     except Exception as error:
         raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
+    finished = result_of(plan, effect, tasks, round((time.monotonic() - started) * 1000))
+    return MicroBatch(finished, sum((task.copies for task in tasks), NO_USES))
+
+
+def result_of(
+    plan: VertexPlan, effect: RunMicroBatch, tasks: Iterable[TaskReport], duration_ms: int
+) -> MicroBatchFinished:
+    """Return the result of a micro-batch, made of its tasks' reports."""
     by_subtask = _by_subtask(plan, tasks)
-    finished = MicroBatchFinished(
+    return MicroBatchFinished(
         vertex=effect.vertex,
         micro_batch=effect.micro_batch,
         outputs=tuple(_output(own) for own in by_subtask),
-        duration_ms=round((time.monotonic() - started) * 1000),
+        duration_ms=duration_ms,
         work=tuple(sum((task.work for task in own), NO_WORK) for own in by_subtask),
     )
-    return MicroBatch(finished, sum((task.copies for task in tasks), NO_USES))
 
 
 def _job(

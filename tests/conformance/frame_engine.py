@@ -43,7 +43,7 @@ class FrameEngine:
                 reported = list(_keyed(spec, effect, inputs, writer))
             case _ as unreachable:
                 assert_never(unreachable)
-        return MicroBatchFinished(effect.vertex, effect.micro_batch, execute._outputs(plan, _reports(reported)), 1)
+        return execute.result_of(plan, effect, _reports(reported), duration_ms=1)
 
     def close(self) -> None:
         """Nothing was opened."""

@@ -17,7 +17,7 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import Generation, JobName, TableName
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
 from jobs.operators.arrived import TAG, struct_column
-from jobs.operators.execute import _outputs
+from jobs.operators.execute import result_of
 from jobs.operators.keyed_job import _task as keyed_task
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.schemas import arrow_schema
@@ -91,7 +91,7 @@ class LocalEngine:
         """Run one micro-batch."""
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
         reports = _reports(planned, effect, writer)
-        return MicroBatchFinished(effect.vertex, effect.micro_batch, _outputs(planned, reports), duration_ms=1)
+        return result_of(planned, effect, reports, duration_ms=1)
 
     def close(self) -> None:
         """Nothing was opened."""
