@@ -13,20 +13,24 @@ from checkpointing.coordinator.messages import (
     FailJob,
     NotifyAborted,
     NotifyComplete,
+    OperatorCoordinatorAnswered,
     RequestFailed,
     RequestSucceeded,
     ShutDown,
     TaskAcknowledged,
     TaskDeclined,
+    TriggerTask,
 )
 from checkpointing.coordinator.properties import savepoint, synchronous_savepoint
 from checkpointing.coordinator.shared_state import SharedStateConflictError
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
 from spec.explore_branching import digest
 from spec.flink.coordinator import ForcedCheckpointSubsumedError
 from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed, TaskMeasured
 
+SOURCE, SINK = "source", "sink"
 PRIVATE = AcknowledgedState(private=("p",))
 
 
@@ -47,6 +51,18 @@ def test_all_acknowledged_commits_once_with_every_state(drive):
     effects = driven.acknowledge(1, state=shared("h"))
     (commit,) = driven.of_type(effects, CommitCheckpoint)
     assert {"source": shared("h"), "sink": shared("h")} == dict(commit.states)
+
+
+def test_a_snapshot_that_comes_before_the_trigger_counts(drive):
+    """A task that its source induced acknowledges before it is told; the commit waits until all are told (A10)."""
+    driven = drive(operator_coordinators=("oc",), answers_commit=False)
+    driven.trigger()
+    early = driven.acknowledge(1, state=shared("h"))
+    assert results(driven, early) == [AcknowledgeResult.SUCCESS, AcknowledgeResult.SUCCESS]
+    assert driven.of_type(driven.effects, TriggerTask, CommitCheckpoint) == []
+    later = driven.tell(OperatorCoordinatorAnswered("oc", CheckpointId(1)))
+    told, commit = driven.of_type(later, TriggerTask, CommitCheckpoint)
+    assert (SOURCE, {SOURCE: shared("h"), SINK: shared("h")}) == (told.task, dict(commit.states))
 
 
 def test_shared_state_is_registered_before_the_commit(drive):

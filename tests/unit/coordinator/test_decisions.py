@@ -188,12 +188,15 @@ def test_metrics_that_come_twice_count_once():
 
 
 def test_settings_follow_the_configuration():
-    """The effective interval is never shorter than the pause; retention decides what may be discarded (H1)."""
-    config = CheckpointConfig(interval_ms=100, min_pause_ms=300, retain_on_cancellation=True)
-    settings = CoordinatorSettings.of("job", config)
-    assert (300, DISCARD_UNLESS_STOPPED) == (settings.interval_ms, settings.discard_on)
-    other = CoordinatorSettings.of("job", CheckpointConfig(retain_on_cancellation=False))
-    assert (None, DISCARD_ALWAYS) == (other.interval_ms, other.discard_on)
+    """Every setting of a configuration is the coordinator's; its interval is never shorter than the pause (H1)."""
+    given = {"min_pause_ms": 300, "timeout_ms": 7_000, "tolerable_failures": 5, "after_tasks_finish": False}
+    config = CheckpointConfig(interval_ms=100, retain_on_cancellation=True, **given)
+    expected = CoordinatorSettings(job="job", interval_ms=300, discard_on=DISCARD_UNLESS_STOPPED, **given)
+    assert expected == CoordinatorSettings.of("job", config)
+    other = CheckpointConfig(max_concurrent=4, retain_on_cancellation=False)
+    defaults = {"timeout_ms": other.timeout_ms, "tolerable_failures": other.tolerable_failures}
+    expected = CoordinatorSettings(job="job", max_concurrent=4, discard_on=DISCARD_ALWAYS, **defaults)
+    assert expected == CoordinatorSettings.of("job", other)
 
 
 def test_the_newest_of_each_sort_is_known_beyond_the_history():

@@ -271,7 +271,7 @@ def test_a_newer_unaligned_checkpoint_captures_what_a_savepoint_had_blocked(stor
     assert {1: {0: [1]}} == _in_flight(tale.drain())
 
 
-def test_an_announcement_from_outside_begins_a_checkpoint(story, barrier):
+def test_an_announcement_that_is_handed_in_makes_its_checkpoint_pending(story, barrier):
     """Handed an announcement, the gate has the checkpoint pending; an unaligned barrier then triggers it."""
     tale = story(ALTERNATING)
     tale.gate.tell(AnnouncementHanded(tale.channels[0], barrier(1, timeout_ms=100)))
