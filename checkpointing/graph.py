@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.columns import TableColumn
-from checkpointing.identifiers import ChannelId, EdgeId, SplitId, SubtaskId, TableName, VertexId
+from checkpointing.identifiers import ChannelId, EdgeId, HookName, SplitId, SubtaskId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 
 
@@ -68,19 +68,28 @@ class Vertex:
         return tuple(SubtaskId(self.id, index) for index in range(self.parallelism))
 
 
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A master hook of the job (A8): its name, and how long each of its calls may take, in ms."""
+
+    name: HookName
+    timeout_ms: int
+
+
 class InvalidGraphError(ValueError):
     """A graph that is no pipeline: names the vertex and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobGraph:
-    """Vertices in topological order (a record meets them in this order) and the edges between them."""
+    """Vertices in topological order (a record meets them in this order), the edges between them, and master hooks."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[EdgeId, ...]
+    hooks: tuple[Hook, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise InvalidGraphError unless ids are unique and every edge points forward."""
+        """Raise InvalidGraphError unless names are unique and every edge points forward."""
         order = {vertex.id: place for place, vertex in enumerate(self.vertices)}
         if len(order) != len(self.vertices):
             raise InvalidGraphError(f"duplicate vertex id among {[v.id for v in self.vertices]}")
@@ -93,6 +102,9 @@ class JobGraph:
         twice = sorted({name for name in writers if writers.count(name) > 1})
         if twice:
             raise InvalidGraphError(f"table {twice[0]} has two writers; give each vertex a table of its own")
+        hooks = [hook.name for hook in self.hooks]
+        if len(set(hooks)) < len(hooks):
+            raise InvalidGraphError(f"there is hook {max(hooks, key=hooks.count)} twice; give each one its own name")
 
     def vertex(self, name: VertexId) -> Vertex:
         """Return the vertex of that id; raise KeyError if there is none."""

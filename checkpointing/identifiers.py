@@ -19,6 +19,7 @@ VertexId = NewType("VertexId", str)
 TableName = NewType("TableName", str)
 """`schema/table`, as it lies under the warehouse."""
 SplitId = NewType("SplitId", str)
+HookName = NewType("HookName", str)
 
 NO_CHECKPOINT = CheckpointId(0)
 """The cut before the first checkpoint: every source at its start, every table empty."""
@@ -40,6 +41,11 @@ def job_name(text: str) -> JobName:
 def vertex_id(text: str) -> VertexId:
     """Return `text` as a vertex's id; raise InvalidNameError naming the rule it breaks."""
     return VertexId(_matched(_WORD, "id", text))
+
+
+def hook_name(text: str) -> HookName:
+    """Return `text` as a master hook's name; raise InvalidNameError naming the rule it breaks."""
+    return HookName(_matched(_WORD, "hook name", text))
 
 
 def split_id(text: str) -> SplitId:

@@ -10,6 +10,8 @@ from enum import Enum
 
 from checkpointing.channel_items import Segment
 from checkpointing.columns import TableColumn
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
@@ -98,6 +100,21 @@ class SuitesJudged:
     passed: bool
     report: str
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HookRestored:
+    """Answer to RestoreHook or ResetHook: the hook is as it was at the cut."""
+
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookRestoreFailed:
+    """Answer to RestoreHook or ResetHook: the job cannot begin; `error` names the hook and the way out."""
+
+    hook: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +218,10 @@ Fact = (
     | MicroBatchFinished
     | MicroBatchFailed
     | SuitesJudged
+    | HookAnswered
+    | HookFailed
+    | HookRestored
+    | HookRestoreFailed
     | TablesChecked
     | RowAppended
     | RowRefused
@@ -386,6 +407,10 @@ Effect = (
     PollSource
     | RunMicroBatch
     | JudgeSuites
+    | AskHook
+    | RestoreHook
+    | ResetHook
+    | CloseHook
     | CheckTables
     | AppendRow
     | PublishTable

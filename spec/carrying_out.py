@@ -1,10 +1,13 @@
 """Carries out a door's effects against the world, with the faults that a scenario draws."""
 
+import json
 from collections.abc import Mapping
 from random import Random
 from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.identifiers import Generation, SplitId
 from checkpointing.messages import (
     AppendRow,
@@ -14,6 +17,8 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
+    HookRestored,
+    HookRestoreFailed,
     JudgeSuites,
     MicroBatchFailed,
     NotifyAborted,
@@ -35,7 +40,7 @@ from checkpointing.messages import (
 )
 from spec.faults import Faults
 from spec.micro_batches import MicroBatches
-from spec.pipeline import ROW_BYTES
+from spec.pipeline import ROW_BYTES, SEQUENCE
 from spec.world import FileGoneError, World
 
 QUALITY_MESSAGE = "a row was bad: mend it"
@@ -51,7 +56,7 @@ class Hands:
         self._micro_batches = MicroBatches(world, in_order=in_order)
         self.readable: dict[SplitId, int] = {}
 
-    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:
+    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911
         """Carry out one effect; return the fact that answers it, None for one that has no answer."""
         match effect:
             case PollSource():
@@ -71,7 +76,20 @@ class Hands:
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
                 self._world.discard(effect.paths)
-            case NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed() | WakeAt() | EndTick():
+            case AskHook():
+                return self._ask(effect, faults)
+            case RestoreHook() | ResetHook():
+                broken = self._strikes(faults.hook_restore_fails)
+                return HookRestoreFailed(effect.hook, "it is away") if broken else HookRestored(effect.hook)
+            case (
+                CloseHook()
+                | NotifyComplete()
+                | NotifyAborted()
+                | SavepointTaken()
+                | SavepointFailed()
+                | WakeAt()
+                | EndTick()
+            ):
                 pass
             case _:
                 assert_never(effect)
@@ -104,6 +122,18 @@ class Hands:
             return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="{}", message="a file is gone")
         passed = not self._strikes(faults.suite_fails)
         return SuitesJudged(effect.vertex, effect.checkpoint, passed, "{}", "" if passed else QUALITY_MESSAGE)
+
+    def _ask(self, effect: AskHook, faults: Faults) -> Fact | None:
+        """A hook keeps the id at which it was asked; one that has nothing to keep says so at every other id."""
+        if self._strikes(faults.hook_hangs):
+            return None
+        if self._strikes(faults.hook_fails):
+            return HookFailed(effect.hook, effect.checkpoint, "it is away")
+        if self._strikes(faults.hook_state_is_bad):
+            return HookAnswered(effect.hook, effect.checkpoint, "{")
+        silent = effect.hook == SEQUENCE and effect.checkpoint % 2
+        state = None if silent else json.dumps([effect.hook, effect.checkpoint, effect.triggered_ms])
+        return HookAnswered(effect.hook, effect.checkpoint, state)
 
     def _check(self, effect: CheckTables, faults: Faults) -> Fact:
         problems = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()

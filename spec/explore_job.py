@@ -13,6 +13,7 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.recovery import RecoveryPlan
 from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId
@@ -82,7 +83,8 @@ TELLING = (
 )
 """What makes it worth while to judge a history again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
-_ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut)
+_HOOKS = (AskHook, RestoreHook, ResetHook)
+_ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, *_HOOKS)
 
 
 def join_graph() -> JobGraph:
@@ -113,9 +115,9 @@ class ExploredDoor(JobDoor):
 
     @property
     def checkpoint_timer_ms(self) -> int | None:
-        """When the next timer of a checkpoint is due: the interval, an expiry or an alignment's timeout; None: none."""
+        """When the next timer of a checkpoint is due: the interval, an expiry, an alignment's timeout or a hook's."""
         timers = [run.gate_wake_ms for run in self._job.runs.values()]
-        timers.append(self._job.coordinator.wake_at_ms)
+        timers += [self._job.coordinator.wake_at_ms, self._job.hooks.wake_at_ms]
         return min((at for at in timers if at is not None), default=None)
 
 

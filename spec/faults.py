@@ -10,12 +10,13 @@ from typing import Any
 
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.gate import GatePolicy
+from checkpointing.graph import Hook
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, SplitId, VertexId
 from checkpointing.metadata.paths import table_of_state
-from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, HookState, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
-from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS
+from spec.pipeline import HOOKS, MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000
 SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
@@ -42,6 +43,11 @@ class Faults:
     """Per tick: somebody asks it to stop."""
     race: float = 0.0
     """Per tick: another coordinator takes over while it runs."""
+    hook_fails: float = 0.0
+    hook_hangs: float = 0.0
+    """It never answers."""
+    hook_state_is_bad: float = 0.0
+    hook_restore_fails: float = 0.0
 
 
 NONE = Faults()
@@ -59,6 +65,9 @@ _WORST = Faults(
     stop=0.6,
     race=0.6,
 )
+
+
+_HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,8 @@ class Scenario:
     """Behind each tick: how often somebody may let a source be read on from elsewhere."""
     releases: bool = False
     """Whether ticks run releases of the pipeline that declare other columns."""
+    hooks: tuple[Hook, ...] = ()
+    """The pipeline's master hooks."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property
@@ -150,9 +161,16 @@ def _swarm(random: Random) -> Faults:
     chosen = {
         name: getattr(_WORST, name) * random.choice([0.3, 1.0])
         for name in Faults.__dataclass_fields__
-        if random.random() < OFTEN
+        if not name.startswith("hook_") and random.random() < OFTEN
     }
     return replace(NONE, **chosen)
+
+
+def hooked(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario with master hooks; they are drawn apart, so that all other runs stay what they were."""
+    random = Random(f"hooks of {seed}")  # noqa: S311 - a run must be repeatable
+    chosen = {name: often for name, often in _HOOKS_WORST.items() if random.random() < OFTEN}
+    return replace(scenario, hooks=random.choice([HOOKS, HOOKS, HOOKS[:1]]), faults=replace(scenario.faults, **chosen))
 
 
 def _of_policy(policy: GatePolicy) -> dict[str, Any]:
@@ -168,9 +186,10 @@ def _of_policy(policy: GatePolicy) -> dict[str, Any]:
 
 
 def with_state_of_nobody(record: CheckpointRecord) -> CheckpointRecord:
-    """Return a cut that also holds state of an operator which the graph no longer has (G2)."""
+    """Return a cut that also holds state of an operator and of a hook which the graph no longer has (G2, A8)."""
     gone = VertexId("gone")
     file = FileHandle(f"{table_of_state(JobName(record.job), gone)}/_data/1/gone", 1, 1, 0)
     held = KeyedFile(file, KeyedFileKind.BASE, 0, record.max_parallelism - 1, Version(Generation(1), 1))
     vertex = VertexRecord(vertex=gone, micro_batch=1, subtasks=(SubtaskSnapshot(state=(held,)),))
-    return record.model_copy(update={"vertices": (*record.vertices, vertex)})
+    hook = HookState(hook="gone", state="[]")
+    return record.model_copy(update={"vertices": (*record.vertices, vertex), "hooks": (*record.hooks, hook)})

@@ -148,6 +148,44 @@ class DoorStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class HookRestoring:
+    """A generation takes a hook to a checkpoint's state (`state` None: it holds none), or resets it (no checkpoint)."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId | None
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HookReady:
+    """A hook answered that it is restored."""
+
+    generation: Generation
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookAsked:
+    """A generation asked a hook for its state at a checkpoint."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class HookTold:
+    """A hook answered: its state, or None for nothing to keep; not `good`: it failed."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId
+    state: str | None
+    good: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSent:
     """A vertex handed a segment on; `micro_batch` is the one that wrote it, 0 for a slice of a source."""
 
@@ -228,6 +266,10 @@ Event = (
     | SavepointDisposed
     | ResetAsked
     | DoorStarted
+    | HookRestoring
+    | HookReady
+    | HookAsked
+    | HookTold
     | SegmentSent
     | SegmentsRun
     | WorkMeasured

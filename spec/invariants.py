@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
-from spec import model
+from spec import hooks, model
 from spec.alignment import misaligned
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
@@ -294,16 +294,13 @@ def retention(history: History) -> Iterator[str]:
     yield from wrongly_retained(history)
 
 
-@_named("durable")
-def durable(history: History) -> Iterator[str]:
-    """A power cut takes no file that a row names, and no version that a recorded cut names."""
-    yield from taken_by_power_cuts(history)
+_named("durable")(taken_by_power_cuts)
+_named("cuts-hold")(changed_cuts)
 
+# ------------------------------------------------------------------ master hooks
 
-@_named("cuts-hold")
-def cuts_hold(history: History) -> Iterator[str]:
-    """When a tick begins, every recorded cut shows what it showed, whatever the tables' logs have lost."""
-    yield from changed_cuts(history)
+_named("hooks-restored")(hooks.badly_restored)
+_named("hook-states")(hooks.wrongly_kept)
 
 
 # ------------------------------------------------------------------ savepoints

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Final
 
 from checkpointing.columns import TableColumn
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import EdgeId, SplitId, TableName, VertexId
+from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import EdgeId, HookName, SplitId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 
 KEYS: Final = 6
@@ -47,15 +47,20 @@ _IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4
 
 
+LEDGER: Final = HookName("ledger")
+SEQUENCE: Final = HookName("sequence")
+HOOKS: Final = (Hook(LEDGER, 150), Hook(SEQUENCE, 400))
+"""Master hooks (A8) of the runs that have some."""
+
 RELEASES: Final = (("row",), ("row", "more"), ("row", "other"))
 """The columns that each release of the pipeline declares for every table: what they hold is no matter here."""
 
 
 @cache
-def graph(parallelism: int, release: int = 0) -> JobGraph:
+def graph(parallelism: int, release: int = 0, hooks: tuple[Hook, ...] = ()) -> JobGraph:
     """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it."""
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
-    return _with_columns(_graph(parallelism), columns)
+    return replace(_with_columns(_graph(parallelism), columns), hooks=hooks)
 
 
 def _with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:

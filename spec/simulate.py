@@ -33,6 +33,7 @@ class Asked(TypedDict, total=False):
     rollbacks_max: int
     resets_max: int
     releases: bool
+    hooks: bool
 
 
 def run_seed(seed: int, **asked: Unpack[Asked]) -> Result:
@@ -59,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         rollbacks_max=options.rollbacks,
         resets_max=options.resets,
         releases=options.releases,
+        hooks=options.hooks,
     )
     with _pool(options.processes or _processes(last - first)) as run_all:
         run = partial(run_seed, **asked)
@@ -83,6 +85,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--rollbacks", type=int, default=0, help="how often the job may be taken back behind a tick")
     parser.add_argument("--resets", type=int, default=0, help="how often a source may be read on from elsewhere then")
     parser.add_argument("--releases", action="store_true", help="ticks declare other columns than the one before")
+    parser.add_argument("--hooks", action="store_true", help="every pipeline has master hooks")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     return parser.parse_args(arguments)
 

@@ -14,7 +14,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from spec.carrying_out import Hands
-from spec.faults import NONE, Scenario, draw
+from spec.faults import NONE, Scenario, draw, hooked
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance, Mishaps, mishaps_of
@@ -28,6 +28,8 @@ DIES_ROLLING_BACK = 0.05
 """Per effect."""
 DIES_RESETTING = 0.2
 """Per effect, of which there are fewer."""
+HOOKS_ONE_IN = 8
+"""So many seeds, one runs a pipeline with master hooks by itself."""
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
 
@@ -51,6 +53,7 @@ def simulate(  # noqa: PLR0913 - what may be asked of a run
     rollbacks_max: int = 0,
     resets_max: int = 0,
     releases: bool = False,
+    hooks: bool = False,
     mishaps: Mishaps | None = None,
 ) -> Outcome:
     """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last four parts of it."""
@@ -62,6 +65,7 @@ def simulate(  # noqa: PLR0913 - what may be asked of a run
         rollbacks_max=rollbacks_max,
         resets_max=resets_max,
         releases=releases,
+        hooks=hooks,
         mishaps=mishaps,
     )
     run.run()
@@ -81,6 +85,7 @@ class Simulation:
         rollbacks_max: int = 0,
         resets_max: int = 0,
         releases: bool = False,
+        hooks: bool = False,
         mishaps: Mishaps | None = None,
     ) -> None:
         """Draw the scenario; nothing has happened yet."""
@@ -90,8 +95,9 @@ class Simulation:
         drawn = draw(self._random)
         chosen = scenario or drawn
         savepoints = chosen.savepoints_max if savepoints_max is None else savepoints_max
+        has_hooks = scenario is None and (hooks or seed % HOOKS_ONE_IN == 6)  # noqa: PLR2004 - few known mutants have such seeds
         self.scenario = replace(
-            chosen,
+            hooked(chosen, seed) if has_hooks else chosen,
             savepoints_max=savepoints,
             rollbacks_max=max(chosen.rollbacks_max, rollbacks_max),
             resets_max=max(chosen.resets_max, resets_max),
@@ -213,7 +219,7 @@ class Simulation:
             world=self.world,
             scenario=self.scenario,
             plan=plan,
-            graph=graph(plan.parallelism, plan.release),
+            graph=graph(plan.parallelism, plan.release, self.scenario.hooks),
             hands=self._hands,
             random=self._random,
             is_alive=self._is_alive,

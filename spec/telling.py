@@ -6,10 +6,13 @@ What the stores do is told by the stores; here is what passes between a door and
 from collections.abc import Iterator
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
+from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.identifiers import Generation
 from checkpointing.messages import (
     Effect,
     Fact,
+    HookRestored,
     MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
@@ -22,6 +25,10 @@ from checkpointing.messages import (
 from spec.history import (
     CheckpointEnded,
     Event,
+    HookAsked,
+    HookReady,
+    HookRestoring,
+    HookTold,
     SavepointAnswered,
     SavepointAsked,
     SegmentSent,
@@ -42,6 +49,12 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
                 yield WorkMeasured(generation, fact.vertex, fact.micro_batch, fact.work)
         case SavepointRequested():
             yield SavepointAsked(generation, fact.request, fact.kind)
+        case HookRestored():
+            yield HookReady(generation, fact.hook)
+        case HookAnswered():
+            yield HookTold(generation, fact.hook, fact.checkpoint, fact.state, good=True)
+        case HookFailed():
+            yield HookTold(generation, fact.hook, fact.checkpoint, None, good=False)
         case _:
             pass
 
@@ -51,6 +64,12 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
     match effect:
         case RunMicroBatch():
             yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)
+        case RestoreHook():
+            yield HookRestoring(generation, effect.hook, effect.checkpoint, effect.state)
+        case ResetHook():
+            yield HookRestoring(generation, effect.hook, None, None)
+        case AskHook():
+            yield HookAsked(generation, effect.hook, effect.checkpoint)
         case NotifyComplete():
             yield CheckpointEnded(generation, effect.checkpoint, None)
         case NotifyAborted():

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from checkpointing.commit.fencing import HolderObserved, Refused, newest_checkpoint, newest_claim
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
 from checkpointing.job.door import JobDoor
@@ -256,12 +257,15 @@ class Tick:
                     self._wake_ms = effect.at_ms
                 case EndTick():
                     self._ended(effect)
-                case NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed():
+                case CloseHook() | NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed():
                     """Somebody was told, which is noted."""
                 case (
                     PollSource()
                     | RunMicroBatch()
                     | JudgeSuites()
+                    | AskHook()
+                    | RestoreHook()
+                    | ResetHook()
                     | CheckTables()
                     | AppendRow()
                     | PublishTable()

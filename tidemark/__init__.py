@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
     from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
     from jobs.pipeline.failures import InvalidPipelineError
+    from jobs.pipeline.hooks import MasterHook
     from jobs.pipeline.listening import CheckpointListener
     from jobs.pipeline.pipeline import Pipeline
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
@@ -69,6 +70,7 @@ __all__ = [
     "InvalidPipelineError",
     "KeyedFunction",
     "KeyedStream",
+    "MasterHook",
     "MergesPartials",
     "NoSuchCutError",
     "NoSuchOperatorError",
@@ -105,6 +107,7 @@ _MODULES: Final = {
         "ConnectedStreams",
         "InvalidPipelineError",
         "KeyedStream",
+        "MasterHook",
         "Pipeline",
         "Stream",
         "count",

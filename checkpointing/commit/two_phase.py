@@ -33,7 +33,7 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim, HookState, RowKind, Statistics, VertexRecord
 from checkpointing.renames import declared_renames
 
 
@@ -81,6 +81,7 @@ class Draft:
     """Retained checkpoints that leave the store in the same commit."""
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
+    hooks: tuple[HookState, ...] = ()
 
 
 OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
@@ -315,6 +316,7 @@ class TwoPhaseCommit:
             tables=net_tables(self._graph, by_vertex, self._parent, self._versions, columns, renamed=self._renamed),
             columns=columns,
             renames=declared_renames(self._graph),
+            hooks=draft.hooks,
             statistics=draft.statistics.model_copy(
                 update={"committed_ms": self._now_ms, "rows": draft.statistics.rows - self._parent_rows}
             ),

@@ -51,13 +51,6 @@ class CoordinatorShutDownError(ValueError):
         super().__init__("the checkpoint coordinator is shut down; make a new one")
 
 
-class InvalidHookError(ValueError):
-    """A master hook without an id."""
-
-    def __init__(self, hook: str | None) -> None:
-        super().__init__(f"master hook id {hook!r}: a hook needs an id that is not blank, its state is kept under it")
-
-
 class CheckpointCoordinator:
     """Triggers, follows and completes the checkpoints of one job (Flink: `CheckpointCoordinator`)."""
 
@@ -126,7 +119,9 @@ class CheckpointCoordinator:
                 self._triggering.coordinator_answered(fact)
             case HookAnswered():
                 self._triggering.hook_answered(fact)
-            case OperatorCoordinatorFailed() | HookFailed():
+            case HookFailed():
+                self._triggering.failed(fact.checkpoint, fact.reason, fact.message)
+            case OperatorCoordinatorFailed():
                 reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
                 self._triggering.failed(fact.checkpoint, reason, fact.message)
             case CommitSucceeded():
@@ -209,15 +204,6 @@ class CheckpointCoordinator:
     def _abort_all(self, reason: CheckpointFailureReason) -> None:
         self._triggering.drop_queued(reason)
         self._completion.abort_where(lambda _: True, reason)
-
-    def add_hook(self, hook: str | None) -> bool:
-        """Register a master hook; return False if its id is known. Raises InvalidHookError for a blank id (A8)."""
-        if hook is None or not hook.strip():
-            raise InvalidHookError(hook)
-        if hook in self._books.hooks:
-            return False
-        self._books.hooks.append(hook)
-        return True
 
     # -------------------------------------------------------------- what can be seen
 

@@ -47,10 +47,11 @@ class AskOperatorCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class AskHook:
-    """Ask a master hook; answer HookAnswered or HookFailed (A8)."""
+    """Ask a master hook for its state at a checkpoint; answer HookAnswered or HookFailed (A8)."""
 
     hook: str
     checkpoint: CheckpointId
+    triggered_ms: int
 
 
 @dataclass(frozen=True, slots=True)

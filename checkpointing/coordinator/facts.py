@@ -95,6 +95,7 @@ class HookFailed:
     hook: str
     checkpoint: CheckpointId
     message: str = ""
+    reason: CheckpointFailureReason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,20 @@
 """Gives master hooks, operator coordinators and finished operators back what a checkpoint holds of them.
 
 Pure: takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
-`VertexFinishedStateChecker`). No run reaches this module yet: it waits for master hooks (A8), source coordinators (A7)
-and finished inputs (B4). `checkpointing.job.restoring` gives subtasks their state.
+`VertexFinishedStateChecker`). No run reaches what this module says of source coordinators (A7) and of finished inputs
+(B4): it waits for them. `checkpointing.job.restoring` gives subtasks their state.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from checkpointing.coordinator.completed import CompletedCheckpoint, FinishedState
 from checkpointing.coordinator.messages import (
-    CoordinatorEffect,
     ResetHook,
     ResetOperatorCoordinator,
     RestoreHook,
 )
 from checkpointing.coordinator.plan import EdgePattern, Topology
+from checkpointing.identifiers import CheckpointId
 
 
 class RestoreRefusedError(RuntimeError):
@@ -43,16 +43,16 @@ def check_finished(checkpoint: CompletedCheckpoint, topology: Topology) -> None:
 
 
 def restore_hooks(
-    checkpoint: CompletedCheckpoint, hooks: Sequence[str], *, allow_non_restored: bool
+    checkpoint: CheckpointId, states: Mapping[str, str], hooks: Sequence[str], *, allow_non_restored: bool
 ) -> Iterator[RestoreHook]:
     """Yield every hook's state, None for one without; raise RestoreRefusedError for state without a hook (A8)."""
-    orphans = sorted(set(checkpoint.master_states) - set(hooks))
+    orphans = sorted(set(states) - set(hooks))
     if orphans and not allow_non_restored:
         raise RestoreRefusedError(
-            f"checkpoint {checkpoint.id} holds state of master hook {orphans[0]!r}, which is not registered; "
+            f"checkpoint {checkpoint} holds state of master hook {orphans[0]!r}, which is not registered; "
             "register it, or allow non-restored state"
         )
-    return (RestoreHook(hook, checkpoint.id, checkpoint.master_states.get(hook)) for hook in hooks)
+    return (RestoreHook(hook, checkpoint, states.get(hook)) for hook in hooks)
 
 
 def restore_coordinators(
@@ -64,6 +64,6 @@ def restore_coordinators(
     return (ResetOperatorCoordinator(name, at, states.get(name)) for name in coordinators)
 
 
-def reset_hooks(hooks: Sequence[str]) -> Iterator[CoordinatorEffect]:
+def reset_hooks(hooks: Sequence[str]) -> Iterator[ResetHook]:
     """Yield the reset of every hook: the job restarts without a checkpoint."""
     return (ResetHook(hook) for hook in hooks)

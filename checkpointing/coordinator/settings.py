@@ -32,10 +32,11 @@ class CoordinatorSettings:
     hooks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: str, config: CheckpointConfig) -> Self:
+    def of(cls, job: str, config: CheckpointConfig, hooks: tuple[str, ...] = ()) -> Self:
         """Return the settings that a validated configuration means for a job."""
         return cls(
             job=job,
+            hooks=hooks,
             interval_ms=config.effective_interval_ms,
             min_pause_ms=config.min_pause_ms,
             timeout_ms=config.timeout_ms,

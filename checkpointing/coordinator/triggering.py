@@ -172,7 +172,7 @@ class Triggering:
 
     def _ask_hooks(self, pending: PendingCheckpoint) -> None:
         for hook in self._books.hooks:
-            self._books.emit(AskHook(hook, pending.id))
+            self._books.emit(AskHook(hook, pending.id, pending.triggered_ms))
         if not pending.unanswered_hooks:
             self._trigger_tasks(pending)
 

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from checkpointing.channel_items import EndOfData, SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
@@ -25,6 +26,8 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
+    HookRestored,
+    HookRestoreFailed,
     MicroBatchFailed,
     MicroBatchFinished,
     PollFailed,
@@ -75,7 +78,7 @@ class JobDoor:
         return counts_of(self._job.coordinator.statistics)
 
     def start(self, now_ms: int) -> tuple[Effect, ...]:
-        """Begin: the job is RUNNING from here on (A1)."""
+        """Begin: once its master hooks are restored the job is RUNNING (A1)."""
         job = self._job
         job.now_ms = now_ms
         job.ending.started(now_ms)
@@ -84,11 +87,12 @@ class JobDoor:
         for channel, segment in in_flight(self._setup.restored):
             job.recover(channel_now(self._setup.graph, channel), segment)
             job.ending.uncommitted = True
+        job.effects.extend(job.hooks.restore(self._setup.restored, now_ms))
         job.tell(told.CoordinatorTimeAdvanced(now_ms))
         job.start_scheduler()
         return self._rest()
 
-    def step(self, fact: Fact) -> tuple[Effect, ...]:
+    def step(self, fact: Fact) -> tuple[Effect, ...]:  # noqa: PLR0912 - one line a fact
         """Take one fact, come to rest, and return what is to be done.
 
         Once the tick has ended nothing is done any more, but who asks for a savepoint is told so.
@@ -111,6 +115,8 @@ class JobDoor:
                 self._finished(fact)
             case SuitesJudged():
                 self._judged(fact)
+            case HookAnswered() | HookFailed() | HookRestored() | HookRestoreFailed():
+                self._from_hook(fact)
             case (
                 TablesChecked()
                 | RowAppended()
@@ -135,10 +141,30 @@ class JobDoor:
         job = self._job
         job.now_ms = max(job.now_ms, now_ms)
         job.tell(told.CoordinatorTimeAdvanced(job.now_ms))
+        for late in job.hooks.late(job.now_ms):
+            job.from_hook(late)
+        for why in job.hooks.not_restored(job.now_ms):
+            job.ending.failed(CheckpointFailureReason.TASK_FAILURE, why)
         for run in job.runs.values():
             if run.gate_wake_ms is not None and run.gate_wake_ms <= job.now_ms:
                 run.gate_wake_ms = None
                 job.from_gate(run, run.gate.step(gate.GateTimeAdvanced(job.now_ms)))
+
+    def _from_hook(self, fact: HookAnswered | HookFailed | HookRestored | HookRestoreFailed) -> None:
+        """Take a hook's answer; one that nobody waits for any more changes nothing."""
+        job = self._job
+        match fact:
+            case HookAnswered() | HookFailed():
+                answer = job.hooks.answered(fact)
+                if answer is not None:
+                    job.from_hook(answer)
+            case HookRestored():
+                job.hooks.restored(fact.hook)
+            case HookRestoreFailed():
+                if job.hooks.awaits(fact.hook):
+                    job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
+            case _:
+                assert_never(fact)
 
     def _offered(self, fact: SliceOffered) -> None:
         if not isinstance(fact.slice, SourceSlice):
@@ -208,11 +234,12 @@ class JobDoor:
 
     def _work(self) -> None:
         """Give every idle vertex work and every split with credit a poll; then see whether the tick ends."""
-        if self._job.readers.barrier_due:
-            self._job.readers.barrier_asked()
-            self._request_checkpoint()
-        self._poll_sources()
-        self._run_vertices()
+        if not self._job.hooks.restoring:
+            if self._job.readers.barrier_due:
+                self._job.readers.barrier_asked()
+                self._request_checkpoint()
+            self._poll_sources()
+            self._run_vertices()
         if self._decide_end() is Next.CHECKPOINT and not self._job.ending.requested:
             self._request_checkpoint()
             self._run_vertices()
@@ -300,7 +327,9 @@ class JobDoor:
         A periodic checkpoint of no rows is none: with a short interval there would always be one more.
         """
         job = self._job
-        if job.readers.polling or job.commit.in_doubt or job.ending.requested or job.savepoints.under_way:
+        if job.hooks.restoring or job.readers.polling or job.commit.in_doubt:
+            return False
+        if job.ending.requested or job.savepoints.under_way:
             return False
         if job.ending.uncommitted and job.coordinator.pending:
             return False
@@ -316,8 +345,7 @@ class JobDoor:
         timers += [at for at in (job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms)) if at is not None]
         timers = [at for at in timers if at > job.now_ms]
         timers += [run.gate_wake_ms for run in job.runs.values() if run.gate_wake_ms is not None]
-        if job.coordinator.wake_at_ms is not None:
-            timers.append(job.coordinator.wake_at_ms)
+        timers += [at for at in (job.coordinator.wake_at_ms, job.hooks.wake_at_ms) if at is not None]
         wake_ms = min(timers, default=None)
         if wake_ms is not None and wake_ms != self._wake_ms:
             job.effects.append(WakeAt(wake_ms))

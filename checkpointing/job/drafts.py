@@ -5,7 +5,7 @@ from checkpointing.coordinator import messages as told
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
-from checkpointing.metadata.record import RowKind, Statistics, TableKeys, VertexRecord
+from checkpointing.metadata.record import HookState, RowKind, Statistics, TableKeys, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 
 
@@ -65,7 +65,8 @@ class Drafts:
         )
         kind = RowKind.CHECKPOINT if effect.properties.commits else RowKind.SAVEPOINT
         pinned = effect.properties.is_savepoint
-        return Draft(effect.checkpoint, vertices, statistics, effect.subsumed, kind, pinned)
+        hooks = tuple(HookState(hook=hook, state=state) for hook, state in sorted(effect.master_states.items()))
+        return Draft(effect.checkpoint, vertices, statistics, effect.subsumed, kind, pinned, hooks)
 
     def forget(self, checkpoint: CheckpointId) -> None:
         """It has ended."""

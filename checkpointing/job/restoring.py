@@ -7,10 +7,13 @@ from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCh
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, Task
+from checkpointing.gate.input_gate import InputGate
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFile
-from checkpointing.identifiers import ChannelId, SubtaskId, TableName, VertexId
-from checkpointing.job.operator_run import LiveFiles
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, SubtaskId, TableName, VertexId
+from checkpointing.job.barriers import gate_config
+from checkpointing.job.operator_run import LiveFiles, OperatorRun
+from checkpointing.job.setup import JobSetup
 from checkpointing.job.unfit_tables import unfit_tables
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
@@ -58,6 +61,12 @@ def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
             f"put it back under that id, say renamed_from={left[0]!r} where it has its new one, or leave its state "
             "behind with --allow-non-restored-state"
         )
+    for hook in hooks_left(graph, record)[:1]:
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds state of master hook {hook!r}, which the pipeline no longer has; "
+            f"declare it again with pipeline.hook({hook!r}, ...), or leave its state behind with "
+            "--allow-non-restored-state"
+        )
     unfit = next(unfit_tables(graph, record), None)
     if unfit is not None:
         raise CutDoesNotFitError(f"checkpoint {record.checkpoint} {unfit}")
@@ -71,6 +80,12 @@ def not_restored(graph: JobGraph, record: CheckpointRecord) -> tuple[VertexId, .
         for was in record.vertices
         if was.vertex not in known and any(_holds_state(snapshot) for snapshot in was.subtasks)
     )
+
+
+def hooks_left(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
+    """Return the master hooks that have state in the cut and that the pipeline no longer has, in their order (A8)."""
+    known = {hook.name for hook in graph.hooks}
+    return tuple(held.hook for held in record.hooks if held.hook not in known)
 
 
 def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -> None:
@@ -95,6 +110,21 @@ def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskI
         for index, split in enumerate(source.splits):
             found[SubtaskId(source.id, index)] = known[split].position if split in known else None
     return found
+
+
+def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
+    """Return every operator vertex as it stands at the restored cut."""
+    config, graph, restored = setup.config, setup.graph, setup.restored
+    return {
+        vertex.id: OperatorRun(
+            vertex,
+            InputGate(gate_config(config), graph.channels_into(vertex.id)),
+            setup.claim.generation,
+            live_files(vertex, restored, config.max_parallelism),
+            passed=restored.checkpoint if restored else NO_CHECKPOINT,
+        )
+        for vertex in graph.operators()
+    }
 
 
 def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism: int) -> list[LiveFiles]:

@@ -25,18 +25,17 @@ from checkpointing.coordinator.plan import Topology
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
-from checkpointing.gate.input_gate import InputGate
-from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
-from checkpointing.job.barriers import barrier_for, gate_config
+from checkpointing.job.barriers import barrier_for
 from checkpointing.job.credit import Credit
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
 from checkpointing.job.epochs import EpochLog
+from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, pacing_of
-from checkpointing.job.restoring import acknowledged, completed_store, in_flight, live_files, positions
+from checkpointing.job.restoring import acknowledged, completed_store, in_flight, operator_runs, positions
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import DiscardFiles, Effect, EndTick, JudgeSuites, NotifyAborted, SavepointKind
@@ -62,7 +61,7 @@ class Wiring:
         self.effects: list[Effect] = []
         self._inbox: deque[told.CoordinatorFact] = deque()
         self.coordinator = CheckpointCoordinator(
-            CoordinatorSettings.of(setup.job, config),
+            CoordinatorSettings.of(setup.job, config, tuple(hook.name for hook in graph.hooks)),
             Topology.of(graph, config.max_parallelism),
             completed_store(setup.retained, config.retained),
         )
@@ -70,7 +69,7 @@ class Wiring:
             SubtaskCheckpointing(subtask, last=last, checkpoint_after_finished=config.after_tasks_finish)
             for subtask in graph.subtasks()
         )
-        self.runs = {vertex.id: self._run(vertex, last) for vertex in graph.operators()}
+        self.runs = operator_runs(setup)
         self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup))
         self.credit = Credit(graph, setup.credit_bytes)
         self.epochs = EpochLog(graph)
@@ -86,17 +85,8 @@ class Wiring:
         self.judging: dict[tuple[VertexId, CheckpointId], tuple[SubtaskSnapshot, ...]] = {}
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
+        self.hooks = MasterHooks(graph.hooks)
         self._last_aborted = NO_CHECKPOINT
-
-    def _run(self, vertex: Vertex, last: CheckpointId) -> OperatorRun:
-        config = self.setup.config
-        return OperatorRun(
-            vertex,
-            InputGate(gate_config(config), self.setup.graph.channels_into(vertex.id)),
-            self.setup.claim.generation,
-            live_files(vertex, self.setup.restored, config.max_parallelism),
-            passed=last,
-        )
 
     # -------------------------------------------------------------- channels
 
@@ -120,6 +110,9 @@ class Wiring:
 
     def shut_down(self, end: EndTick) -> None:
         """The tick ends: what is pending is aborted and every request answered, so that each of them has its end."""
+        if self.hooks.restoring:
+            self._inbox.clear()
+        self.hooks.give_up()
         self.tell(told.ShutDown())
         self.settle()
         self.from_commit(self.commit.withdraw())
@@ -133,17 +126,20 @@ class Wiring:
         self._inbox.append(fact)
 
     def settle(self) -> None:
-        """Deliver what waits for the coordinator until nothing does."""
-        while self._inbox:
+        """Deliver what waits for the coordinator until nothing does; it hears nothing before the hooks are restored."""
+        while self._inbox and not self.hooks.restoring:
             for effect in self.coordinator.step(self._inbox.popleft()):
                 self._from_coordinator(effect)
 
-    def _from_coordinator(self, effect: told.CoordinatorEffect) -> None:
+    def _from_coordinator(self, effect: told.CoordinatorEffect) -> None:  # noqa: PLR0912 - one line an effect
         match effect:
             case told.FetchCheckpointId():
                 self._fetch_id()
             case told.CreateLocation():
                 self.tell(told.LocationCreated(effect.checkpoint))
+            case told.AskHook() | told.CloseHook():
+                self.hooks.told(effect, self.now_ms)
+                self.effects.append(effect)
             case told.TriggerTask():
                 self._trigger(effect)
             case told.CommitCheckpoint():
@@ -211,7 +207,7 @@ class Wiring:
         if said is not None:
             return said
         known = self.coordinator.statistics.of(checkpoint)
-        reason = known.failure if known is not None and known.failure is not None else _DECLINED
+        reason = (known and known.failure) or CheckpointFailureReason.CHECKPOINT_DECLINED
         return reason, reason.message
 
     def _request_succeeded(self, effect: told.RequestSucceeded) -> None:
@@ -249,6 +245,13 @@ class Wiring:
     def _forget(self, checkpoint: CheckpointId) -> None:
         self.epochs.forget(checkpoint)
         self.drafts.forget(checkpoint)
+        self.hooks.forget(checkpoint)
+
+    def from_hook(self, fact: told.HookAnswered | told.HookFailed) -> None:
+        """Tell the coordinator what a hook answered, and note in words why its checkpoint fails."""
+        if isinstance(fact, told.HookFailed):
+            self.drafts.failed(fact.checkpoint, fact.reason, fact.message)
+        self.tell(fact)
 
     # -------------------------------------------------------------- commit
 
@@ -387,9 +390,6 @@ class Wiring:
         metrics = self.epochs.acknowledged(subtask, effect.checkpoint, effect.snapshot, self.now_ms)
         state = acknowledged(effect.snapshot)
         self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state, metrics))
-
-
-_DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
 
 
 def _subtask(named: told.Task) -> SubtaskId:

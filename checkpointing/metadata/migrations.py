@@ -41,16 +41,16 @@ def _with_meanings_and_columns(kind: str, document: Document) -> Document:
     return document | {"format": 4}
 
 
-def _with_renames_and_subtasks(kind: str, document: Document) -> Document:
-    """Format 5 records which renames have happened and what was measured of subtasks; older entries have neither."""
+def _with_renames_subtasks_and_hooks(kind: str, document: Document) -> Document:
+    """Format 5 records renames, what was measured of subtasks, and the state of master hooks; older ones have none."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         statistics = {"counts": None, **document.get("statistics", {})}
-        document = {"renames": [], **document, "statistics": statistics}
+        document = {"renames": [], "hooks": [], **document, "statistics": statistics}
     return document | {"format": 5}
 
 
 STEPS: Mapping[int, Step] = MappingProxyType(
-    {1: _pinned, 2: _on_its_line, 3: _with_meanings_and_columns, 4: _with_renames_and_subtasks}
+    {1: _pinned, 2: _on_its_line, 3: _with_meanings_and_columns, 4: _with_renames_subtasks_and_hooks}
 )
 """Format n -> the step to n + 1."""
 

@@ -228,6 +228,13 @@ class Statistics(_Persisted):
     """The checkpoints of its generation when the entry was written, itself in progress; None: not counted."""
 
 
+class HookState(_Persisted):
+    """What a master hook answered for this cut: its state, a JSON text (A8)."""
+
+    hook: str
+    state: str
+
+
 class CheckpointRecord(_Persisted):
     """One consistent cut: positions, state handles and the net files of every table."""
 
@@ -249,6 +256,8 @@ class CheckpointRecord(_Persisted):
     """The columns of every table at this cut; of a table that was written before format 4 it says nothing (D6)."""
     renames: tuple[Rename, ...] = ()
     """The renames that the pipeline declared when the row was written: they have happened, and do not happen again."""
+    hooks: tuple[HookState, ...] = ()
+    """The state of every master hook that has some; none in rows of format 4 and older, which knew no hooks."""
     statistics: Statistics
 
     @property

@@ -21,15 +21,18 @@ from checkpointing.identifiers import (
     TableName,
     VertexId,
     has_control_characters,
+    hook_name,
     job_name,
     split_id,
     vertex_id,
 )
+from checkpointing.metadata.hook_state import InvalidHookStateError, must_be_hook_state
 from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, staging_folder
 from checkpointing.metadata.record import (
     BarrierRecord,
     CheckpointRecord,
     Claim,
+    HookState,
     Release,
     Rename,
     RenameKind,
@@ -98,6 +101,8 @@ def _checkpoint(row: CheckpointRecord) -> None:
         raise InvalidFieldError("max_parallelism", f"{row.max_parallelism} is not between 1 and {KEY_GROUPS_MAX}")
     _name("job", job_name, row.job)
     _Judge(ProtocolPaths(job_name(row.job)), row.max_parallelism).judge(row)
+    _unique("hooks", [held.hook for held in row.hooks])
+    _each("hooks", row.hooks, _hook)
     subtasks = {vertex.vertex: len(vertex.subtasks) for vertex in row.vertices}
     _inside("statistics", row.statistics, lambda statistics: _statistics(statistics, subtasks))
 
@@ -307,6 +312,14 @@ def _meaning(meaning: ColumnMeaning) -> None:
         _numbers(meaning, "version")
 
 
+def _hook(held: HookState) -> None:
+    _name("hook", hook_name, held.hook)
+    try:
+        must_be_hook_state(held.state)
+    except InvalidHookStateError as error:
+        raise InvalidFieldError("state", str(error)) from error
+
+
 def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> None:
     _times(statistics, "triggered_ms", "committed_ms")
     _numbers(statistics, "rows")
@@ -344,10 +357,7 @@ def _barrier(barrier: BarrierRecord) -> None:
 
 def _each(name: str, items: Iterable[_T], judge: Callable[[_T], None]) -> None:
     for number, item in enumerate(items):
-        try:
-            judge(item)
-        except InvalidFieldError as error:
-            raise error.within(f"{name}[{number}]") from error
+        _inside(f"{name}[{number}]", item, judge)
 
 
 def _inside(name: str, item: _T, judge: Callable[[_T], None]) -> None:

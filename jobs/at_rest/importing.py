@@ -86,6 +86,7 @@ def restorable(wanted: Import) -> Renaming:
             "vertices": tuple(vertex for vertex in record.vertices if vertex.vertex in known),
             "tables": tuple(table for table in record.tables if table.table in tables),
             "columns": tuple(each for each in record.columns if each.table in tables),
+            "hooks": tuple(each for each in record.hooks if each.hook in wanted.plan.hooks),
         }
     )
     return replace(renaming, record=taken)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from checkpointing.evolution import Change
 from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, SplitId, SubtaskId, TableName, VertexId
-from checkpointing.job.restoring import in_flight, not_restored, positions
+from checkpointing.identifiers import CheckpointId, HookName, SplitId, SubtaskId, TableName, VertexId
+from checkpointing.job.restoring import hooks_left, in_flight, not_restored, positions
 from checkpointing.job.unfit_tables import tables_left
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
@@ -46,6 +46,14 @@ class TablePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HookPlan:
+    """A master hook, and the state that it is given back: JSON text; None if the checkpoint holds none."""
+
+    hook: HookName
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RestorePlan:
     """The whole of it. `changes` are what the pipeline declares otherwise than the checkpoint holds it.
 
@@ -59,6 +67,7 @@ class RestorePlan:
     in_flight: int
     left_behind: tuple[str, ...]
     changes: tuple[Change, ...] = ()
+    hooks: tuple[HookPlan, ...] = ()
 
 
 def restore_plan(
@@ -74,6 +83,7 @@ def restore_plan(
     """
     was = {vertex.vertex: vertex for vertex in record.vertices}
     gone = [f"the state of {vertex}" for vertex in not_restored(graph, record)]
+    gone += [f"the state of master hook {hook}" for hook in hooks_left(graph, record)]
     gone += [f"table {table}" for table in tables_left(graph, record)]
     keyed = (vertex for vertex in graph.operators() if vertex.kind is VertexKind.KEYED and vertex.id in was)
     return RestorePlan(
@@ -84,7 +94,13 @@ def restore_plan(
         in_flight=sum(1 for _ in in_flight(record)),
         left_behind=tuple(gone),
         changes=changes,
+        hooks=_hooks(graph, record),
     )
+
+
+def _hooks(graph: JobGraph, record: CheckpointRecord) -> tuple[HookPlan, ...]:
+    held = {each.hook: each.state for each in record.hooks}
+    return tuple(HookPlan(hook.name, held.get(hook.name)) for hook in graph.hooks)
 
 
 def _splits(graph: JobGraph, record: CheckpointRecord) -> tuple[SplitPlan, ...]:

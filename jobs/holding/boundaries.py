@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph
 from checkpointing.messages import (
     AppendRow,
@@ -42,6 +43,10 @@ CarriedOut = (
     | PublishTable
     | RecordCut
     | DiscardFiles
+    | AskHook
+    | RestoreHook
+    | ResetHook
+    | CloseHook
     | NotifyComplete
     | NotifyAborted
 )
@@ -73,9 +78,15 @@ def cross_freely(name: str) -> None:
 
 
 def boundary_of(effect: CarriedOut) -> str:
-    """Return an effect's name at its boundaries: its kind, and of a publication its table."""
+    """Return an effect's name at its boundaries: its kind, of a publication its table, of a hook its name."""
     kind = type(effect).__name__
-    return f"{kind}:{effect.publication.table}" if isinstance(effect, PublishTable) else kind
+    match effect:
+        case PublishTable():
+            return f"{kind}:{effect.publication.table}"
+        case AskHook() | RestoreHook() | ResetHook() | CloseHook():
+            return f"{kind}:{effect.hook}"
+        case _:
+            return kind
 
 
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
@@ -85,6 +96,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     not among them.
     """
     tables = [str(table.name) for table in graph.tables()]
+    hooks = [str(hook.name) for hook in graph.hooks]
     steps = [
         CLAIM,
         LEASE,
@@ -92,12 +104,14 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *(f"{ROLL_FORWARD}:{table}" for table in tables),
         ROLL_FORWARD_CUT,
         DISCARD_LEFTOVERS,
+        *(f"{kind.__name__}:{hook}" for hook in hooks for kind in (ResetHook, RestoreHook, AskHook)),
         *(kind.__name__ for kind in (PollSource, RunMicroBatch, DiscardFiles)),
         *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),
         *(kind.__name__ for kind in (CheckTables, AppendRow)),
         *(f"{PublishTable.__name__}:{table}" for table in tables),
         *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted)),
         *(f"{LOG_COMMIT}:{log}" for log in ("checkpoints", "cuts", "tables")),
+        *(f"{CloseHook.__name__}:{hook}" for hook in hooks),
         CLEANUP,
         RELEASE,
     ]

@@ -8,6 +8,7 @@ description into vertices.
 from jobs.operators.functions import EndsInput, KeyedFunction, Processed
 from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.hooks import MasterHook
 from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
@@ -20,6 +21,7 @@ __all__ = [
     "InvalidPipelineError",
     "KeyedFunction",
     "KeyedStream",
+    "MasterHook",
     "Pipeline",
     "Processed",
     "Stream",

@@ -6,6 +6,7 @@ from jobs.pipeline.columns import require_unique
 from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
+from jobs.pipeline.hooks import DEFAULT_TIMEOUT_S, DeclaredHook, MasterHook, declared_hook
 from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.reporting import Report
 from jobs.pipeline.streams import Stream
@@ -29,6 +30,7 @@ class Pipeline:
         self.parallelism = parallelism
         self.listeners: tuple[CheckpointListener, ...] = ()
         self.reports: tuple[Report, ...] = ()
+        self.hooks: tuple[DeclaredHook, ...] = ()
         self._declarations = Declarations(name)
 
     def source(
@@ -69,6 +71,18 @@ class Pipeline:
         and Dagster logs it. What it raises is shown, and does not fail the tick.
         """
         self.reports = (*self.reports, report)
+        return self
+
+    def hook(self, name: str, hook: MasterHook, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Pipeline":
+        """Make the hook's state a part of each checkpoint, under this name; return the pipeline (A8).
+
+        Each call of the hook may take `timeout_s` seconds. Hooks are called at the same time. The name must stay what
+        it is for as long as the checkpoints are to be restored (G2). Raises InvalidNameError for the name,
+        InvalidPipelineError if it is taken, for a hook that is no MasterHook and for a time limit that is none.
+        """
+        declared = declared_hook(name, hook, timeout_s)
+        require_unique(f"hooks of pipeline {self.name}", [*(each.name for each in self.hooks), declared.name])
+        self.hooks = (*self.hooks, declared)
         return self
 
     def vertices(self) -> tuple[Declared, ...]:

@@ -1,7 +1,7 @@
 """A planned job: all that a tick needs to know about a pipeline, and which splits its sources have."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, spl
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.hooks import MasterHook
 from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.reporting import Report
 from jobs.quality.expectation import Suite
@@ -35,6 +36,8 @@ class JobPlan:
     rows_per_epoch: Mapping[VertexId, int]
     listeners: tuple[CheckpointListener, ...] = ()
     reports: tuple[Report, ...] = ()
+    hooks: Mapping[str, MasterHook] = field(default_factory=dict)
+    """The master hooks of the graph, by name."""
 
     @property
     def modes(self) -> dict[TableName, TableMode]:
@@ -64,7 +67,7 @@ class JobPlan:
                     f"source {name}: it has no split to read; write its input first, or correct its folder"
                 )
         vertices = tuple(_with_splits(vertex, splits.get(vertex.id)) for vertex in self.graph.vertices)
-        return replace(self, graph=JobGraph(vertices, self.graph.edges))
+        return replace(self, graph=replace(self.graph, vertices=vertices))
 
 
 def _in_order(restored: Sequence[SplitId], found: Sequence[SplitId]) -> tuple[SplitId, ...]:

@@ -6,7 +6,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from checkpointing.config import CheckpointConfig, StateBackendKind
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.renames import unclear_rename
@@ -46,6 +46,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     graph = JobGraph(
         tuple(_graph_vertex(pipeline.name, vertex, plans, suites) for vertex in vertices),
         tuple(edge for vertex in vertices for edge in _edges_into(vertex)),
+        tuple(Hook(declared.name, declared.timeout_ms) for declared in pipeline.hooks),
     )
     unclear = unclear_rename(graph)
     if unclear is not None:
@@ -61,6 +62,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
         listeners=pipeline.listeners,
         reports=pipeline.reports,
+        hooks={declared.name: declared.hook for declared in pipeline.hooks},
     )
 
 

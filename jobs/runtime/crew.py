@@ -1,14 +1,18 @@
 """The threads that carry out slow effects: some for Spark jobs, some for files, so that neither waits for the other.
 
 A micro-batch takes seconds; the commit path, which takes milliseconds, never queues behind it. Notices have one
-thread, which keeps their order: a user's code runs in it, and may take its time.
+thread, which keeps their order: a user's code runs in it, and may take its time. Each master hook has a thread of its
+own, so that it delays no other, and one that hangs does not keep the process from ending.
 """
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Final, Protocol
 
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.messages import Fact, NotifyAborted, NotifyComplete, RunMicroBatch
 from jobs.holding.boundaries import CarriedOut, boundary_of
 
@@ -37,6 +41,35 @@ class Handlers(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Line:
+    """One thread that does one thing after the other. The process may end while it hangs, which no pool allows."""
+
+    name: str
+    _queue: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._work, name=self.name, daemon=True).start()
+
+    def submit(self, call: Callable[[], None]) -> Future[None]:
+        """Queue a call."""
+        future: Future[None] = Future()
+        self._queue.put((future, call))
+        return future
+
+    def end(self) -> None:
+        """End the thread behind what is queued."""
+        self._queue.put(None)
+
+    def _work(self) -> None:
+        while (asked := self._queue.get()) is not None:
+            future, call = asked
+            if future.set_running_or_notify_cancel():
+                call()
+                future.set_result(None)
+
+
 class Crew:
     """Carries out effects beside the driver; every answer is handed to `answer`, from the effect's thread."""
 
@@ -47,23 +80,39 @@ class Crew:
         self._spark = ThreadPoolExecutor(SPARK_THREADS, thread_name_prefix="micro-batch")
         self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="effect")
         self._notices = ThreadPoolExecutor(1, thread_name_prefix="notice")
-        self._running: dict[Future[None], str] = {}
+        self._hooks: dict[str, _Line] = {}
+        self._running: dict[Future[None], CarriedOut] = {}
 
     def start(self, effect: CarriedOut) -> None:
         """Begin to carry out an effect. Only the driver's thread may call this."""
-        future = self._pool(effect).submit(self._carry_out, effect)
-        self._running[future] = boundary_of(effect)
-        self._running = {each: name for each, name in self._running.items() if not each.done()}
+        future = self._submitted(effect)
+        self._running[future] = effect
+        self._running = {each: known for each, known in self._running.items() if not each.done()}
 
     def dismiss(self, timeout_ms: int) -> tuple[str, ...]:
-        """Start no waiting micro-batch any more, wait for all else; return what still runs after the timeout."""
+        """Start no waiting micro-batch, and ask no hook, any more; wait for all else.
+
+        Returns what still runs after the timeout.
+        """
+        for future, effect in self._running.items():
+            if isinstance(effect, AskHook):
+                future.cancel()
+        for line in self._hooks.values():
+            line.end()
         self._spark.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False)
         self._notices.shutdown(wait=False)
         # A future that is cancelled in the queue never becomes what `wait` calls done.
         begun = [each for each in self._running if not each.cancelled()]
         _, late = wait(begun, timeout=timeout_ms / 1000)
-        return tuple(sorted(self._running[each] for each in late))
+        return tuple(sorted(boundary_of(self._running[each]) for each in late))
+
+    def _submitted(self, effect: CarriedOut) -> Future[None]:
+        if not isinstance(effect, AskHook | RestoreHook | ResetHook | CloseHook):
+            return self._pool(effect).submit(self._carry_out, effect)
+        if effect.hook not in self._hooks:
+            self._hooks[effect.hook] = _Line(f"hook-{effect.hook}")
+        return self._hooks[effect.hook].submit(lambda: self._carry_out(effect))
 
     def _pool(self, effect: CarriedOut) -> ThreadPoolExecutor:
         match effect:

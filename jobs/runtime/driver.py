@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, assert_never
 
 from checkpointing.commit.recovery import completion
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
@@ -234,6 +235,10 @@ class Driver:
                     | PublishTable()
                     | RecordCut()
                     | DiscardFiles()
+                    | AskHook()
+                    | RestoreHook()
+                    | ResetHook()
+                    | CloseHook()
                     | NotifyComplete()
                     | NotifyAborted()
                 ):

@@ -7,6 +7,7 @@ from typing import Final, assert_never
 
 import structlog
 
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import (
     AppendRow,
@@ -37,6 +38,7 @@ from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge
 from jobs.runtime.engine import Engine
+from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError
@@ -71,6 +73,7 @@ class EffectHandlers:
         self._keeping = keeping
         self._root = stores.warehouse.root
         self._judge = Judge(self._root)
+        self._hooks = HookCalls(plan.hooks)
         if plan.suites:
             self._judge.warm_up()
 
@@ -82,7 +85,7 @@ class EffectHandlers:
         with around(self._boundary, boundary_of(effect)):
             return self._answer(effect)
 
-    def _answer(self, effect: CarriedOut) -> Fact | None:
+    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: PLR0911 - one line an effect
         match effect:
             case PollSource():
                 return self._poll(effect)
@@ -101,6 +104,8 @@ class EffectHandlers:
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
                 self._discard(effect)
+            case AskHook() | RestoreHook() | ResetHook() | CloseHook():
+                return self._hooks.carry_out(effect)
             case NotifyComplete():
                 self._notices.complete(effect)
                 self._maintain(effect.checkpoint)

@@ -9,7 +9,7 @@ from rich.text import Text
 from checkpointing.evolution import Change
 from jobs.at_rest.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
 from jobs.showing.quantities import count, plural, size
-from jobs.showing.timeline import describe_position
+from jobs.showing.timeline import describe_position, hooks_grid
 
 
 def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:
@@ -38,6 +38,8 @@ def _parts(plan: RestorePlan) -> Iterator[RenderableType]:
         yield _states(plan.vertices)
     if plan.tables:
         yield _tables(plan.tables)
+    if plan.hooks:
+        yield hooks_grid([(each.hook, each.state) for each in plan.hooks])
     if plan.in_flight:
         yield Text(f"{plural(plan.in_flight, 'segment')} in flight will be processed first")
     for left in plan.left_behind:

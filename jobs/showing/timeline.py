@@ -1,7 +1,7 @@
 """Renders `tidemark checkpoints show`: the life of one epoch from trigger to publication, and what it holds."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -28,6 +28,8 @@ from jobs.sources.position_form import written
 
 _WIDTH: Final = 30
 """Columns of the drawn time line."""
+_HOOK_WIDTH: Final = 200
+"""Characters of a master hook's state that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,27 @@ def render_timeline(
         subtasks_grid(record, every=every_subtask),
         _tables(record.tables, versions),
         _state(record),
+        *_hooks(record),
         *_in_flight(record.vertices),
         _positions(record),
     )
+
+
+def _hooks(record: CheckpointRecord) -> Iterator[Grid]:
+    if record.hooks:
+        yield hooks_grid([(held.hook, held.state) for held in record.hooks])
+
+
+def hooks_grid(hooks: Sequence[tuple[str, str | None]]) -> Grid:
+    """Return master hooks with their state, the beginning of one that is long."""
+    grid = Grid("master hook", "state")
+    for hook, state in hooks:
+        grid.add_row(hook, Text("none in this checkpoint" if state is None else _short(state)))
+    return grid
+
+
+def _short(state: str) -> str:
+    return state if len(state) <= _HOOK_WIDTH else f"{state[:_HOOK_WIDTH]}... ({len(state):,} characters)"
 
 
 def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:

@@ -38,6 +38,13 @@ class ForcedCheckpointSubsumedError(RuntimeError):
         super().__init__(f"checkpoint {checkpoint} is forced, none may subsume it: abort it for another reason")
 
 
+class InvalidHookError(ValueError):
+    """A master hook without an id."""
+
+    def __init__(self, hook: str | None) -> None:
+        super().__init__(f"master hook id {hook!r}: a hook needs an id that is not blank, its state is kept under it")
+
+
 class FlinkCompletion(Completion):
     """Ends checkpoints, and knows commits of which nobody knows the outcome."""
 
@@ -101,6 +108,15 @@ class FlinkCoordinator(CheckpointCoordinator):
         if isinstance(fact, HandedFact):
             return self._collect(lambda: self._take_handed(fact))
         return self.step(fact)
+
+    def add_hook(self, hook: str | None) -> bool:
+        """Register a master hook; return False if its id is known. Raises InvalidHookError for a blank id (A8)."""
+        if hook is None or not hook.strip():
+            raise InvalidHookError(hook)
+        if hook in self._books.hooks:
+            return False
+        self._books.hooks.append(hook)
+        return True
 
     def _take_handed(self, fact: HandedFact) -> None:
         trigger_failure = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE

@@ -77,7 +77,8 @@ class Recovery:
         if kind is RestoreKind.SAVEPOINT:
             effects.append(SetNextCheckpointId(CheckpointId(source.id + 1)))
         effects.extend(assign(source, books.topology, allow_non_restored=allow_non_restored))
-        effects.extend(restore_hooks(source, books.hooks, allow_non_restored=allow_non_restored))
+        hooks = restore_hooks(source.id, source.master_states, books.hooks, allow_non_restored=allow_non_restored)
+        effects.extend(hooks)
         if kind is not RestoreKind.REGION:
             effects.extend(restore_coordinators(source, books.settings.operator_coordinators))
         effects.append(RestoreFinished(source.id, checked))

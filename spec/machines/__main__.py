@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the fourteen machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the fifteen machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -20,13 +20,14 @@ from spec import profiles
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
-from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES
+from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
     CoordinatorMachine,
     CommitMachine,
     *JOB_MACHINES.values(),
+    HookedJobMachine,
     *RESETTING_MACHINES,
 )
 

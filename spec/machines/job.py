@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
+from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
 from checkpointing.gate import GatePolicy
+from checkpointing.graph import Hook
 from checkpointing.identifiers import SplitId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import (
@@ -47,6 +49,7 @@ _seldom = st.sampled_from([False, False, True])
 """What ends a tick must leave it time enough: of a tick of three or four steps no second checkpoint is ever seen."""
 _split = st.sampled_from(SPLITS)
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
+_ALL |= {"hook_fails": 1.0, "hook_restore_fails": 1.0}
 _OF_POLICY = {
     GatePolicy.ALTERNATING: {"alignment_timeout_ms": 50},
     GatePolicy.ALIGNED_BUFFERING: {"max_alignment_bytes": 60},
@@ -54,7 +57,7 @@ _OF_POLICY = {
 _KINDS: tuple[tuple[type[Effect], ...], ...] = (
     (PollSource,),
     (RunMicroBatch,),
-    (JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut),
+    (JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, AskHook, RestoreHook, ResetHook),
 )
 _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.0, **_ALL)])
 
@@ -63,6 +66,7 @@ class JobMachine(RuleBasedStateMachine):
     """One warehouse; a tick, perhaps a zombie beside it, and what dead ticks had asked for."""
 
     policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
+    hooks: ClassVar[tuple[Hook, ...]] = ()
     judged_by: ClassVar[frozenset[str] | None] = None
     """The invariants that may stop it, by their ids; None: all of them."""
 
@@ -97,7 +101,9 @@ class JobMachine(RuleBasedStateMachine):
             }
         )
         rows = dict.fromkeys(SPLITS, 4)
-        self.driven = self._new_job(SmallJob(graph=graph(1), config=config, rows=rows), in_order=not at_least_once)
+        self.driven = self._new_job(
+            SmallJob(graph=graph(1, hooks=self.hooks), config=config, rows=rows), in_order=not at_least_once
+        )
         self.ghosts: list[Effect] = []
         self.zombies: list[DrivenJob] = []
         self.requests: list[str] = []
@@ -236,7 +242,7 @@ class JobMachine(RuleBasedStateMachine):
     def _start(self, parallelism: int, split: SplitId = SPLITS[0]) -> None:
         rows = self.driven.hands.readable
         rows[split] = min(ROWS_MAX, rows[split] + 3)
-        self.driven.job = replace(self.driven.job, graph=graph(parallelism), limits=TickLimits())
+        self.driven.job = replace(self.driven.job, graph=graph(parallelism, hooks=self.hooks), limits=TickLimits())
         self.driven.start()
         self._judge()
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import precondition, rule
 from checkpointing.gate import GatePolicy
 from spec.machines.job import JobMachine
 from spec.machines.resetting import ResettingMachine
+from spec.pipeline import HOOKS
 
 _pick = st.integers(0, 30)
 
@@ -72,6 +73,12 @@ JOB_MACHINES: dict[GatePolicy, type[InMemoryJobMachine]] = {
         AlternatingJobMachine,
     )
 }
+
+
+class HookedJobMachine(InMemoryJobMachine):
+    """Aligned, with master hooks that answer in any order, fail, or are late."""
+
+    hooks = HOOKS
 
 
 class ResettingJobMachine(ResettingMachine, InMemoryJobMachine):

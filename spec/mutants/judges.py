@@ -46,6 +46,7 @@ def _simulated(
     resets_max: int = 0,
     *,
     releases: bool = False,
+    hooks: bool = False,
     mishaps: Mishaps | None = None,
 ) -> frozenset[str]:
     outcome = simulate(
@@ -54,6 +55,7 @@ def _simulated(
         rollbacks_max=rollbacks_max,
         resets_max=resets_max,
         releases=releases,
+        hooks=hooks,
         mishaps=mishaps,
     )
     return frozenset(violation.invariant for violation in outcome.violations)
@@ -84,6 +86,9 @@ RESETS = Judge(
     400,
 )
 RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), 400)
+HOOKS = Judge(
+    "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
+)
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

@@ -8,6 +8,7 @@ from spec.mutants import (
     committing,
     contents,
     descriptions,
+    hooks,
     keeping,
     living,
     measuring,
@@ -33,6 +34,7 @@ _ROOMS = (
     resets,
     columns,
     mishaps,
+    hooks,
     outside,
     measuring,
 )

@@ -1,5 +1,6 @@
 """Rows of docs/FLINK_MAP.md on real Spark and Delta, each shown by the smallest job that can show it."""
 
+import json
 from contextlib import suppress
 from itertools import pairwise
 
@@ -23,6 +24,7 @@ from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.hook_job import Notebook, notes, with_hooks
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, read_cut
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -243,3 +245,22 @@ def test_a_tick_that_was_taken_over_commits_nothing_more(tick, tmp_path, undistu
 
 def _told(report):
     return report.message, report.outcome
+
+
+# ------------------------------------------------------------------ master hooks
+
+
+def test_a_master_hooks_state_is_in_the_row_and_comes_back_after_a_death(tick, tmp_path, tmp_path_factory, undisturbed):
+    """A8: a tick dies behind the hook's answer for checkpoint 2; the next one restores the hook to checkpoint 1."""
+    notebook = tmp_path_factory.mktemp("outside") / "notes"
+    mortal = Mortal("before:AppendRow", 2)
+    with suppress(Dead):
+        tick(with_hooks(declared(), ("notebook", Notebook(notebook))), boundary=mortal)
+    assert mortal.dead
+    assert [["trigger", 1, 1], ["trigger", 2, 2]] == [line for line in notes(notebook) if line[0] == "trigger"]
+    before = len(notes(notebook))
+    tick(with_hooks(declared(), ("notebook", Notebook(notebook))), take_over=True)
+    begins, *asked, closed = notes(notebook)[before:]
+    assert (["restore", 1, {"asked": 1}], ["close", None, None]) == (begins, closed)
+    assert [json.dumps({"asked": asked[-1][2]})] == [held.state for held in checkpoints_at(tmp_path)[-1].hooks]
+    assert undisturbed == read_cut(tmp_path)

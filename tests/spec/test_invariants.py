@@ -9,7 +9,7 @@ from checkpointing.commit.recovery import publications
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, SavepointKind, TickOutcome
 from checkpointing.metadata.files import files_of
-from checkpointing.metadata.record import RowKind
+from checkpointing.metadata.record import HookState, RowKind
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
@@ -19,6 +19,7 @@ from spec.history import (
     DoorStarted,
     FileMissed,
     FilesDiscarded,
+    HookRestoring,
     OrderBroken,
     PowerLost,
     ResetAsked,
@@ -247,6 +248,10 @@ def show_a_cut_without_its_files(events):
     return [*events, CutsSeen(GEN, ((cut.checkpoint, tuple((table, frozenset()) for table, _ in cut.active)),))]
 
 
+def keep_what_no_hook_answered(events):
+    return amend(events, first(events, RowCommitted), hooks=(HookState(hook="ledger", state="1"),))
+
+
 def skip_a_micro_batch(events):
     place = first(events, SegmentsRun, lambda event: any(entry.segments for entry in event.inputs))
     return without(events, place)
@@ -289,6 +294,8 @@ FALSIFIED = {
     "discarded-is-unreferenced": append(FilesDiscarded(("a",), ("a",))),
     "no-file-is-missed": append(FileMissed("a", "micro-batch 3 of joined")),
     "retention": keep_too_many,
+    "hooks-restored": append(HookRestoring(GEN, "ledger", None, "1")),
+    "hook-states": keep_what_no_hook_answered,
     "triggers-end": forget_an_end,
     "told-truly": tell_too_early,
     "caught-up-is-committed": end_with_rows_unread,

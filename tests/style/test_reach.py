@@ -18,14 +18,12 @@ SINKS = "two-phase sinks (F3)"
 OPERATOR_STATE = "operators with broadcast state (D1)"
 SOURCE_COORDINATORS = "source coordinators (A7)"
 FINISHED_INPUTS = "finished inputs (B4)"
-HOOKS = "master hooks (A8)"
 KEY_GROUPS = "one module of key groups (D3)"
 
 WAITING = {
     "checkpointing.commit.sink_messages": SINKS,
     "checkpointing.commit.two_phase_sink": SINKS,
     "checkpointing.rescale": OPERATOR_STATE,
-    "checkpointing.coordinator.restoring.RestoreRefusedError": HOOKS,
     "checkpointing.coordinator.restoring.check_finished": FINISHED_INPUTS,
     "checkpointing.coordinator.restoring.restore_coordinators": SOURCE_COORDINATORS,
     "checkpointing.coordinator.effects.ResetOperatorCoordinator": SOURCE_COORDINATORS,
@@ -43,16 +41,6 @@ WAITING = {
 """What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
 
 BEING_BUILT = {
-    "checkpointing.coordinator.restoring.restore_hooks": HOOKS,
-    "checkpointing.coordinator.restoring.reset_hooks": HOOKS,
-    "checkpointing.coordinator.effects.RestoreHook": HOOKS,
-    "checkpointing.coordinator.effects.ResetHook": HOOKS,
-    "checkpointing.coordinator.facts.HookAnswered": HOOKS,
-    "checkpointing.coordinator.facts.HookFailed": HOOKS,
-    "checkpointing.coordinator.triggering.Triggering.hook_answered": HOOKS,
-    "checkpointing.coordinator.pending.PendingCheckpoint.answer_hook": HOOKS,
-    "checkpointing.coordinator.coordinator.CheckpointCoordinator.add_hook": HOOKS,
-    "checkpointing.coordinator.coordinator.InvalidHookError": HOOKS,
     "checkpointing.key_groups.MaxParallelismChangedError": KEY_GROUPS,
     "checkpointing.key_groups.subtask_of": KEY_GROUPS,
     "checkpointing.key_groups.default_max_parallelism": KEY_GROUPS,
@@ -71,8 +59,6 @@ JUDGED = ("snapshot", "blocked", "pending")
 """Questions to a gate that its judges ask: the explorer, the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
-    "checkpointing.coordinator.effects.AskHook": HOOKS,
-    "checkpointing.coordinator.effects.CloseHook": HOOKS,
     "checkpointing.coordinator.effects.AskOperatorCoordinator": SOURCE_COORDINATORS,
     "checkpointing.coordinator.effects.NotifyOperatorCoordinatorComplete": SOURCE_COORDINATORS,
     "checkpointing.coordinator.effects.NotifyOperatorCoordinatorAborted": SOURCE_COORDINATORS,

@@ -8,7 +8,7 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job import door as job_door
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
-from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES
+from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.judging import BrokenRuleError
 
 
@@ -17,6 +17,12 @@ from spec.machines.judging import BrokenRuleError
 def test_the_job_keeps_every_invariant(policy, run_machine):
     """Any order of answers, timers, troubles, crashes and ghosts; the last tick catches up."""
     run_machine(JOB_MACHINES[policy])
+
+
+@pytest.mark.matrix
+def test_the_job_keeps_every_invariant_with_master_hooks(run_machine):
+    """The same, and hooks that answer in any order, fail, or are late."""
+    run_machine(HookedJobMachine)
 
 
 @pytest.mark.matrix

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.coordinator.coordinator import CoordinatorShutDownError, InvalidHookError
+from checkpointing.coordinator.coordinator import CoordinatorShutDownError
 from checkpointing.coordinator.messages import (
     AskHook,
     AskOperatorCoordinator,
@@ -40,6 +40,7 @@ from checkpointing.coordinator.properties import (
 )
 from checkpointing.coordinator.task import AcknowledgedState, TaskState
 from checkpointing.failures import CheckpointFailureReason
+from spec.flink.coordinator import InvalidHookError
 from spec.flink.messages import CheckpointIdFailed, LocationFailed, PeriodicTimerFired, TriggerFailed
 
 
@@ -129,7 +130,7 @@ def test_an_answer_counts_once_and_only_when_it_is_awaited(drive):
     driven = drive(operator_coordinators=("oc",), hooks=("h",))
     driven.trigger()
     assert driven.tell(LocationCreated(1), HookAnswered("h", 1, "A")) == []
-    assert driven.of_type(driven.tell(OperatorCoordinatorAnswered("oc", 1)), AskHook) == [AskHook("h", 1)]
+    assert driven.of_type(driven.tell(OperatorCoordinatorAnswered("oc", 1)), AskHook) == [AskHook("h", 1, 0)]
     assert driven.of_type(driven.tell(HookAnswered("h", 1, "A")), TriggerTask) != []
     assert driven.tell(HookAnswered("h", 1, "A")) == []
 

@@ -116,12 +116,12 @@ def test_a_row_of_the_fence_of_format_3_changes_its_number_only(kind: str) -> No
     assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
 
 
-def test_a_checkpoint_of_format_4_says_that_nothing_was_renamed_or_measured_of_subtasks() -> None:
-    """A row that the fourth release wrote: all of it is read, no rename has happened, and no number is read into it."""
+def test_a_checkpoint_of_format_4_says_nothing_of_renames_subtasks_and_hooks() -> None:
+    """A row that the fourth release wrote: all of it is read, nothing was renamed, measured or kept by a hook."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
-    assert (FORMAT, (), None) == (row.format, row.renames, row.statistics.counts)
+    assert (FORMAT, (), (), None) == (row.format, row.renames, row.hooks, row.statistics.counts)
     assert {SubtaskStatistics()} == {vertex.subtasks for vertex in row.statistics.vertices}
     measured = [(each.start_delay_ms, each.bytes_processed, each.async_ms) for each in row.statistics.vertices]
     assert {(None, None, None)} == set(measured)

@@ -27,6 +27,7 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
     Holder,
+    HookState,
     Release,
     Rename,
     RenameKind,
@@ -179,6 +180,7 @@ _renames = st.sampled_from(
         Rename(kind=RenameKind.TABLE, was="gold/users", now=TABLES[0]),
     ]
 ).map(lambda rename: (rename,)) | st.just(())
+states = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=3).map(json.dumps)
 
 
 @st.composite
@@ -199,6 +201,7 @@ def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
         tables=draw(_tables),
         columns=tuple(TableColumns(table, draw(_columns)) for table in draw(st.permutations(TABLES))),
         renames=draw(_renames),
+        hooks=tuple(HookState(hook=hook, state=draw(states)) for hook in draw(st.sampled_from([(), ("ledger",)]))),
         statistics=Statistics(triggered_ms=draw(numbers), committed_ms=draw(numbers), rows=draw(numbers)),
     )
 

@@ -1,0 +1,82 @@
+"""The numbers with a master hook that keeps a notebook outside the warehouse; also a program that others start.
+
+`python hook_job.py WAREHOUSE NOTEBOOK [--hang]` runs one tick without Spark and prints its outcome as JSON. With
+--hang the hook never answers.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from jobs.pipeline import Pipeline
+from jobs.pipeline.hooks import MasterHook
+from jobs.planner import JobPlan, plan
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, declared
+
+LONG_S = 600
+
+
+class Notebook(MasterHook):
+    """Writes a line for each call, as JSON: what was called, at which checkpoint, with which state.
+
+    Its state says how many checkpoints it was asked for since it was reset. `does` is called with each checkpoint.
+    """
+
+    def __init__(self, path: Path, does=lambda checkpoint: None) -> None:
+        self._path, self._does = path, does
+        self._asked = 0
+
+    def trigger_checkpoint(self, checkpoint, timestamp_ms):
+        self._does(checkpoint)
+        self._asked += 1
+        self._write("trigger", checkpoint, self._asked)
+        return {"asked": self._asked}
+
+    def restore_checkpoint(self, checkpoint, state):
+        self._asked = 0 if state is None else state["asked"]
+        self._write("restore", checkpoint, state)
+
+    def reset(self):
+        self._asked = 0
+        self._write("reset", None, None)
+
+    def close(self):
+        self._write("close", None, None)
+
+    def _write(self, *line):
+        with self._path.open("a") as notes:
+            notes.write(json.dumps(line) + "\n")
+
+
+def hooked(*hooks: tuple[str, MasterHook], config=CONFIG, timeout_s: float = 30.0) -> JobPlan:
+    """Return the planned numbers with these hooks."""
+    return plan(with_hooks(declared(config=config), *hooks, timeout_s=timeout_s))
+
+
+def with_hooks(pipeline: Pipeline, *hooks: tuple[str, MasterHook], timeout_s: float = 30.0) -> Pipeline:
+    """Return the pipeline with these hooks."""
+    for name, hook in hooks:
+        assert pipeline.hook(name, hook, timeout_s=timeout_s) is pipeline
+    return pipeline
+
+
+def notes(path: Path) -> list[list[object]]:
+    """Return what the notebook was called with, oldest first."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    """Run one tick and print what became of it."""
+    warehouse, notebook, *rest = sys.argv[1:]
+    hangs = "--hang" in rest
+    hook = Notebook(Path(notebook), lambda _: time.sleep(LONG_S) if hangs else None)
+    planned = hooked(("notebook", hook), timeout_s=0.2 if hangs else 30.0)
+    settings = RuntimeSettings(warehouse=Path(warehouse), drain_ms=200)
+    report = run_tick(planned, settings, engine=LocalEngine())
+    print(json.dumps({"outcome": report.outcome.value, "message": report.message}))
+
+
+if __name__ == "__main__":
+    main()

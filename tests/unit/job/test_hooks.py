@@ -1,0 +1,195 @@
+"""The master hooks in the job door: restored first, asked within their time, their state in the row (A8)."""
+
+import json
+
+import pytest
+
+from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import Hook, InvalidGraphError, JobGraph
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits
+from checkpointing.messages import (
+    AppendRow,
+    HookRestored,
+    HookRestoreFailed,
+    NotifyAborted,
+    PollSource,
+    SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
+    StopKind,
+    StopRequested,
+    TickOutcome,
+)
+from checkpointing.metadata.hook_state import HOOK_STATE_MAX
+from checkpointing.metadata.record import HookState
+
+LIMIT_MS = 5_000
+LEDGER, CLOCK = Hook("ledger", LIMIT_MS), Hook("clock", 2 * LIMIT_MS)
+
+
+@pytest.fixture
+def hooked(job):
+    """Return a function that starts a job with these hooks, by default one."""
+
+    def start(*hooks, config=None, **setup):
+        plain = job.two_sources()
+        graph = JobGraph(plain.vertices, plain.edges, hooks or (LEDGER,))
+        return job.story(graph, {"every_rows": 3, **(config or {})}, **setup)
+
+    return start
+
+
+def restored(story, *hooks):
+    for hook in hooks or (LEDGER,):
+        story.tell(HookRestored(hook.name))
+
+
+def triggered(story):
+    """Let the sources send so many rows that a checkpoint is due; return what is asked of the hooks."""
+    story.offers("left", 3)
+    return story.all_told(AskHook)
+
+
+def test_nothing_is_read_before_every_hook_is_restored(hooked):
+    """Without a cut both are reset; the sources are asked when both have answered."""
+    story = hooked(LEDGER, CLOCK)
+    assert [ResetHook("ledger"), ResetHook("clock")] == story.all_told(ResetHook)
+    story.passes(10)
+    restored(story, LEDGER)
+    assert [] == story.all(PollSource)
+    restored(story, CLOCK)
+    assert 2 == len(story.all(PollSource))
+
+
+def test_each_hook_gets_its_own_state_back_and_a_new_one_is_told_that_it_has_none(hooked, job):
+    """The row's state by name; None for a hook that the row does not know."""
+    graph = job.two_sources()
+    record = job.record(graph, 7, {}, hooks=(HookState(hook="ledger", state='{"a":1}'),))
+    story = hooked(LEDGER, CLOCK, restored=record)
+    calls = [RestoreHook("ledger", 7, '{"a":1}'), RestoreHook("clock", 7, None)]
+    assert calls == story.all_told(RestoreHook)
+
+
+def test_a_hook_that_cannot_be_restored_fails_the_tick(hooked):
+    """Before anything is read; the message is the hook's."""
+    story = hooked()
+    story.tell(HookRestoreFailed("ledger", "master hook 'ledger' is away"))
+    assert (TickOutcome.FAILED, "master hook 'ledger' is away") == (story.end.outcome, story.end.message)
+    assert [] == story.all(PollSource)
+
+
+def test_a_restore_that_takes_too_long_fails_the_tick_by_name(hooked):
+    """Its time limit counts from the start of the tick."""
+    story = hooked(LEDGER, CLOCK)
+    restored(story, CLOCK)
+    story.passes(LIMIT_MS - 1)
+    assert story.end is None
+    story.passes(1)
+    assert "master hook 'ledger' was not restored within 5 s" in story.end.message
+
+
+def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
+    """It ends in order, and its hooks are closed."""
+    story = hooked()
+    story.tell(StopRequested(StopKind.NOW))
+    assert TickOutcome.STOPPED is story.end.outcome
+    assert [CloseHook("ledger")] == story.all_told(CloseHook)
+
+
+def test_a_savepoint_waits_for_the_restore_and_is_refused_if_that_fails(hooked):
+    """Nobody asks a hook for its state before it has been restored."""
+    story = hooked()
+    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
+    assert [] == story.all_told(AskHook)
+    story.tell(HookRestoreFailed("ledger", "away"))
+    assert [] == story.all_told(AskHook)
+    assert ["mine"] == [failed.request for failed in story.all_told(SavepointFailed)]
+
+
+def test_the_barriers_wait_for_the_hooks_and_the_row_holds_their_states(hooked):
+    """Both are asked at once, with the time of the trigger; one that keeps nothing leaves no entry."""
+    story = hooked(LEDGER, CLOCK)
+    restored(story, LEDGER, CLOCK)
+    assert [AskHook("ledger", 1, story.now_ms), AskHook("clock", 1, story.now_ms)] == triggered(story)
+    story.tell(HookAnswered("ledger", 1, '["x"]'))
+    story.passes(1_000)
+    story.finishes()
+    assert [] == story.all(AppendRow)
+    story.tell(HookAnswered("clock", 1))
+    story.checks()
+    assert (HookState(hook="ledger", state='["x"]'),) == story.all(AppendRow)[0].row.hooks
+
+
+def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
+    """One failure is tolerated, the second one in a row fails the job with the hook's words."""
+    story = hooked(config={"tolerable_failures": 1})
+    restored(story)
+    triggered(story)
+    story.tell(HookFailed("ledger", 1, "master hook 'ledger' failed: no ink"))
+    (aborted,) = story.all_told(NotifyAborted)
+    assert (1, CheckpointFailureReason.CHECKPOINT_DECLINED) == (aborted.checkpoint, aborted.reason)
+    assert "no ink" in aborted.message
+    assert story.end is None
+    story.passes(1_000)
+    story.finishes()
+    story.is_idle("right")
+    story.tell(HookFailed("ledger", 2, "master hook 'ledger' failed: no paper"))
+    assert TickOutcome.FAILED is story.end.outcome
+    assert "2 consecutive checkpoints failed" in story.end.message
+    assert "no paper" in story.end.message
+
+
+def test_a_hook_that_is_late_fails_its_checkpoint_by_name_and_its_answer_is_ignored(hooked):
+    """The limit counts from the trigger; what comes afterwards is in no row."""
+    story = hooked(config={"tolerable_failures": 9})
+    restored(story)
+    triggered(story)
+    story.passes(LIMIT_MS - 1)
+    assert [] == story.all_told(NotifyAborted)
+    story.passes(1)
+    (aborted,) = story.all_told(NotifyAborted)
+    assert CheckpointFailureReason.CHECKPOINT_EXPIRED is aborted.reason
+    assert "master hook 'ledger' did not answer within 5 s" in aborted.message
+    before = len(story.told)
+    story.tell(HookAnswered("ledger", 1, '"late"'))
+    assert before == len(story.told)
+
+
+@pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * HOOK_STATE_MAX), "[" * 100_000])
+def test_a_state_that_no_row_may_hold_fails_the_checkpoint(hooked, state):
+    """Neither a text that is no JSON nor one that is too long is committed."""
+    story = hooked(config={"tolerable_failures": 9})
+    restored(story)
+    triggered(story)
+    story.tell(HookAnswered("ledger", 1, state))
+    (aborted,) = story.all_told(NotifyAborted)
+    assert "the state of master hook 'ledger' is" in aborted.message
+
+
+def test_the_failure_of_one_hook_lets_go_of_the_others(hooked):
+    """The answer of another hook to the failed checkpoint changes nothing, nor does its time run out."""
+    story = hooked(LEDGER, CLOCK, config={"tolerable_failures": 9})
+    restored(story, LEDGER, CLOCK)
+    triggered(story)
+    story.tell(HookFailed("ledger", 1, "away"))
+    story.tell(HookAnswered("clock", 1, "1"))
+    story.passes(3 * LIMIT_MS)
+    assert [1] == [aborted.checkpoint for aborted in story.all_told(NotifyAborted)]
+
+
+def test_state_without_its_hook_is_refused_unless_it_may_be_left_behind(job):
+    """The message names hook and flag (Flink: `MasterHooks.restoreMasterHooks`)."""
+    plain = job.two_sources()
+    record = job.record(plain, 7, {}, hooks=(HookState(hook="ledger", state="1"),))
+    with pytest.raises(CutDoesNotFitError, match=r"hook 'ledger'.*pipeline\.hook\('ledger'.*--allow-non-restored"):
+        check_fits(plain, record, 128)
+    check_fits(plain, record, 128, allow_non_restored_state=True)
+    check_fits(JobGraph(plain.vertices, plain.edges, (LEDGER,)), record, 128)
+
+
+def test_a_graph_has_each_hook_once():
+    """Two hooks of one name would share one state."""
+    with pytest.raises(InvalidGraphError, match="hook ledger twice"):
+        JobGraph((), (), (LEDGER, Hook("ledger", 1)))
