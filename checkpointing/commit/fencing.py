@@ -105,8 +105,8 @@ def _without_lease(
     if seen.alive is None and (lease is None or lease.generation != held.generation):
         seconds = LEASE_OF_THE_UNSEEN_MS // 1000
         why = (
-            f"nobody on this host can tell whether it lives, and it shows no lease; it has {seconds} s from now to "
-            "renew one, and a start after that takes its place"
+            f"this host cannot see whether it lives, and it has no lease; if it renews none within {seconds} s from "
+            "now, the next start takes the job over"
         )
         return Refused(held.holder, held.generation, why, give_lease_ms=LEASE_OF_THE_UNSEEN_MS)
     just_claimed = seen.alive is True and lease is None and now_ms - held.at_ms < GRACE_BEFORE_LEASE_MS

@@ -94,5 +94,5 @@ def state_of(warehouse: Warehouse, rows: tuple[Row, ...]) -> JobState:
     leased = lease is not None and lease.generation == claim.generation and lease.expires_ms > warehouse.now_ms()
     if alive or leased:
         return JobState(Activity.RUNNING, claim.holder, claim.generation, f"{claim.holder} holds the job")
-    why = f"the lease of {claim.holder} has run out, and nobody here can tell whether it lives"
+    why = f"the lease of {claim.holder} has run out, and this host cannot see whether it lives"
     return JobState(Activity.SILENT, claim.holder, claim.generation, why)

@@ -69,6 +69,7 @@ class Verdict(_Kept):
 
 _FILES_SHOWN = 5
 _WAYS_OUT = (
-    "Nothing of this epoch is visible, and the next tick meets the same rows. What can be done: correct the data at "
-    "its source; turn the expectation into a row rule, so that such rows go to quarantine; or change the suite"
+    "Nothing of this epoch is visible, and the next tick meets the same rows. You can correct the data at its source; "
+    "turn the expectation into a row rule, so that such rows go to quarantine; change the suite; or skip the rows with "
+    "'tidemark reset'"
 )

@@ -179,7 +179,7 @@ def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecor
     for row in (claim, record, release):
         result = store.append(row, version)
         if not isinstance(result, Appended):
-            raise SavepointNotCopiedError(f"the copy's rows cannot be written: {result}")
+            raise SavepointNotCopiedError(f"the copy's entries cannot be written: {result}")
         version = result.version
 
 

@@ -58,7 +58,7 @@ def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, typed):
     code, said = typed("run", PIPELINE, "--warehouse", held)
     assert ExitCode.HELD is code
     assert "process 77 on far.example" in said
-    assert "shows no lease; it has 30 s from now" in said
+    assert "has no lease; if it renews none within 30 s from now" in said
     assert "--take-over" in said
     given = LeaseStore(at(held)).read()
     assert (FAR, LEASE_OF_THE_UNSEEN_MS) == (given.holder, given.expires_ms - given.renewed_at_ms)
