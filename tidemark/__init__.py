@@ -1,4 +1,4 @@
-"""Tidemark's public interface: everything that a pipeline, its tests and readers of its tables import.
+"""Tidemark's public interface: all names that a pipeline, its tests and readers of its tables import.
 
 ```python
 from tidemark import CheckpointConfig, Cuts, FileSource, Pipeline, count, sum_of

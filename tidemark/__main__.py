@@ -8,7 +8,7 @@ _TYPED_OR_SET_WRONGLY = 2
 
 
 def main() -> None:
-    """Run the command line and exit; say so in one sentence if Python would find other packages than Tidemark's."""
+    """Run the command line and exit. If other packages hide Tidemark's, say so in one sentence."""
     try:
         must_be_ours()
     except HiddenPackageError as error:

@@ -1,4 +1,4 @@
-"""Finds out whether Python finds Tidemark's own packages, or packages of the same names that hide them.
+"""Finds out whether other packages of the same names hide Tidemark's own packages.
 
 An installed wheel has only the package `tidemark`, with all others inside. In a checkout, and so in an editable
 install, the others lie beside it, and a project may have folders of the same names.
@@ -13,11 +13,11 @@ _HERE: Final = Path(__file__).resolve().parent
 
 
 class HiddenPackageError(ImportError):
-    """Python finds another package where one of Tidemark's is needed: names both, and the way out."""
+    """Another package hides one of Tidemark's; the message names both, and the way out."""
 
 
 def must_be_ours() -> None:
-    """Raise HiddenPackageError if an import of one of Tidemark's packages would lead to somebody else's."""
+    """Raise HiddenPackageError if importing one of Tidemark's packages would import another one."""
     if (_HERE / _BESIDE[0]).is_dir():
         return
     for name in _BESIDE:
@@ -32,7 +32,7 @@ def must_be_ours() -> None:
 
 
 class MissingExtraError(ImportError):
-    """A library is not installed that only some users need: names it, and the command that installs it."""
+    """An optional library is not installed; the message names it, and the command that installs it."""
 
 
 def must_be_installed(module: str, extra: str) -> None:

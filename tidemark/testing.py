@@ -1,4 +1,4 @@
-"""For the tests of your pipelines: ticks on small frames, in a folder of the test's own, also killed ones.
+"""Tests pipelines: runs ticks on small frames in the test's own folder, and kills them.
 
 ```python
 from tidemark.testing import Trial

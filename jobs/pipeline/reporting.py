@@ -12,5 +12,5 @@ class Report(Protocol):
     """A function of the newest cut that returns a text, or anything else that Rich can print. See `Pipeline.report`."""
 
     def __call__(self, cut: "Cut", /) -> "RenderableType":
-        """Return what a user is to see."""
+        """Return the text or renderable to show."""
         ...

@@ -1,7 +1,7 @@
-"""The demo: New York's flights of 2013 meet the weather, from bronze through silver to gold.
+"""The demo: joins New York's flights of 2013 with the weather, from bronze through silver to gold.
 
-Cancelled and diverted flights have no `arr_delay`: bronze keeps them, silver does not get them. A
-flight goes to silver once the weather of its airport and hour is known; 1,527 wait for ever.
+Cancelled and diverted flights have no `arr_delay`. They stay in bronze and go to quarantine, not to silver. A flight
+goes to silver once the weather of its airport and hour is known. For 1,527 flights it never is.
 """
 
 import sys
@@ -24,14 +24,14 @@ CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_ma
 """A checkpoint every 12,000 flights: 29 of them cover the year."""
 
 WEATHER_ROWS_PER_EPOCH = 1_000
-"""The weather has a thirteenth of the flights' rows: so capped, it keeps pace with them."""
+"""The weather has a thirteenth of the flights' rows. With this cap, both advance together."""
 
 FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA)
 WEATHER = from_arrow_schema(WEATHER_SCHEMA)
 
 
 class DemoFiles(FileSource):
-    """Files of the demo. If nobody has written them yet, the error says how to."""
+    """The demo's files. If they are missing, the error says how to write them."""
 
     def splits(self) -> tuple[SplitId, ...]:
         """Return the airports; raise SourceError with the command that writes the input."""
@@ -43,7 +43,7 @@ class DemoFiles(FileSource):
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline over the input that `jobs.flights_data` laid out under `data`."""
+    """Return the pipeline over the input that `jobs.flights_data` wrote under `data`."""
     pipeline = Pipeline("flights", config=CONFIG, parallelism=2).report(report)
     flights = (
         pipeline.source("flights", DemoFiles(data / "flights", FLIGHTS))

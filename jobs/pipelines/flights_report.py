@@ -12,12 +12,12 @@ from jobs.reading.cut import Cut
 
 ROUTES_SHOWN: Final = 10
 FLIGHTS_MIN: Final = 52
-"""A route that was not flown about once a week tells nothing of the route."""
+"""Routes with fewer flights, about one a week, are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Rows of bronze/flights and the three places where each of them is."""
+    """The rows of bronze/flights, and the three places in which each of them may be."""
 
     bronze: int
     silver: int

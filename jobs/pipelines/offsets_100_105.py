@@ -5,12 +5,12 @@ queue before the count. The count takes slices from the channels in turn, and th
 So barrier 1 reaches the end of the fast channel first, and records 105, 106, ... of epoch 2 follow it there, while
 the slow channel's barrier is still far away.
 
-Exactly once, the count leaves those records alone until both barriers have come: its state holds 205 records.
-At least once, the count takes them: the snapshot holds records of the fast split from 105 on, but the position in it
-says 105. A job that fails now and restores reads those records again from 105, and counts them twice.
+In exactly-once mode, the count does not take those records until both barriers have come, so its state holds 205
+records. In at-least-once mode, the count takes them. Then the snapshot holds records of the fast split from 105 on, but
+its position is 105. A job that fails now and restores reads those records again from 105, and counts them twice.
 
-The example commits its positions outside too, in `offsets_100_105/committed.json` of the data folder, after each
-completed checkpoint. A reader of that file never sees rows counted that a restore would take back.
+After each completed checkpoint, the example also writes its positions to `offsets_100_105/committed.json` in the data
+folder. A reader of that file never sees a position that a restore would take back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,15 @@ from jobs.sources.port import Source
 from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 FIRST_WAVE = {"fast": 105, "slow": 100}
-"""Where the two splits stand at barrier 1."""
+"""The positions of the two splits at barrier 1."""
 
 ALL = {"fast": SequenceSplit(205), "slow": SequenceSplit(200, poll_rows_max=1)}
 
 SLICE_ROWS = 25
-"""Records that are read, and counted, at a time: few, so that they queue before the count."""
+"""How many records are read and counted at a time: few, so that they queue before the count."""
 
 SECOND_WAVE_S = 1.0
-"""How long a split that has been read so far waits for the others before it says that it has nothing new."""
+"""How long a split that has been read waits for the others before it reports that it has nothing new."""
 
 CONFIG = CheckpointConfig(
     every_rows=sum(FIRST_WAVE.values()), slice_rows_max=SLICE_ROWS, micro_batch_rows_max=SLICE_ROWS, retained=2
@@ -47,10 +47,10 @@ CONFIG = CheckpointConfig(
 
 
 class TwoWaves:
-    """A source whose records come in two waves: no split has more than `first` until all have been read so far."""
+    """A source of two waves: no split goes beyond `first` until all splits have been read up to it."""
 
     def __init__(self, source: Source, first: Mapping[str, int]) -> None:
-        """Hold back what comes after these positions; raise InvalidNameError for a name that no split may have."""
+        """Hold back the records after these positions; raise InvalidNameError for a name that no split may have."""
         self._source = source
         self._first = {split_id(name): rows for name, rows in first.items()}
         self._exhausted: set[SplitId] = set()
@@ -65,7 +65,7 @@ class TwoWaves:
         return self._source.splits()
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next rows that have come; see `port.Source.poll`."""
+        """Return the next rows of the wave; see `port.Source.poll`."""
         left = self._first[request.split] - int(request.position or 0)
         if left > 0:
             piece = self._source.poll(replace(request, max_rows=min(left, request.max_rows)))
@@ -89,12 +89,12 @@ class TwoWaves:
 
 
 def committed_file(data: Path) -> Path:
-    """Return where the example commits its positions outside."""
+    """Return the file to which the example writes its positions."""
     return data / "offsets_100_105" / "committed.json"
 
 
 def build(data: Path) -> Pipeline:
-    """Return the example; it makes its records itself. The mode is the configuration's: exactly once by default."""
+    """Return the example, which generates its records. The configuration decides the mode: exactly once by default."""
     pipeline = Pipeline("offsets_100_105", config=CONFIG, parallelism=1)
     numbers = CommitsToFile(TwoWaves(SequenceSource(ALL), FIRST_WAVE), committed_file(data))
     (

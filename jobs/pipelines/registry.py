@@ -1,4 +1,4 @@
-"""Finds a pipeline: by a name that the project registers, by the name of one of ours, or as `module:attribute`."""
+"""Finds a pipeline by a name that the project registers, by the name of a built-in one, or as `module:attribute`."""
 
 import sys
 from collections.abc import Callable
@@ -17,28 +17,28 @@ from jobs.user_code import message_of
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 REFUSALS: Final = (InvalidPipelineError, InvalidNameError)
-"""What Tidemark itself raises of a pipeline that is written wrong: these say already what is wrong, and where."""
+"""Tidemark's own errors for a wrong pipeline. They already say what is wrong, and where."""
 
 PipelineReference = str | Pipeline | Callable[[Path], Pipeline]
 """A pipeline, a function of the data folder that returns one, or the name of either (see `find_pipeline`)."""
 
 
 class UnknownPipelineError(NotThereError):
-    """A reference that leads to no pipeline: names it, what exists, and how to write one."""
+    """A reference leads to no pipeline; the message lists the pipelines, and says how to write a reference."""
 
 
 class BrokenPipelineError(Exception):
-    """A pipeline whose own code raised: names it, file and line, with the traceback below the sentence."""
+    """A pipeline's own code raised; the message names pipeline, file and line, with the traceback below."""
 
     def __init__(self, name: str, did: str, error: BaseException) -> None:
         super().__init__(f"pipeline {name} {did}: {message_of(error, ': correct it and run again')}")
 
 
 def project_of(reference: PipelineReference) -> Project | None:
-    """Return the project of a pipeline: the one in which its module lies, else that of the working directory.
+    """Return the project of a pipeline: the project of its module, else the project of the working directory.
 
-    A daemon may work in any folder, so the module comes first. A registered name belongs to the project that
-    registers it, which is the working directory's. Raises InvalidProjectError.
+    A daemon may work in any folder, so the module comes first. A registered name belongs to the project of the working
+    directory, which registers it. Raises InvalidProjectError.
     """
     at_hand, folder = here(), working_directory()
     for each in (at_hand.root if at_hand else None, folder):
@@ -51,10 +51,10 @@ def project_of(reference: PipelineReference) -> Project | None:
 
 
 def find_pipeline(reference: PipelineReference, data: Path, project: Project | None = None) -> Pipeline:
-    """Return the pipeline of that name, or the one that `module:attribute` is or builds over the input under `data`.
+    """Return the pipeline of that name or `module:attribute`, built over the input under `data`.
 
-    The attribute, or what stands in the place of a name, is a Pipeline or a function of the data folder that
-    returns one. The module is imported, no other pipeline's is. `project` is whose names are known. Raises
+    A reference is a name, `module:attribute`, a Pipeline, or a function of the data folder that returns one. Only the
+    pipeline's own module is imported. `project` is the project whose names are known. Raises
     UnknownPipelineError, also for a pipeline that is registered under another name than its own. Raises
     BrokenPipelineError for what the module or the function raises, except what the pipeline itself refuses
     (InvalidPipelineError and the like).

@@ -1,4 +1,4 @@
-"""A pipeline's own reports, made of the newest cut after a tick."""
+"""Renders a pipeline's own reports from the newest cut, after a tick."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +12,9 @@ from jobs.user_code import message_of, sentence_of
 
 
 def reported(plan: JobPlan, root: Path) -> Iterator[RenderableType]:
-    """Yield what each report of the pipeline shows; nothing before the first cut.
+    """Yield each report of the pipeline, rendered; nothing before the first cut.
 
-    A report that raises becomes a sentence that says so: the tick that it is about is over, and was well.
+    If a report raises, it is replaced by a sentence that says so, since the tick itself succeeded.
     """
     if not plan.reports:
         return
