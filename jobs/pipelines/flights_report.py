@@ -1,14 +1,15 @@
 """The demo's report: the ten worst routes, and where every flight is. It reads one cut, as any program can."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from jobs.reading.cut import Cut
+if TYPE_CHECKING:  # it imports delta-rs, which explaining a pipeline does not need
+    from jobs.reading.cut import Cut
 
 ROUTES_SHOWN: Final = 10
 FLIGHTS_MIN: Final = 52
@@ -30,7 +31,7 @@ class Accounting:
         return self.bronze == self.silver + self.quarantine + self.waiting
 
 
-def report(cut: Cut) -> RenderableType:
+def report(cut: "Cut") -> RenderableType:
     """Return the worst routes and the accounting at a cut."""
     return Group(
         Text(f"gold/delays_by_route: the worst routes from New York, of those flown at least {FLIGHTS_MIN} times"),
@@ -39,7 +40,7 @@ def report(cut: Cut) -> RenderableType:
     )
 
 
-def accounting(cut: Cut) -> Accounting:
+def accounting(cut: "Cut") -> Accounting:
     """Count the flights at a cut: in the tables, and in the state of the operator where they wait for the weather."""
     waiting = cut.state("silver_flights").polars().select(pl.col("waiting").list.len().sum())
     tables = ("bronze/flights", "silver/flights", "quarantine/flights")
