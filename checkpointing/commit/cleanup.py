@@ -1,7 +1,7 @@
 """Which files of a job nobody needs any more, and since when: facts in, a decision out (K4).
 
-Needed is what a row of `checkpoints` names, checkpoint and savepoint alike, and what a table's log shows
-at its newest version or at one of a cut that is recorded or that a reader has reserved. Of the rest, only
+Needed is what a row of `checkpoints` names, checkpoint and savepoint alike, what a standing reservation names, and
+what a table's log shows at its newest version or at one of a cut that is recorded or reserved. Of the rest, only
 files staged by generations before the last claim go (the present one may still name its own), and only
 `grace_ms` after they stopped being needed: a reader who began to read a version before must come to its end.
 
@@ -84,11 +84,15 @@ RESERVATION_MS_MAX = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reader's word that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch)."""
+    """A reader's word that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch).
+
+    `files` are the paths that the cut's row names: the reader may ask for the operators' state at the cut.
+    """
 
     versions: Mapping[TableName, int]
     given_ms: int
     lapses_ms: int
+    files: frozenset[str] = frozenset()
 
     @property
     def ends_ms(self) -> int:
@@ -102,6 +106,20 @@ def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservat
     One that is given far in the future would never end, so it does not count. Clocks may differ by less than a day.
     """
     return tuple(each for each in reservations if now_ms < each.ends_ms and each.given_ms < now_ms + RESERVATION_MS_MAX)
+
+
+def reserved_files(reservations: Iterable[Reservation], now_ms: int) -> frozenset[str]:
+    """Return the paths that reservations name which count now."""
+    return frozenset[str]().union(*(each.files for each in standing(reservations, now_ms)))
+
+
+def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_ms: int) -> tuple[str, ...]:
+    """Return which of these files a tick may delete now that no checkpoint refers to them any more.
+
+    The others are left to a clean-up after their reservation has ended.
+    """
+    reserved = reserved_files(reservations, now_ms)
+    return tuple(path for path in paths if path not in reserved)
 
 
 def is_forgotten(reservation: Reservation, now_ms: int) -> bool:
@@ -128,6 +146,7 @@ class CleanupFacts:
     found: tuple[FoundFile, ...]
     active: frozenset[str]
     looks: tuple[Look, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 class Reason(Enum):
@@ -163,7 +182,8 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
     if facts.others_hold and not records:
         return CleanupDecision()
-    needed = facts.active.union(*(files_of(record) for record in records))
+    reserved = reserved_files(facts.reservations, facts.now_ms)
+    needed = facts.active.union(reserved, *(files_of(record) for record in records))
     unneeded = sorted(
         (_judged(file, facts) for file in facts.found if _is_past(file, facts.current) and file.path not in needed),
         key=lambda each: (each.since_ms, each.file.path),

@@ -9,6 +9,7 @@ from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import ClaimUnsettledError, NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
+from jobs.stores.reservations import deletable
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
 
@@ -37,7 +38,7 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     kept = [row for row in claimed.seen.rows if isinstance(row, CheckpointRecord) and row != gone]
     named = {path for row in kept for path in named_files(row)}
     unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
-    return sum(warehouse.delete(path) for path in unused)
+    return sum(warehouse.delete(path) for path in deletable(warehouse, unused))
 
 
 def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> CheckpointRecord:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from checkpointing.commit.cleanup import CleanupFacts, FoundFile, Look, TableSeen, readable_cuts
+from checkpointing.commit.cleanup import CleanupFacts, FoundFile, Look, TableSeen, readable_cuts, standing
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import STAGED, is_data_file, parse_generation, parse_staged_name
 from jobs.cleanup.looks import read_looks
@@ -59,9 +59,10 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
     staged = {table.name: tuple(_staged(warehouse, table.name)) for table in tables}
     rows, cuts = logs.rows(), logs.recorded_cuts()
     kept = cuts.keys() if others_hold else readable_cuts(rows, cuts.keys())
-    reserved = ReservationStore(warehouse).reserved()  # after the cuts: see jobs/stores/reservations.py
-    read, notes = _read_tables(logs, tables, [*(cuts[checkpoint] for checkpoint in kept), *reserved])
+    reservations = ReservationStore(warehouse).reservations()  # after the cuts: see jobs/stores/reservations.py
     now_ms = warehouse.now_ms()
+    reserved = [dict(each.versions) for each in standing(reservations, now_ms)]
+    read, notes = _read_tables(logs, tables, [*(cuts[checkpoint] for checkpoint in kept), *reserved])
     found = [
         file
         for table in tables
@@ -77,6 +78,7 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
         found=tuple(found),
         active=frozenset().union(*(each.active for each in read.values())),
         looks=read_looks(warehouse),
+        reservations=reservations,
     )
     look = Look(now_ms, {table: each.seen for table, each in read.items()})
     return Gathered(facts, look, tables, notes)

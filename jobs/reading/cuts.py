@@ -19,6 +19,7 @@ from jobs.reading.reserving import LEASE_MS, Found, Reserved
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore, RecordedCut
 from jobs.stores.maintenance import EVERY_VERSIONS
+from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 _LOOK_BACK: Final = EVERY_VERSIONS
@@ -58,7 +59,10 @@ class Cuts:
         return self._found(Newest())
 
     def at(self, checkpoint: int) -> Cut:
-        """Return the cut of that checkpoint; raise NoSuchCutError listing the cuts, NeverRunError."""
+        """Return the cut of that checkpoint, if it is retained or a reader has reserved it.
+
+        Raises NoSuchCutError listing the retained cuts, NeverRunError.
+        """
         return self._found(Numbered(CheckpointId(checkpoint)))
 
     def as_of(self, moment: datetime | str) -> Cut:
@@ -86,11 +90,13 @@ class Cuts:
     def _reserved(self, name: str | None, lease_ms: int) -> Iterator[Cut]:
         with self._lock:
             self._opened()  # a job that never ran gets no folder
-        found = Found(lambda: self._recorded(Newest())[0], self.still)
-        with Reserved(self._warehouse, found, name, lease_ms) as reserved:
-            with self._lock:
-                rows = self._opened().checkpoints.observe()[1]
-            yield self._cut(reserved.cut, _row_of(rows, reserved.cut.checkpoint))
+        with Reserved(self._warehouse, Found(self._newest, self.still), name, lease_ms) as reserved:
+            yield self._cut(reserved.cut, reserved.row)
+
+    def _newest(self) -> tuple[RecordedCut, CheckpointRecord | None]:
+        """Return the newest cut with its entry, also if that was subsumed a moment ago."""
+        recorded, row = self._recorded(Newest())
+        return recorded, row or self.past_row(recorded.checkpoint)
 
     def all(self) -> tuple[Cut, ...]:
         """Return every published and retained cut, oldest first; raise NeverRunError."""
@@ -101,7 +107,13 @@ class Cuts:
         return tuple(self._cut(each, _row_of(rows, number)) for number, each in sorted(recorded.items()))
 
     def _found(self, moment: Moment) -> Cut:
-        return self._cut(*self._recorded(moment))
+        try:
+            return self._cut(*self._recorded(moment))
+        except NoSuchCutError:
+            reserved = ReservationStore(self._warehouse).of(moment.checkpoint) if isinstance(moment, Numbered) else None
+            if reserved is None:
+                raise
+            return self._cut(reserved.recorded, reserved.row)
 
     def _recorded(self, moment: Moment) -> tuple[RecordedCut, CheckpointRecord | None]:
         with self._lock:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import structlog
 
 from checkpointing.identifiers import CheckpointId
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.reading.failures import CutGoneError, NotReservedError
 from jobs.reading.moments import shown
 from jobs.stores.cuts import RecordedCut
@@ -27,7 +28,8 @@ _log = structlog.get_logger(__name__)
 class Found:
     """Functions that find a pipeline's cuts: the wanted one, and the cuts that exist instead of a deleted one."""
 
-    wanted: Callable[[], RecordedCut]
+    wanted: Callable[[], tuple[RecordedCut, CheckpointRecord | None]]
+    """Returns the cut with its entry of `checkpoints`."""
     still: Callable[[CheckpointId], str | None]
 
 
@@ -55,6 +57,7 @@ class Reserved:
         try:
             with self._store.locked():
                 self.cut = self._chosen()
+                self.row = self._store.row(self._name)
         except OSError as error:
             raise NotReservedError(
                 f"no cut of {self._job} could be reserved, for its folder in the warehouse cannot be written "
@@ -80,7 +83,8 @@ class Reserved:
         if known is not None and known.kept:
             return self._taken_up(known)
         for _ in range(_TRIES):
-            cut = self._found.wanted()
+            cut, row = self._found.wanted()
+            self._store.keep_row(self._name, row)
             self._store.reserve(self._name, cut, self._lease_ms, kept=False)
             if self._found.still(cut.checkpoint) is None:  # after writing: see jobs/stores/reservations.py
                 self._store.reserve(self._name, cut, self._lease_ms, kept=True)

@@ -43,6 +43,7 @@ from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError
 from jobs.stores.checkpoints import Appended, AppendResult, Refused, Unknown
+from jobs.stores.reservations import deletable
 from jobs.user_code import message_of
 
 _log = structlog.get_logger(__name__)
@@ -156,7 +157,7 @@ class EffectHandlers:
 
     def _discard(self, effect: DiscardFiles) -> None:
         """A file that can't be deleted is an orphan, which costs its space and nothing else."""
-        for path in effect.paths:
+        for path in deletable(self._stores.warehouse, effect.paths):
             try:
                 self._stores.warehouse.delete(path)
             except OSError:

@@ -1,5 +1,8 @@
 """Readers' reservations of cuts: one small JSON file each, which lapses by itself and which clean-up respects.
 
+Beside it lies the cut's entry of `checkpoints`, by which a reader finds the operators' state: a tick may subsume the
+entry while the cut is read. It is written before the reservation, so a reservation that is there has its entry.
+
 The order makes it safe without a lock between reader and clean-up. A reader first writes its reservation and then looks
 whether the cut is still recorded. A clean-up first reads the recorded cuts and then the reservations. So a cut that the
 reader still found recorded is one that the clean-up either read as recorded or finds reserved.
@@ -7,16 +10,20 @@ reader still found recorded is one that the clean-up either read as recorded or 
 
 import fcntl
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from checkpointing.commit.cleanup import Reservation, is_forgotten, standing
+from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
 from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.codec import decode, encode
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.stores.cuts import Cut, RecordedCut
 from jobs.stores.files import replace_durable
 from jobs.stores.warehouse import Warehouse
@@ -52,10 +59,18 @@ class ReservationFile(BaseModel):
         versions = {TableName(table): version for table, version in self.versions.items()}
         return RecordedCut(CheckpointId(self.checkpoint), self.published_at_ms, versions)
 
-    @property
-    def reservation(self) -> Reservation:
-        """What a clean-up needs of it."""
-        return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms)
+    def reservation(self, row: CheckpointRecord | None) -> Reservation:
+        """Return what a clean-up needs of it; `row` is the cut's entry."""
+        files = frozenset[str]() if row is None else files_of(row)
+        return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms, files)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedCut:
+    """A cut that somebody has reserved, and its entry of `checkpoints`; None if that was out of reach."""
+
+    recorded: RecordedCut
+    row: CheckpointRecord | None
 
 
 class ReservationStore:
@@ -78,6 +93,22 @@ class ReservationStore:
         """Return a reservation, None if there is none that can be read. Raises InvalidReservationError for the name."""
         return _read(self._path(name))
 
+    def row(self, name: str) -> CheckpointRecord | None:
+        """Return the entry that lies beside a reservation; None if there is none that this version can read."""
+        try:
+            row = decode(self._entry(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return row if isinstance(row, CheckpointRecord) else None
+
+    def keep_row(self, name: str, row: CheckpointRecord | None) -> None:
+        """Write the entry of the cut that is to be reserved next under this name; it is durable on return."""
+        if row is None:
+            self._entry(name).unlink(missing_ok=True)
+        else:
+            text = encode(row, writer=self._warehouse.writer)
+            replace_durable(self._entry(name), text.encode(), unique=str(uuid4()))
+
     def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool) -> None:
         """Write a reservation of that cut, from now on for `lease_ms`; it is durable on return."""
         now_ms = self._warehouse.now_ms()
@@ -94,18 +125,30 @@ class ReservationStore:
     def release(self, name: str) -> None:
         """Take a reservation away, if it is there."""
         self._path(name).unlink(missing_ok=True)
+        self._entry(name).unlink(missing_ok=True)
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """Return all reservations, lapsed ones too. Read the recorded cuts before this."""
+        return tuple(file.reservation(self.row(path.stem)) for path, file in self._files())
 
     def reserved(self) -> list[Cut]:
         """Return the table versions of every cut that is reserved now. Read the recorded cuts before this."""
-        files = [file for _, file in self._files()]
-        standing_now = standing((file.reservation for file in files), self._warehouse.now_ms())
-        return [dict(reservation.versions) for reservation in standing_now]
+        files = [file.reservation(None) for _, file in self._files()]
+        return [dict(each.versions) for each in standing(files, self._warehouse.now_ms())]
+
+    def of(self, checkpoint: CheckpointId) -> ReservedCut | None:
+        """Return the cut of that checkpoint if somebody has reserved it, and the reservation counts now."""
+        for path, file in self._files():
+            found = file.kept and file.checkpoint == checkpoint
+            if found and standing((file.reservation(None),), self._warehouse.now_ms()):
+                return ReservedCut(file.recorded, self.row(path.stem))
+        return None
 
     def forget(self) -> None:
         """Delete the files of reservations that lapsed so long ago that no reader comes back to them."""
         for path, file in self._files():
-            if is_forgotten(file.reservation, self._warehouse.now_ms()):
-                path.unlink(missing_ok=True)
+            if is_forgotten(file.reservation(None), self._warehouse.now_ms()):
+                self.release(path.stem)
 
     def _files(self) -> Iterator[tuple[Path, ReservationFile]]:
         for path in sorted(self._folder.glob("*.json")):
@@ -113,12 +156,23 @@ class ReservationStore:
             if file is not None:
                 yield path, file
 
+    def _entry(self, name: str) -> Path:
+        return self._path(name).with_suffix(".entry")
+
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise InvalidReservationError(
                 f"the reservation {name!r} needs another name: letters, digits, - and _, at most 64"
             )
         return self._folder / f"{name}.json"
+
+
+def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return which of these files may be deleted now: those that no reader has reserved.
+
+    Ask after the cuts that name the files have been dropped, or a reader may reserve one of them meanwhile.
+    """
+    return discardable(paths, ReservationStore(warehouse).reservations(), warehouse.now_ms())
 
 
 def _read(path: Path) -> ReservationFile | None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
@@ -100,6 +101,7 @@ GATES = {
 }
 COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 60)
 COMMIT = Judge("commit machine", _by_machine(CommitMachine), 60)
+CLEANUP = Judge("clean-up machine", _by_machine(CleanupMachine), 60)
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:

@@ -183,4 +183,10 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a failed checkpoint counts twice": 0,
     "a failed checkpoint is taken off twice": 0,
     "a late measurement counts once more": 0,
+    "a reservation keeps only what tables show": 0,
+    "a tick deletes state although it is reserved": 0,
+    "only the newest reservation counts": 0,
+    "a reservation counts for an hour whatever its lease": 0,
+    "a reader that was killed keeps its cut for ever": 0,
+    "a lease of forty hours counts for forty": 4,
 }

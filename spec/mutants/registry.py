@@ -14,6 +14,7 @@ from spec.mutants import (
     measuring,
     mishaps,
     outside,
+    reservations,
     resets,
     rollbacks,
     savepoints,
@@ -37,6 +38,7 @@ _ROOMS = (
     hooks,
     outside,
     measuring,
+    reservations,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

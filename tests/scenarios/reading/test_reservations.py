@@ -9,15 +9,18 @@ import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cleanup.deleting import delete_unneeded
 from jobs.cleanup.gathering import gather
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import NeverRunError
 from jobs.holding.job_stores import JobStores
-from jobs.reading import CutGoneError, Cuts, NotReservedError
+from jobs.reading import CutGoneError, Cuts, NoSuchCutError, NotReservedError
 from jobs.reading.reserving import Found, Reserved
 from jobs.runtime.cleaning import clean_up, decide_cleanup
 from jobs.stores.reservations import InvalidReservationError, ReservationStore
@@ -86,6 +89,57 @@ def test_a_reserved_cut_stays_readable_through_ticks_and_clean_ups(root):
     assert clean_up(at(root), 0).deleted.files
     with pytest.raises(CutGoneError, match="no longer retained"):
         contents(cut)
+
+
+def state_of(cut):
+    """Return the operator's state at a cut: a row for each key."""
+    return sorted(cut.state("by_key").polars().collect().rows())
+
+
+def forget_past_entries(root):
+    """Delete the files of subsumed entries of `checkpoints`, as a tick does an hour later."""
+    folder = root / "_tidemark" / JOB / "checkpoints"
+    active = {Path(file).name for file in DeltaTable(str(folder)).file_uris()}
+    for file in (folder / "_rows").iterdir():
+        if file.name not in active:
+            file.unlink()
+
+
+def test_state_at_a_reserved_cut_stays_readable_for_every_reader(root, capsys):
+    """The cut's entry of `checkpoints` was subsumed: who joins the reservation, or asks by number, reads on.
+
+    Once the reservation has lapsed, the files of the state go with the next clean-up.
+    """
+    program, chosen = started(root, "run-1")
+    try:
+        before = state_of(Cuts(root, JOB).at(chosen))
+        assert 7 == len(before)
+        for _ in range(2):
+            advanced(root)
+        forget_past_entries(root)
+        with Cuts(root, JOB).reserved("run-1") as cut:
+            assert (chosen, before) == (cut.checkpoint, state_of(cut))
+        by_number = Cuts(root, JOB).at(chosen)
+        assert before == state_of(by_number)
+        words = ["state", JOB, "by_key", "--at", str(chosen), "--warehouse", str(root)]
+        assert ExitCode.DONE == execute(words), capsys.readouterr().err
+        assert f"at cut {chosen} of {JOB}" in capsys.readouterr().out
+    finally:
+        killed(program)
+    later = Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: int(time.time() * 1000) + HOUR_MS + 1)
+    assert clean_up(later, 0).deleted.files
+    with pytest.raises(CutGoneError):
+        state_of(by_number)
+
+
+def test_a_cut_that_is_only_reserved_goes_by_number_when_the_reader_leaves(root):
+    """Until then its number leads to it; afterwards the error names the cuts that are retained."""
+    with Cuts(root, JOB).reserved() as cut:
+        advanced(root)
+        assert contents(cut) == contents(Cuts(root, JOB).at(cut.checkpoint))
+    with pytest.raises(NoSuchCutError, match=f"checkpoint {cut.checkpoint} of {JOB} is not retained"):
+        Cuts(root, JOB).at(cut.checkpoint)
+    assert ["lock"] == [path.name for path in (root / "_tidemark" / JOB / "reservations").iterdir()]
 
 
 def test_without_a_reservation_the_cut_goes(root):
@@ -208,7 +262,7 @@ def test_no_order_of_reader_tick_and_clean_up_loses_a_cut_that_was_reserved(root
     def cleaners_clock():
         return int(time.time() * 1000)
 
-    read = ReservationStore.reserved
+    read = ReservationStore.reservations
 
     def watched(self):
         if self._warehouse.now_ms is not cleaners_clock:
@@ -218,7 +272,7 @@ def test_no_order_of_reader_tick_and_clean_up_loses_a_cut_that_was_reserved(root
         at_point(2)
         return found
 
-    monkeypatch.setattr(ReservationStore, "reserved", watched)
+    monkeypatch.setattr(ReservationStore, "reservations", watched)
     cleaner = JobStores(Warehouse(root, ProtocolPaths(JOB), now_ms=cleaners_clock), cross_freely)
     at_point(0)
     found = gather(cleaner, Generation(99), 0, others_hold=True)

@@ -16,6 +16,8 @@ from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError, NeverRunError, SavepointRefusedError
 from jobs.holding.job_stores import JobStores
+from jobs.reading import Cuts
+from jobs.runtime.cleaning import clean_up
 from jobs.stores.checkpoints import Appended
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
@@ -109,6 +111,18 @@ def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undistur
     assert [] == [path for path in only if (tmp_path / path).exists()]
     assert [] == [path for path in kept if not (tmp_path / path).exists()]
     assert undisturbed == read_cut(tmp_path)
+
+
+def test_state_that_a_reader_has_reserved_outlives_the_savepoint_that_kept_it(tmp_path):
+    """Checkpoint 1 is subsumed; only the savepoint after it and a reader need its state. A clean-up takes it later."""
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    with Cuts(tmp_path, JOB).reserved() as cut:
+        before = sorted(cut.state("by_key").polars().collect().rows())
+        run(tmp_path)
+        assert 0 == dispose(at(tmp_path), row.checkpoint)
+        assert before == sorted(cut.state("by_key").polars().collect().rows())
+    assert clean_up(at(tmp_path), 0).deleted.files
 
 
 def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_path, tick, undisturbed, monkeypatch):

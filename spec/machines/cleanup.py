@@ -1,0 +1,177 @@
+"""The machine of the clean-up: checkpoints come and go, readers reserve cuts, clean-ups delete what nobody needs.
+
+The job has an upsert table with one file, replaced by each checkpoint, and files that only the checkpoint's row names:
+the operator's state, and rows in flight. Nothing is graced, so that a clean-up deletes all that it may.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from checkpointing.commit.cleanup import (
+    CleanupFacts,
+    FoundFile,
+    Reservation,
+    Shown,
+    decide_cleanup,
+    discardable,
+    readable_cuts,
+    standing,
+)
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.machines.judging import expect
+
+TABLE = TableName("gold/by_key")
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+"""No reservation counts for longer after it was given."""
+RESERVED_STAYS = "reserved-stays"
+"""Everything that a reservation names stays until it lapses."""
+LAPSED_GOES = "lapsed-goes"
+"""A clean-up deletes what no row, no table and no reservation that counts names."""
+
+_leases = st.sampled_from([1, HOUR_MS, 5 * HOUR_MS, 40 * HOUR_MS])
+_waits = st.sampled_from([1, HOUR_MS - 1, HOUR_MS, 6 * HOUR_MS, DAY_MS])
+
+
+@dataclass
+class Reader:
+    """A reader's reservation, and what the reader may ask for."""
+
+    reservation: Reservation
+    named: frozenset[str]
+
+    def counts(self, now_ms: int) -> bool:
+        """Return whether the reservation counts: until it lapses, and for a day at most."""
+        return now_ms < min(self.reservation.lapses_ms, self.reservation.given_ms + DAY_MS)
+
+
+@dataclass
+class Files:
+    """What lies in the warehouse: every path with its table, and the versions that showed it."""
+
+    there: set[str] = field(default_factory=set)
+    shown_from: dict[str, int] = field(default_factory=dict)
+
+    def found(self, now_ms: int, newest: int) -> tuple[FoundFile, ...]:
+        """Return the files as a clean-up finds them."""
+        return tuple(
+            FoundFile(path, TABLE, Generation(1), 1, 0, self._times(path, now_ms, newest))
+            for path in sorted(self.there)
+        )
+
+    def _times(self, path: str, now_ms: int, newest: int) -> tuple[Shown, ...]:
+        first = self.shown_from.get(path)
+        return () if first is None or first == newest else (Shown(first, first + 1, now_ms),)
+
+
+class CleanupMachine(RuleBasedStateMachine):
+    """One job at rest between its checkpoints, with readers that come, stay, and are killed."""
+
+    def __init__(self) -> None:
+        """Begin with one checkpoint."""
+        super().__init__()
+        self.now_ms = 10 * DAY_MS
+        self.files = Files()
+        self.rows: list[CheckpointRecord] = []
+        self.cuts: dict[CheckpointId, int] = {}
+        self.readers: list[Reader] = []
+        self.version = 0
+        self.commit()
+
+    @rule()
+    def commit(self) -> None:
+        """Complete a checkpoint, which subsumes the one before, drops its cut and deletes what only it had."""
+        private = [_path(kind, self.version) for kind in ("state", "flying")]
+        self.version += 1
+        record = _record(self.version)
+        self.files.there |= files_of(record)
+        self.files.shown_from[_path("table", self.version)] = self.version
+        self.rows = [record]
+        self.cuts[record.checkpoint] = self.version
+        self.cuts = {each: self.cuts[each] for each in readable_cuts(self.rows, self.cuts)}
+        given = tuple(reader.reservation for reader in self.readers)
+        self.files.there -= set(discardable(private, given, self.now_ms))
+
+    @rule(lease_ms=_leases)
+    def reserve(self, lease_ms: int) -> None:
+        """Let a reader reserve the newest cut, with all that its row names."""
+        named = files_of(self.rows[-1])
+        given = Reservation({TABLE: self.version}, self.now_ms, self.now_ms + lease_ms, named)
+        self.readers.append(Reader(given, named))
+
+    @precondition(lambda self: self.readers)
+    @rule(lease_ms=_leases, which=st.integers(0, 5))
+    def renew(self, lease_ms: int, which: int) -> None:
+        """Let a reader that still counts renew its reservation."""
+        reader = self.readers[which % len(self.readers)]
+        if reader.counts(self.now_ms):
+            before = reader.reservation
+            reader.reservation = Reservation(before.versions, self.now_ms, self.now_ms + lease_ms, before.files)
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 5))
+    def leave(self, which: int) -> None:
+        """Let a reader take its reservation back."""
+        self.readers.pop(which % len(self.readers))
+
+    @rule(ms=_waits)
+    def wait(self, ms: int) -> None:
+        """Let time pass; readers that were killed lapse meanwhile."""
+        self.now_ms += ms
+
+    @rule()
+    def clean_up(self) -> None:
+        """Delete what the core says; afterwards there is what somebody names, and nothing else."""
+        given = tuple(reader.reservation for reader in self.readers)
+        versions = {self.version, *self.cuts.values(), *(each.versions[TABLE] for each in standing(given, self.now_ms))}
+        facts = CleanupFacts(
+            current=Generation(2),
+            others_hold=False,
+            now_ms=self.now_ms,
+            grace_ms=0,
+            rows=tuple(self.rows),
+            found=self.files.found(self.now_ms, self.version),
+            active=frozenset(_path("table", version) for version in versions),
+            reservations=given,
+        )
+        self.files.there -= {each.file.path for each in decide_cleanup(facts).delete}
+        counted = [reader.named for reader in self.readers if reader.counts(self.now_ms)]
+        named = frozenset[str]().union(*counted, *(files_of(record) for record in self.rows))
+        expect(self.files.there <= named, LAPSED_GOES, sorted(self.files.there - named))
+
+    @invariant()
+    def what_is_reserved_is_there(self) -> None:
+        """All that a reservation names which counts can be read."""
+        for reader in self.readers:
+            if reader.counts(self.now_ms):
+                expect(reader.named <= self.files.there, RESERVED_STAYS, sorted(reader.named - self.files.there))
+
+
+def _path(kind: str, number: int) -> str:
+    return f"{TABLE}/_data/1/{kind}-{number}"
+
+
+def _record(number: int) -> CheckpointRecord:
+    """Return a checkpoint with a table's file, a file of state and one that only its row names."""
+    table, state, flying = (FileHandle(_path(kind, number), 1, 1, 1) for kind in ("table", "state", "flying"))
+    keyed = tuple(KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), number)) for file in (state, flying))
+    return CheckpointRecord(
+        job="small",
+        checkpoint=CheckpointId(number),
+        parent=CheckpointId(number - 1),
+        generation=Generation(1),
+        nonce=str(number),
+        max_parallelism=8,
+        vertices=(
+            VertexRecord(vertex=VertexId("count"), micro_batch=number, subtasks=(SubtaskSnapshot(state=keyed),)),
+        ),
+        tables=(TableRecord(table=TABLE, mode=TableMode.UPSERT, files=(table,), parent_version=number - 1),),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+    )

@@ -1,0 +1,61 @@
+"""Mutants of the clean-up beside readers: what a reservation keeps, and for how long."""
+
+from collections.abc import Iterable
+
+from checkpointing.commit import cleanup
+from checkpointing.commit.cleanup import Reservation
+from spec.machines.cleanup import HOUR_MS, LAPSED_GOES, RESERVED_STAYS
+from spec.mutants.judges import CLEANUP
+from spec.mutants.planting import Patch, mutant
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def a_reservation_keeps_only_what_tables_show(patch: Patch) -> None:
+    def reserved_files(_reservations: Iterable[Reservation], _now_ms: int) -> frozenset[str]:
+        return frozenset()
+
+    patch.function(cleanup, "reserved_files", reserved_files)
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def a_tick_deletes_state_although_it_is_reserved(patch: Patch) -> None:
+    def discardable(paths: Iterable[str], _reservations: Iterable[Reservation], _now_ms: int) -> tuple[str, ...]:
+        return tuple(paths)
+
+    patch.function(cleanup, "discardable", discardable)
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def only_the_newest_reservation_counts(patch: Patch) -> None:
+    real = cleanup.standing
+
+    def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
+        return real(reservations, now_ms)[-1:]
+
+    patch.function(cleanup, "standing", standing)
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def a_reservation_counts_for_an_hour_whatever_its_lease(patch: Patch) -> None:
+    real = cleanup.standing
+
+    def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
+        return tuple(each for each in real(reservations, now_ms) if now_ms - each.given_ms < HOUR_MS)
+
+    patch.function(cleanup, "standing", standing)
+
+
+@mutant(LAPSED_GOES, CLEANUP)
+def a_reader_that_was_killed_keeps_its_cut_for_ever(patch: Patch) -> None:
+    def standing(reservations: Iterable[Reservation], _now_ms: int) -> tuple[Reservation, ...]:
+        return tuple(reservations)
+
+    patch.function(cleanup, "standing", standing)
+
+
+@mutant(LAPSED_GOES, CLEANUP)
+def a_lease_of_forty_hours_counts_for_forty(patch: Patch) -> None:
+    def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
+        return tuple(each for each in reservations if now_ms < each.lapses_ms)
+
+    patch.function(cleanup, "standing", standing)
