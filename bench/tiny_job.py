@@ -12,6 +12,7 @@ import pyarrow as pa
 from checkpointing.config import CheckpointConfig
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName
+from checkpointing.key_groups import range_of
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import RangeFiles
@@ -21,7 +22,6 @@ from jobs.pipeline import Pipeline, count
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
 from jobs.state.backend import state_file_schema
-from jobs.state.key_groups import range_of
 
 ROWS: Final = 10
 """Rows of an epoch."""
@@ -62,7 +62,7 @@ def _keyed(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> Subta
     table = spec.table
     if table is None:
         raise TypeError(f"vertex {spec.vertex} has no table")
-    own = range_of(0, spec.parallelism, spec.max_parallelism)
+    own = range_of(subtask=0, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
     version = Version(Generation(effect.generation), effect.micro_batch)
     state_schema = state_file_schema(arrow_schema(spec.state), spec.keys)
     state = writer.write(ProtocolPaths(writer.job).state_table(spec.vertex), _rows(state_schema))

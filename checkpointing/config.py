@@ -10,12 +10,12 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from checkpointing.key_groups import KEY_GROUPS_MAX
+
 SHORTEST_INTERVAL_MS = 10
 """Flink: `CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`; of the interval and the timeout."""
 LONGEST_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
 """A year, Flink's longest time between checkpoints."""
-KEY_GROUPS_MAX = 32768
-"""Flink: `KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM`."""
 MEMORY_STATE_BYTES_MAX = 256 * 1024 * 1024
 """What one subtask's state may take at most inside a checkpoint's row; a row that holds more is refused."""
 DEFAULT_MAX_PARALLELISM = 128

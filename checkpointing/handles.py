@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.key_groups import KeyGroupRange
 
 UNKNOWN_CRC32 = -1
 """The checksum of a file that only a table's log knows. A copy of the file computes it."""
@@ -57,6 +58,11 @@ class KeyedFile:
     first_key_group: int
     last_key_group: int
     version: Version
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the file was written for."""
+        return KeyGroupRange(first=self.first_key_group, last=self.last_key_group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def held(history: History, record: CheckpointRecord, tables: Contents) -> Conten
 def _state(history: History, record: CheckpointRecord, vertex: VertexId) -> Iterator[tuple[int, StateRow]]:
     """Yield the keys of a vertex: each subtask's files, oldest first, in its own range of key groups."""
     was = next(each for each in record.vertices if each.vertex == vertex)
-    ranges = key_group_ranges(record.max_parallelism, len(was.subtasks))
+    ranges = key_group_ranges(parallelism=len(was.subtasks), max_parallelism=record.max_parallelism)
     for own, snapshot in zip(ranges, was.subtasks, strict=True):
         yield from _merged(history, snapshot.state, own).items()
 
@@ -159,7 +159,7 @@ def _merged(history: History, files: tuple[KeyedFile, ...], own: KeyGroupRange) 
     found: dict[int, StateRow] = {}
     for file in files:
         if file.kind is KeyedFileKind.BASE:
-            kept = KeyGroupRange(file.first_key_group, file.last_key_group)
+            kept = file.key_groups
             found = {key: value for key, value in found.items() if not kept.first <= key_group(key) <= kept.last}
         mine = history.state(file).items()
         found |= {key: value for key, value in mine if own.first <= key_group(key) <= own.last}

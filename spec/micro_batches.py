@@ -97,7 +97,7 @@ class MicroBatches:
         for index, own in enumerate(_ranges(effect)):
             mine = [pair for pair in pairs if own.first <= key_group(pair[0]) <= own.last]
             current = next((each.files for each in effect.ranges[index] if each.table == TOTALS_TABLE), ())
-            fits = all((file.first_key_group, file.last_key_group) == (own.first, own.last) for file in current)
+            fits = all(file.key_groups == own for file in current)
             if not mine and fits:
                 outputs.append(SubtaskOutput())
                 continue
@@ -211,7 +211,7 @@ def _work(effect: RunMicroBatch, subtasks: int) -> tuple[TaskWork, ...]:
 
 
 def _ranges(effect: RunMicroBatch) -> tuple[KeyGroupRange, ...]:
-    return key_group_ranges(MAX_PARALLELISM, len(effect.state))
+    return key_group_ranges(parallelism=len(effect.state), max_parallelism=MAX_PARALLELISM)
 
 
 def _version(effect: RunMicroBatch) -> Version:

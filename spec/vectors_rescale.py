@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from checkpointing.key_groups import (
-    default_max_parallelism,
-    key_group_of_hash,
-    key_group_ranges,
-    redistribute_keyed,
-    subtask_of,
-)
+from checkpointing.key_groups import key_group_ranges
 from checkpointing.rescale.operator_state import (
     DistributionMode,
     OperatorStatePart,
@@ -29,6 +23,7 @@ from spec.flink.channel_state import (
     redistribute_inputs,
     redistribute_outputs,
 )
+from spec.flink.key_groups import default_max_parallelism, key_group_of_hash, redistribute_keyed, subtask_of
 
 Value = Any
 Given = Mapping[str, Value]
@@ -84,27 +79,36 @@ def _listed(value: Value) -> Value:
 
 def _key_groups(given: Given) -> dict[str, Value]:
     most, parallelism = given["max_parallelism"], given["parallelism"]
-    ranges = key_group_ranges(most, parallelism)
+    ranges = key_group_ranges(parallelism=parallelism, max_parallelism=most)
+    owners = {
+        group: subtask_of(key_group=group, parallelism=parallelism, max_parallelism=most) for group in range(most)
+    }
     return {
         "ranges": [[owned.first, owned.last] for owned in ranges],
         "sizes": [len(owned) for owned in ranges],
-        "operator_index_of_key_group": {group: subtask_of(group, most, parallelism) for group in range(most)},
+        "operator_index_of_key_group": owners,
     }
 
 
 def _default_max_parallelism(given: Given) -> dict[str, Value]:
-    return {"max_parallelisms": [default_max_parallelism(parallelism) for parallelism in given["parallelisms"]]}
+    return {
+        "max_parallelisms": [default_max_parallelism(parallelism=parallelism) for parallelism in given["parallelisms"]]
+    }
 
 
 def _key_hash(given: Given) -> dict[str, Value]:
-    return {"key_groups": [key_group_of_hash(hash_, given["max_parallelism"]) for hash_ in given["key_hashes"]]}
+    return {
+        "key_groups": [
+            key_group_of_hash(key_hash=hash_, max_parallelism=given["max_parallelism"]) for hash_ in given["key_hashes"]
+        ]
+    }
 
 
 def _keyed_state(given: Given) -> dict[str, Value]:
     new = redistribute_keyed(
-        given["max_parallelism"],
-        given["old_parallelism"],
-        given["new_parallelism"],
+        max_parallelism=given["max_parallelism"],
+        old_parallelism=given["old_parallelism"],
+        new_parallelism=given["new_parallelism"],
         configured_max_parallelism=given.get("new_max_parallelism"),
     )
     return {

@@ -133,7 +133,8 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
     if vertex.kind is not VertexKind.KEYED or was is None:
         return [LiveFiles() for _ in range(vertex.parallelism)]
     tables = {table.name for table in vertex.tables}
-    return [_in_range(was, own, tables) for own in key_group_ranges(max_parallelism, vertex.parallelism)]
+    ranges = key_group_ranges(parallelism=vertex.parallelism, max_parallelism=max_parallelism)
+    return [_in_range(was, own, tables) for own in ranges]
 
 
 def _in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableName]) -> LiveFiles:
@@ -153,7 +154,7 @@ def _in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableNa
 
 
 def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:
-    return keyed.first_key_group <= own.last and own.first <= keyed.last_key_group
+    return own.intersection(keyed.key_groups) is not None
 
 
 def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segment]]:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar, assert_never
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.columns import TableColumn, TableColumns, is_delta_type
-from checkpointing.config import KEY_GROUPS_MAX, MEMORY_STATE_BYTES_MAX
+from checkpointing.config import MEMORY_STATE_BYTES_MAX
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFile
 from checkpointing.identifiers import (
@@ -26,6 +26,7 @@ from checkpointing.identifiers import (
     split_id,
     vertex_id,
 )
+from checkpointing.key_groups import KEY_GROUPS_MAX
 from checkpointing.metadata.hook_state import InvalidHookStateError, must_be_hook_state
 from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, staging_folder
 from checkpointing.metadata.record import (
@@ -337,9 +338,7 @@ def _of_vertex(vertex: VertexStatistics, subtasks: int | None) -> None:
     _each("barriers", vertex.barriers, _barrier)
     _times(vertex, "aligned_ms", "acknowledged_ms")
     _numbers(vertex, "bytes_held", "micro_batches", "rows_in", "rows_out", "bytes_out")
-    _number("alignment_ms", abs(vertex.alignment_ms))
-    _number("busy_ms", abs(vertex.busy_ms))
-    for name in ("start_delay_ms", "bytes_processed", "async_ms"):
+    for name in ("alignment_ms", "busy_ms", "start_delay_ms", "bytes_processed", "async_ms"):
         _number(name, abs(getattr(vertex, name) or 0))
     for name, column in vertex.subtasks:
         if subtasks is not None and len(column) not in (0, subtasks):

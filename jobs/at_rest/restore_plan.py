@@ -120,13 +120,14 @@ def _vertex(vertex: Vertex, was: VertexRecord, max_parallelism: int) -> StatePla
         files=count,
         bytes=size,
         rows=rows,
-        ranges_before=_ranges(max_parallelism, len(was.subtasks)),
-        ranges_now=_ranges(max_parallelism, vertex.parallelism),
+        ranges_before=_ranges(parallelism=len(was.subtasks), max_parallelism=max_parallelism),
+        ranges_now=_ranges(parallelism=vertex.parallelism, max_parallelism=max_parallelism),
     )
 
 
-def _ranges(max_parallelism: int, parallelism: int) -> tuple[str, ...]:
-    return tuple(f"{own.first}-{own.last}" for own in key_group_ranges(max_parallelism, parallelism))
+def _ranges(*, parallelism: int, max_parallelism: int) -> tuple[str, ...]:
+    ranges = key_group_ranges(parallelism=parallelism, max_parallelism=max_parallelism)
+    return tuple(f"{own.first}-{own.last}" for own in ranges)
 
 
 def _tables(graph: JobGraph, record: CheckpointRecord, versions: dict[TableName, int] | None) -> tuple[TablePlan, ...]:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import Generation
+from checkpointing.key_groups import key_group_ranges, range_of
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.arrived import TAG, WAKING, flat_column, struct_column
@@ -26,7 +27,6 @@ from jobs.operators.schemas import arrow_schema, quoted
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
-from jobs.state.key_groups import range_of
 from jobs.state.merge import KEY_GROUP
 
 _Branch = tuple[int, DataFrame, StructType, tuple[str, ...]]
@@ -108,7 +108,7 @@ def _exchanged(rows: Sequence[DataFrame]) -> DataFrame:
 
 def _waking_rows(spark: SparkSession, spec: KeyedSpec) -> DataFrame:
     """Return one row per subtask that belongs to no input. Without rows Spark would optimise the exchange away."""
-    firsts = [range_of(subtask, spec.parallelism, spec.max_parallelism).first for subtask in range(spec.parallelism)]
+    firsts = [own.first for own in key_group_ranges(parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)]
     listed = ", ".join(str(first) for first in firsts)
     return spark.range(0, 1, 1, 1).selectExpr(f"explode(array({listed})) as {KEY_GROUP}", f"{WAKING} as {TAG}")
 
@@ -182,4 +182,5 @@ def _range_files(spec: KeyedSpec, table: StagedTable, effect: RunMicroBatch) -> 
 
 
 def _fits(spec: KeyedSpec, subtask: int, files: tuple[KeyedFile, ...]) -> bool:
-    return fits(files, range_of(subtask, spec.parallelism, spec.max_parallelism))
+    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
+    return fits(files, own)

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
+from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import AggregateFunction
 from jobs.operators.arrived import Arrived, take_apart
@@ -24,7 +25,6 @@ from jobs.state.backend import RangeState
 from jobs.state.backends import StateBackend
 from jobs.state.failures import KeyGroupError
 from jobs.state.frames import arrow_of, conform, empty_frame
-from jobs.state.key_groups import KeyGroupRange, range_of
 from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, change_of, of_keys, superseded
 from jobs.state.upsert_range import UpsertRange
 from jobs.state.worker_copy import COPIES
@@ -108,7 +108,7 @@ class KeyedTask:
         arrived = take_apart(batches, schemas, self.only)
         if arrived.rows == 0 and not self._must_run(subtask):
             return
-        own = range_of(subtask, self.parallelism, self.max_parallelism)
+        own = range_of(subtask=subtask, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
         _require_own(self.operator, subtask, own, arrived)
         yield from report_batch(self._report(subtask, own, arrived))
 

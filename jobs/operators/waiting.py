@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from checkpointing.handles import KeyedFile
-from checkpointing.key_groups import key_group_ranges
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.enrich import WAITING, EnrichFunction
 from jobs.operators.schemas import arrow_schema
@@ -15,7 +15,6 @@ from jobs.state.backend import state_file_schema
 from jobs.state.compaction import live_files
 from jobs.state.files import read_verified
 from jobs.state.frames import empty_frame, frame_of
-from jobs.state.key_groups import KeyGroupRange
 from jobs.state.merge import DELETED, StateChange, apply_change, in_range
 
 ROWS = "rows_waiting"
@@ -34,11 +33,10 @@ def waiting_rows(root: Path, record: CheckpointRecord, spec: KeyedSpec) -> pl.Da
     Raises StateFileError for a state file that is missing or damaged.
     """
     snapshots = next((each.subtasks for each in record.vertices if each.vertex == spec.vertex), ())
-    ranges = key_group_ranges(record.max_parallelism, len(snapshots)) if snapshots else ()
-    owned = [
-        _waiting(root, spec, snapshot.state, KeyGroupRange(own.first, own.last))
-        for snapshot, own in zip(snapshots, ranges, strict=True)
-    ]
+    if not snapshots:
+        return _nobody(spec)
+    ranges = key_group_ranges(parallelism=len(snapshots), max_parallelism=record.max_parallelism)
+    owned = [_waiting(root, spec, snapshot.state, own) for snapshot, own in zip(snapshots, ranges, strict=True)]
     return pl.concat([_nobody(spec), *owned])
 
 
@@ -53,7 +51,7 @@ def _waiting(root: Path, spec: KeyedSpec, files: Sequence[KeyedFile], own: KeyGr
     rows = empty_frame(schema).drop(DELETED)
     for file in live_files(files):
         content = in_range(frame_of(read_verified(str(root), spec.vertex, file.file, schema)), own)
-        change = StateChange(file.kind, KeyGroupRange(file.first_key_group, file.last_key_group), content)
+        change = StateChange(file.kind, file.key_groups, content)
         rows = apply_change(rows, change, spec.keys)
     return _counted(rows, spec)
 

@@ -36,7 +36,7 @@ def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSli
     subtasks = next((vertex.subtasks for vertex in record.vertices if vertex.vertex == operator), ())
     if not subtasks:
         return ()
-    owned = key_group_ranges(record.max_parallelism, len(subtasks))
+    owned = key_group_ranges(parallelism=len(subtasks), max_parallelism=record.max_parallelism)
     every = [each for own, subtask in zip(owned, subtasks, strict=True) for each in slices_of(own, subtask.state)]
     return tuple(sorted(every, key=lambda each: (each.age_rank, each.first)))
 
@@ -46,7 +46,7 @@ def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateS
     left: tuple[KeyGroupRange, ...] = (own,)
     for age_rank in range(len(files) - 1, -1, -1):
         keyed = files[age_rank]
-        written = KeyGroupRange(keyed.first_key_group, keyed.last_key_group)
+        written = keyed.key_groups
         for part in left:
             common = part.intersection(written)
             if common is not None:
@@ -61,9 +61,9 @@ def without(part: KeyGroupRange, taken: KeyGroupRange) -> Iterator[KeyGroupRange
         yield part
         return
     if part.first < taken.first:
-        yield KeyGroupRange(part.first, taken.first - 1)
+        yield KeyGroupRange(first=part.first, last=taken.first - 1)
     if taken.last < part.last:
-        yield KeyGroupRange(taken.last + 1, part.last)
+        yield KeyGroupRange(first=taken.last + 1, last=part.last)
 
 
 def files_of(slices: Iterable[StateSlice]) -> tuple[FileHandle, ...]:

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
+from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backends import StateBackend
 from jobs.state.compaction import live_files
 from jobs.state.files import read_verified
 from jobs.state.frames import arrow_of, empty_frame, frame_of
-from jobs.state.key_groups import KeyGroupRange
 from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, in_range
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 
@@ -104,7 +104,7 @@ class RangeState:
     def _read(self, file: KeyedFile) -> StateChange:
         content = read_verified(self.writer.root, self.operator, file.file, self._file_schema())
         rows = in_range(frame_of(content), self.range)
-        return StateChange(file.kind, KeyGroupRange(file.first_key_group, file.last_key_group), rows)
+        return StateChange(file.kind, file.key_groups, rows)
 
     def _nothing(self) -> pl.DataFrame:
         return empty_frame(self._file_schema()).drop(DELETED)
@@ -115,4 +115,4 @@ class RangeState:
 
 def fits(files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> bool:
     """Return whether these files of an upsert table were written for exactly this range."""
-    return all((file.first_key_group, file.last_key_group) == (key_groups.first, key_groups.last) for file in files)
+    return all(file.key_groups == key_groups for file in files)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from checkpointing.handles import KeyedFileKind
-from jobs.state.key_groups import KeyGroupRange
+from checkpointing.key_groups import KeyGroupRange
 
 KEY_GROUP = "_key_group"
 DELETED = "_deleted"

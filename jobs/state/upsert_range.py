@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
+from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.files import read_verified
 from jobs.state.frames import arrow_of, empty_frame, frame_of
-from jobs.state.key_groups import KeyGroupRange
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 
 

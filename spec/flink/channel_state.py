@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from checkpointing.config import KEY_GROUPS_MAX
-from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.key_groups import KEY_GROUPS_MAX, KeyGroupRange, key_group_ranges
 from checkpointing.rescale.operator_state import InvalidRescaleError
 
 OldSubtasks = tuple[int, ...]
@@ -43,8 +42,9 @@ def map_subtasks(mapper: ChannelMapper, old: int, new: int) -> tuple[OldSubtasks
         case ChannelMapper.ROUND_ROBIN:
             return tuple(tuple(range(subtask, old, new)) for subtask in range(new))
         case ChannelMapper.RANGE:
-            old_ranges = key_group_ranges(KEY_GROUPS_MAX, old)
-            return tuple(_overlapping(own, old_ranges) for own in key_group_ranges(KEY_GROUPS_MAX, new))
+            before = key_group_ranges(parallelism=old, max_parallelism=KEY_GROUPS_MAX)
+            after = key_group_ranges(parallelism=new, max_parallelism=KEY_GROUPS_MAX)
+            return tuple(_overlapping(own, before) for own in after)
         case ChannelMapper.FULL:
             return tuple(tuple(range(old)) for _ in range(new))
         case ChannelMapper.FIRST:

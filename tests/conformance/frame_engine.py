@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.identifiers import Generation, JobName
+from checkpointing.key_groups import range_of
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators import execute, keyed_job, stateless_job
 from jobs.operators.arrived import TAG, struct_column
@@ -20,7 +21,6 @@ from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.key_groups import subtask_of
 from jobs.state.merge import KEY_GROUP
 from spec.pipeline import key_group
 from tests.conformance.pipeline import key_of_label, rows_of
@@ -75,11 +75,12 @@ def _exchanged(spec: KeyedSpec, tagged: dict[int, pa.Table], subtask: int) -> li
     """Return a subtask's rows in the layout of the exchange."""
     kinds = {struct_column(tag): pa.struct(list(table.schema)) for tag, table in tagged.items()}
     schema = pa.schema([(KEY_GROUP, pa.int32()), (TAG, pa.int32()), *kinds.items()])
+    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
     rows = [
         {KEY_GROUP: group, TAG: tag, struct_column(tag): row}
         for tag, table in tagged.items()
         for row in table.to_pylist()
-        if subtask_of(group := key_group(key_of_label(row["key"])), spec.parallelism, spec.max_parallelism) == subtask
+        if own.first <= (group := key_group(key_of_label(row["key"]))) <= own.last
     ]
     return [pa.RecordBatch.from_pylist(rows, schema=schema)]
 

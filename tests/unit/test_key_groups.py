@@ -3,17 +3,10 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from checkpointing.key_groups import (
-    InvalidParallelismError,
-    KeyGroupRange,
-    MaxParallelismChangedError,
-    default_max_parallelism,
-    key_group_of_hash,
-    key_group_ranges,
-    redistribute_keyed,
-    subtask_of,
-)
+from checkpointing.key_groups import InvalidParallelismError, KeyGroupRange, key_group_ranges, range_of
 from checkpointing.rescale.operator_state import (
     DistributionMode,
     InvalidRescaleError,
@@ -28,6 +21,13 @@ from spec.flink.channel_state import (
     redistribute_inputs,
     redistribute_outputs,
 )
+from spec.flink.key_groups import (
+    MaxParallelismChangedError,
+    default_max_parallelism,
+    key_group_of_hash,
+    redistribute_keyed,
+    subtask_of,
+)
 
 PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]
 
@@ -35,32 +35,39 @@ PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32
 @pytest.mark.parametrize(("most", "parallelism"), PAIRS)
 def test_ranges_and_indexes_agree(most, parallelism):
     """The ranges follow one another without a gap, and every key group's subtask owns it (D3)."""
-    ranges = key_group_ranges(most, parallelism)
+    sizes = {"parallelism": parallelism, "max_parallelism": most}
+    ranges = key_group_ranges(**sizes)
     assert (0, most - 1) == (ranges[0].first, ranges[-1].last)
     assert all(before.last + 1 == after.first for before, after in pairwise(ranges))
     for subtask, owned in enumerate(ranges):
-        assert {subtask} == {subtask_of(group, most, parallelism) for group in (owned.first, owned.last)}
+        assert owned == range_of(subtask=subtask, **sizes)
+        assert {subtask} == {subtask_of(key_group=group, **sizes) for group in (owned.first, owned.last)}
 
 
 @pytest.mark.parametrize(("most", "parallelism"), [(0, 1), (1, 0), (2, 3), (32769, 1), (-1, -1)])
 def test_bounds_are_refused_by_name(most, parallelism):
     """1 <= parallelism <= max parallelism <= 32768, and the error says so."""
-    for call in (lambda: key_group_ranges(most, parallelism), lambda: subtask_of(0, most, parallelism)):
-        with pytest.raises(InvalidParallelismError, match="<= 32768 must hold"):
+    sizes = {"parallelism": parallelism, "max_parallelism": most}
+    for call in (
+        lambda: key_group_ranges(**sizes),
+        lambda: range_of(subtask=0, **sizes),
+        lambda: subtask_of(key_group=0, **sizes),
+    ):
+        with pytest.raises(InvalidParallelismError, match=f"parallelism {parallelism} with max.*<= 32768 must hold"):
             call()
 
 
 def test_a_default_leaves_room_to_grow():
     """Half as much again, rounded up to a power of two, at least 128, at most 32768."""
-    assert [128, 256, 32768] == [default_max_parallelism(p) for p in (85, 86, 32768)]
+    assert [128, 256, 32768] == [default_max_parallelism(parallelism=p) for p in (85, 86, 32768)]
     with pytest.raises(InvalidParallelismError):
-        default_max_parallelism(0)
+        default_max_parallelism(parallelism=0)
 
 
 def test_the_minimum_hash_has_a_key_group():
     """The smallest signed number has no magnitude; every hash still lies within the groups."""
     hashes = (-(2**31), -1, 0, 2**31 - 1)
-    assert all(0 <= key_group_of_hash(hash_, 7) < 7 for hash_ in hashes)
+    assert all(0 <= key_group_of_hash(key_hash=hash_, max_parallelism=7) < 7 for hash_ in hashes)
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 1), (1, 3), (5, 5), (7, 4)])
@@ -68,24 +75,51 @@ def test_a_rescale_moves_every_key_group_once(old, new):
     """Together the new subtasks read each key group from the subtask that had it."""
     read = [
         (group, part.old_subtask)
-        for parts in redistribute_keyed(128, old, new)
+        for parts in redistribute_keyed(max_parallelism=128, old_parallelism=old, new_parallelism=new)
         for part in parts
         for group in range(part.key_groups.first, part.key_groups.last + 1)
     ]
-    assert [(group, subtask_of(group, 128, old)) for group in range(128)] == read
+    owned = [(group, subtask_of(key_group=group, parallelism=old, max_parallelism=128)) for group in range(128)]
+    assert owned == read
 
 
 def test_another_number_of_key_groups_is_refused():
     """Keys would be elsewhere; a number that was only derived is replaced by the stored one."""
+    sizes = {"max_parallelism": 42, "old_parallelism": 3, "new_parallelism": 3}
     with pytest.raises(MaxParallelismChangedError, match="set max_parallelism back to 42"):
-        redistribute_keyed(42, 3, 3, configured_max_parallelism=20)
-    assert redistribute_keyed(42, 3, 3) == redistribute_keyed(42, 3, 3, configured_max_parallelism=42)
+        redistribute_keyed(**sizes, configured_max_parallelism=20)
+    assert redistribute_keyed(**sizes) == redistribute_keyed(**sizes, configured_max_parallelism=42)
 
 
 def test_ranges_that_do_not_meet_have_no_intersection():
     """Both ends are inclusive."""
-    assert KeyGroupRange(0, 3).intersection(KeyGroupRange(4, 5)) is None
-    assert KeyGroupRange(3, 3) == KeyGroupRange(0, 3).intersection(KeyGroupRange(3, 5))
+    low = KeyGroupRange(first=0, last=3)
+    assert low.intersection(KeyGroupRange(first=4, last=5)) is None
+    assert KeyGroupRange(first=3, last=3) == low.intersection(KeyGroupRange(first=3, last=5))
+
+
+def test_ranges_are_those_of_flink():
+    """Flink's KeyGroupRangeAssignment gives 128 key groups to 3 subtasks as 43, 43 and 42."""
+    ranges = key_group_ranges(parallelism=3, max_parallelism=128)
+    assert ["0..42", "43..85", "86..127"] == [str(own) for own in ranges]
+
+
+SIZES = st.integers(1, 300).flatmap(lambda most: st.tuples(st.integers(1, most), st.just(most)))
+
+
+@given(SIZES)
+def test_every_key_group_lies_in_the_range_of_the_subtask_that_owns_it(sizes):
+    """Ranges tile the key groups, in order, and agree with the owner that the exchange computes."""
+    parallelism, max_parallelism = sizes
+    owners = [
+        (group, subtask)
+        for subtask, own in enumerate(key_group_ranges(parallelism=parallelism, max_parallelism=max_parallelism))
+        for group in range(own.first, own.last + 1)
+    ]
+    assert owners == [
+        (group, subtask_of(key_group=group, parallelism=parallelism, max_parallelism=max_parallelism))
+        for group in range(max_parallelism)
+    ]
 
 
 def part(mode, subtask, *offsets, name="s"):

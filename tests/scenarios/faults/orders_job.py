@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import Generation, JobName, TableName
+from checkpointing.key_groups import range_of
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
 from jobs.operators.arrived import TAG, struct_column
 from jobs.operators.execute import result_of
@@ -29,8 +30,7 @@ from jobs.quality.expectation import Expectation
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
-from jobs.state.key_groups import subtask_of
-from jobs.state.merge import KEY_GROUP
+from jobs.state.merge import KEY_GROUP, in_range
 
 JOB = JobName("orders")
 ORDERS, RATES = TableName("bronze/orders"), TableName("bronze/rates")
@@ -119,12 +119,8 @@ def _keyed(
 def _exchanged(spec: KeyedSpec, tag: int, rows: pl.DataFrame, subtask: int) -> pa.RecordBatch:
     keyed = spec.inputs[tag]
     group = (pl.col(keyed.keys[0]) * 37 % spec.max_parallelism).cast(pl.Int32)
-    mine = rows.with_columns(group.alias(KEY_GROUP)).filter(
-        pl.col(KEY_GROUP).map_elements(
-            lambda each: subtask_of(each, spec.parallelism, spec.max_parallelism), return_dtype=pl.Int64
-        )
-        == subtask
-    )
+    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
+    mine = in_range(rows.with_columns(group.alias(KEY_GROUP)), own)
     schema = arrow_schema(keyed.schema)
     fields = mine.select(schema.names).to_arrow().cast(schema).combine_chunks()
     struct = pa.StructArray.from_arrays([column.combine_chunks() for column in fields.columns], fields=list(schema))

@@ -12,6 +12,7 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, Str
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
+from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import SubtaskOutput
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import Aggregate, Kind, aggregate_schema
@@ -20,7 +21,6 @@ from jobs.operators.failures import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
-from jobs.state.key_groups import range_of
 
 BATCHES_MAX = 20
 """Two workers and two subtasks: so many micro-batches without a hit are no chance."""
@@ -117,14 +117,11 @@ def test_a_micro_batch_of_nothing_changes_nothing(bench):
 
 def restored(vertex, parallelism):
     """Return state and ranges handed to each subtask of another parallelism: all that overlap its range."""
-    ranges = [range_of(index, parallelism, 128) for index in range(parallelism)]
+    ranges = key_group_ranges(parallelism=parallelism, max_parallelism=128)
 
     def overlap(files):
         every = list(dict.fromkeys(file for own in files for file in own))
-        return [
-            tuple(file for file in every if file.first_key_group <= own.last and own.first <= file.last_key_group)
-            for own in ranges
-        ]
+        return [tuple(file for file in every if own.intersection(file.key_groups)) for own in ranges]
 
     upserts = overlap([[file for entry in own for file in entry.files] for own in vertex.ranges])
     return {
@@ -144,9 +141,9 @@ def test_rescaling_from_two_to_three_to_one_keeps_every_row_once(bench):
         batches.append(flights(20, parallelism, carriers=3))
         vertex.run(batches[-1])
         assert by_carrier(*batches) == shown(vertex)
-        fitting = [(own.first, own.last) for own in (range_of(i, parallelism, 128) for i in range(parallelism))]
+        fitting = key_group_ranges(parallelism=parallelism, max_parallelism=128)
         for own, ranges in zip(fitting, vertex.ranges, strict=True):
-            assert {own} >= {(f.first_key_group, f.last_key_group) for entry in ranges for f in entry.files}
+            assert {own} >= {file.key_groups for entry in ranges for file in entry.files}
 
 
 def test_a_missing_state_file_fails_the_micro_batch_by_name(bench):

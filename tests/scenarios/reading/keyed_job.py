@@ -17,7 +17,7 @@ from checkpointing.graph import TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, JobName, VertexId
 from checkpointing.job.restoring import live_files
-from checkpointing.key_groups import key_group_ranges
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
@@ -26,7 +26,6 @@ from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState, state_file_schema
 from jobs.state.backends import IncrementalBackend, StateBackend
 from jobs.state.compaction import CompactionPolicy
-from jobs.state.key_groups import KeyGroupRange
 from jobs.state.merge import KEY_GROUP, change_of, of_keys
 from jobs.state.worker_copy import WorkerCopies
 from jobs.stores.checkpoints import Appended, CheckpointStore
@@ -113,14 +112,14 @@ class KeyedJob:
     def _subtasks(self, changes: Mapping[Key, Value | None], on_their_way: int) -> tuple[SubtaskSnapshot, ...]:
         vertex = Vertex(id=OPERATOR, kind=VertexKind.KEYED, parallelism=self.parallelism)
         was = live_files(vertex, self.row, KEY_GROUPS)
-        owned = key_group_ranges(KEY_GROUPS, self.parallelism)
+        owned = key_group_ranges(parallelism=self.parallelism, max_parallelism=KEY_GROUPS)
         held = ChannelState(
             ChannelId(EdgeId(VertexId("numbers"), OPERATOR, 0), 0),
             (StagedSegment((FileHandle(IN_FLIGHT, on_their_way, 1, 1),)),) if on_their_way else (),
         )
         return tuple(
             SubtaskSnapshot(
-                state=self._written(KeyGroupRange(own.first, own.last), live.state, changes),
+                state=self._written(own, live.state, changes),
                 in_flight=(held,) if on_their_way and place == 0 else (),
             )
             for place, (own, live) in enumerate(zip(owned, was, strict=True))

@@ -89,7 +89,7 @@ class LocalEngine:
                 file = writer.write(BRONZE, rows.to_arrow().cast(planned_schema(BRONZE)))
                 outputs = (SubtaskOutput(emitted=(file,), staged=((BRONZE, file),)),)
             case KeyedSpec() as spec:
-                ranges = key_group_ranges(spec.max_parallelism, spec.parallelism)
+                ranges = key_group_ranges(parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
                 outputs = tuple(
                     _aggregated(rows, effect, writer, index, (own.first, own.last), spec.max_parallelism, warehouse)
                     for index, own in enumerate(ranges)

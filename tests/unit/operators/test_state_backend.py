@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState, keys_of
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
 from jobs.state.compaction import CompactionPolicy, live_files
 from jobs.state.failures import StateFileError, StateTooLargeError
 from jobs.state.files import schema_of
-from jobs.state.key_groups import KeyGroupRange, range_of, subtask_of
 from jobs.state.merge import KEY_GROUP, change_of, of_keys
 from jobs.state.worker_copy import CopyUses, WorkerCopies
+from spec.flink.key_groups import subtask_of
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 MAX_PARALLELISM = 8
@@ -93,22 +94,18 @@ def test_state_is_what_a_dict_would_hold(batches, policy, copy_bytes_max, parall
             for number, changes in enumerate(batches):
                 model = {k: v for k, v in {**model, **changes}.items() if v is not None}
                 for subtask in range(parallelism):
-                    own = {
-                        k: v
-                        for k, v in changes.items()
-                        if subtask_of(key_group(k), parallelism, MAX_PARALLELISM) == subtask
-                    }
+                    own = {k: v for k, v in changes.items() if owner(k, parallelism) == subtask}
                     if not own:
                         continue
                     worker = workers[(number + subtask) % 2]
-                    ranged = range_of(subtask, parallelism, MAX_PARALLELISM)
+                    ranged = ranges(parallelism)[subtask]
                     written = step(backend(root, files[subtask], ranged, policy, worker, 100 * phase + number), own)
                     if written is not None:
                         files[subtask] = live_files([*files[subtask], written])
             for worker in [WorkerCopies(), *workers]:
                 parts = [
-                    content(backend(root, own, range_of(i, parallelism, MAX_PARALLELISM), policy, worker))
-                    for i, own in enumerate(files)
+                    content(backend(root, own, ranged, policy, worker))
+                    for own, ranged in zip(files, ranges(parallelism), strict=True)
                 ]
                 assert model == {key: value for part in parts for key, value in part.items()}
                 assert len(model) == sum(len(part) for part in parts)
@@ -117,14 +114,20 @@ def test_state_is_what_a_dict_would_hold(batches, policy, copy_bytes_max, parall
 def restored(files, parallelism):
     """Return per subtask the files that overlap its range, in order: what a restore at this parallelism hands out."""
     every = list(dict.fromkeys(file for own in files for file in own))
-    ranges = [range_of(i, parallelism, MAX_PARALLELISM) for i in range(parallelism)]
-    return [
-        [file for file in every if file.first_key_group <= own.last and own.first <= file.last_key_group]
-        for own in ranges
-    ]
+    return [[file for file in every if own.intersection(file.key_groups)] for own in ranges(parallelism)]
 
 
-WHOLE = KeyGroupRange(0, MAX_PARALLELISM - 1)
+def ranges(parallelism):
+    """Return the range of each subtask."""
+    return key_group_ranges(parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
+
+
+def owner(key, parallelism):
+    """Return the subtask that owns a key."""
+    return subtask_of(key_group=key_group(key), parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
+
+
+WHOLE = KeyGroupRange(first=0, last=MAX_PARALLELISM - 1)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_a_file_counts_where_no_later_base_was_written(seed):
     chance = Random(seed)  # noqa: S311 - the same files each time
     every = files(chance)
     first, last = sorted((chance.randrange(GROUPS), chance.randrange(GROUPS)))
-    slices = list(slices_of(KeyGroupRange(first, last), every))
+    slices = list(slices_of(KeyGroupRange(first=first, last=last), every))
     covered = [(each.age_rank, group) for each in slices for group in range(each.first, each.last + 1)]
     expected = [
         (place, group) for place in range(len(every)) for group in range(first, last + 1) if counts(every, place, group)
@@ -48,7 +48,7 @@ def test_a_file_counts_where_no_later_base_was_written(seed):
     for each in slices:
         keyed = every[each.age_rank]
         assert (keyed.file, keyed.kind) == (each.file, each.kind)
-        assert each.whole == ((each.first, each.last) == (keyed.first_key_group, keyed.last_key_group))
+        assert each.whole == (KeyGroupRange(first=each.first, last=each.last) == keyed.key_groups)
     assert len({each.file for each in slices}) == len(files_of(slices))
 
 
@@ -58,4 +58,8 @@ def test_a_file_counts_where_no_later_base_was_written(seed):
 )
 def test_taking_from_a_range_leaves_what_lies_on_either_side(taken, left):
     """Nothing in common leaves all of it."""
-    assert [KeyGroupRange(*each) for each in left] == list(without(KeyGroupRange(4, 9), KeyGroupRange(*taken)))
+
+    def ranged(first, last):
+        return KeyGroupRange(first=first, last=last)
+
+    assert [ranged(*each) for each in left] == list(without(ranged(4, 9), ranged(*taken)))
