@@ -8,7 +8,6 @@ from pathlib import Path
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.reset import Move
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
-from checkpointing.job.door import JobDoor
 from checkpointing.messages import (
     DiscardFiles,
     Effect,
@@ -27,7 +26,7 @@ from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.engine import Engine
 from jobs.sources.position_form import START
 from jobs.stores.rollback_tables import TableNotRolledBackError
-from spec.explore_job import DrivenJob, SmallJob
+from spec.explore_job import DrivenJob, ExploredDoor, SmallJob
 from spec.faults import Faults
 from spec.history import DoorBroke, DoorStarted, ResetAsked, TickOver
 from spec.pipeline import SPLITS
@@ -82,7 +81,7 @@ class RealJob(DrivenJob):
                 return
         self.generation, self._next_id = tick.claim.generation, tick.claim.first_id
         self.hands.ticks[self.generation] = tick
-        self.door = JobDoor(setup)
+        self.door = ExploredDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
         self._take(self.door.start(self.world.now_ms))
         self.hear()

@@ -35,6 +35,7 @@ from jobs.holding.boundaries import CarriedOut
 from jobs.holding.hold import Hold
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
+from jobs.recovery.renaming import link_renamed
 from jobs.runtime.driver import Inbox
 from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine
@@ -109,8 +110,11 @@ class RealTick:
         """Claim and recover; return what the job's door is built from."""
         claimed = self._claimed = self._tick._claim(None)
         self._hold = Hold(self._tick._stores, claimed.claim, claimed.at_version, self.boundaries)
-        self._tick._recover(claimed)
-        setup = self._tick._setup(claimed)
+        tick = self._tick
+        tick._recover(claimed)
+        linked = link_renamed(tick._stores, tick._plan, tick._renaming, claimed.claim.generation, self.boundaries)
+        tick._plan = linked.plan
+        setup = tick._setup(claimed, linked)
         self._handlers = EffectHandlers(
             self._tick._plan, self._tick._stores, self._engine, self.boundaries, self._tick._notices, keeping=None
         )
