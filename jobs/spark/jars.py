@@ -82,48 +82,49 @@ def delta_jars() -> tuple[Path, ...]:
     return paths
 
 
-def fetch(folder: Path) -> int:
-    """Fetch what is missing of the locked jars into `folder`; return how many were.
+def fetch(folder: Path, coordinate: str = DELTA_COORDINATE, locked: Mapping[str, str] | None = None) -> int:
+    """Fetch what is missing of the locked jars of a package into `folder`, Delta's by default; return how many were.
 
     Ivy, as Spark has it, resolves them with the user's own Ivy settings (spark-defaults.conf, if any).
     Each jar appears whole, by a rename. Raises JarsError with Ivy's last words if it does not succeed.
     """
-    missing = [name for name in LOCKED if not (folder / name).exists()]
+    locked = LOCKED if locked is None else locked
+    missing = [name for name in locked if not (folder / name).exists()]
     if not missing:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     ivy = Path(tempfile.mkdtemp(prefix=".ivy-", dir=folder))
     try:
-        fetched = _resolve(ivy)
+        fetched = _resolve(ivy, coordinate)
         for name in missing:
-            _checked(name, fetched).replace(folder / name)
+            _checked(name, fetched, locked[name]).replace(folder / name)
     finally:
         shutil.rmtree(ivy, ignore_errors=True)
     return len(missing)
 
 
-def _resolve(ivy: Path) -> dict[str, Path]:
-    """Let spark-submit resolve the packages into `ivy`; return the jars by their name without the group."""
+def _resolve(ivy: Path, coordinate: str) -> dict[str, Path]:
+    """Let spark-submit resolve the package into `ivy`; return the jars by their name without the group."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
-        *("--packages", DELTA_COORDINATE, "--exclude-packages", ",".join(_CARRIED_BY_SPARK)),
+        *("--packages", coordinate, "--exclude-packages", ",".join(_CARRIED_BY_SPARK)),
         *("--conf", f"spark.jars.ivy={ivy.absolute()}"),
         *("--class", "org.apache.hadoop.util.VersionInfo", "spark-internal"),  # the smallest main that Spark has
     ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=spark_environment())  # noqa: S603
     if done.returncode:
         words = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise JarsError(f"Ivy could not fetch {DELTA_COORDINATE}; is the network reachable? It said last:\n{words}")
+        raise JarsError(f"Ivy could not fetch {coordinate}; is the network reachable? It said last:\n{words}")
     return {path.name.partition("_")[2]: path for path in (ivy / "jars").glob("*.jar")}
 
 
-def _checked(name: str, fetched: Mapping[str, Path]) -> Path:
+def _checked(name: str, fetched: Mapping[str, Path], sha256: str) -> Path:
     path = fetched.get(name)
     if path is None:
         raise JarsError(f"Ivy did not bring {name}, only {sorted(fetched)}: the locked jars and {__file__} disagree")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != LOCKED[name]:
-        raise JarsError(f"{name} has SHA-256 {found}, not the locked {LOCKED[name]}: do not trust where it came from")
+    if found != sha256:
+        raise JarsError(f"{name} has SHA-256 {found}, not the locked {sha256}: do not trust where it came from")
     return path
 
 

