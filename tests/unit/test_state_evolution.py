@@ -151,7 +151,7 @@ def test_a_message_writes_a_type_as_sql_does(kind, written):
     assert str(found).endswith(f"column v ({written}) is new, null in old rows")
 
 
-def test_a_kind_that_nobody_knows_is_never_wider():
+def test_an_unknown_type_is_never_wider():
     """A type that the engine may have tomorrow is compared by equality only."""
     assert not is_wider({"type": "udt", "class": "Point"}, {"type": "udt", "class": "Point3"})
 

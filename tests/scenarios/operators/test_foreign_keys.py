@@ -42,7 +42,7 @@ def tick(spark, root, function, parallelism):
     return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), spark=spark)
 
 
-def test_a_key_of_nobody_fails_the_checkpoint_and_nothing_is_visible(spark, tmp_path):
+def test_a_row_under_a_foreign_key_fails_the_tick_and_nothing_is_visible(spark, tmp_path):
     """With two subtasks there would be two rows of all. The tick names vertex, key and the way out."""
     report = tick(spark, tmp_path, WithTotal(), 2)
     assert TickOutcome.FAILED is report.outcome

@@ -319,7 +319,7 @@ def test_an_older_tick_that_cannot_read_the_request_is_named(tmp_path, typed, mo
     assert "runs an older Tidemark, which cannot be asked for it" in err
 
 
-def test_a_first_start_over_tables_of_nobody_is_no_concern(tmp_path, undisturbed):
+def test_a_first_start_accepts_tables_without_transactions_of_a_job(tmp_path, undisturbed):
     """Tables that are there without our transactions are taken as ever."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))

@@ -180,7 +180,7 @@ def test_the_cuts_name_the_versions_at_which_columns_came(tmp_path):
     assert cut == {table: versions(tmp_path)[table] for table in cut}
 
 
-def test_rows_that_say_no_columns_are_told_by_logs_and_files(tmp_path, monkeypatch):
+def test_entries_without_columns_get_them_from_logs_and_files(tmp_path, monkeypatch):
     """A warehouse that an older Tidemark wrote evolves and goes back like any other."""
     with monkeypatch.context() as older:
         older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())

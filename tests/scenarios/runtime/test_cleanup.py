@@ -227,7 +227,7 @@ def test_a_table_that_lost_its_newest_entry_is_brought_back_first(root):
     assert needed(root) == staged(root)
 
 
-def test_another_jobs_table_in_the_same_warehouse_is_none_of_ours(root):
+def test_a_clean_up_leaves_another_jobs_table_alone(root):
     """A clean-up touches the tables that this job made, or that its rows name."""
     shutil.copytree(root / GOLD, root / "gold/others")
     DeltaTable(root / "gold/others").alter.set_table_properties({"tidemark.job": "others"}, raise_if_not_exists=False)

@@ -37,7 +37,7 @@ def row_files(root, name):
 
 
 @pytest.mark.parametrize("which", [[0], [1], [2], [1, 2], [0, 1, 2]])
-def test_lost_files_of_cuts_are_told_again(tmp_path, undisturbed, which):
+def test_lost_files_of_cuts_are_rebuilt(tmp_path, undisturbed, which):
     """Whichever went: the next tick records the same cuts, each with its versions, and goes on exactly."""
     laid_out(tmp_path, 3)
     before = CutStore(at(tmp_path)).all()

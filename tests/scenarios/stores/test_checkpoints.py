@@ -50,7 +50,7 @@ def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
     assert expected == CheckpointStore(warehouse).observe()
 
 
-def test_the_latest_rows_are_the_observed_ones_whoever_appended_and_whatever_left(warehouse, rows, monkeypatch):
+def test_the_latest_entries_are_the_observed_ones_after_any_append_or_removal(warehouse, rows, monkeypatch):
     """What this store appended last it knows without the log; what anybody else did since, it reads."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)

@@ -46,7 +46,7 @@ def checkpoint(number=4, **fields):
     return CompletedCheckpoint(id=number, properties=CHECKPOINT, **given)
 
 
-def test_everybody_gets_his_own_state():
+def test_each_task_hook_and_coordinator_gets_its_own_state():
     """Tasks, hooks and operator coordinators are restored from one checkpoint; without state they get None (G1)."""
     source = checkpoint(master_states={"h": "A"}, coordinator_states={"oc": "so"})
     door = coordinator(source, hooks=("h", "i"), operator_coordinators=("oc",))

@@ -136,7 +136,7 @@ def test_cuts_are_corrected_to_where_the_tables_came_to_show_them():
     assert ({4: {T: 5}, 5: {T: 6}}, ()) == (done.changed, done.dropped)
 
 
-def test_a_cut_that_nobody_can_tell_is_dropped():
+def test_a_cut_of_unknown_versions_is_dropped():
     """An abandoned savepoint's table version has gone, and nothing publishes its row again."""
     left = row(4, abandoned=True, pinned=True)
     back = row(9, parent=3, parent_version=4, kind=RowKind.ROLLBACK)

@@ -28,7 +28,7 @@ def test_only_a_row_that_is_yet_to_be_published_may_have_no_cut():
     assert lacks_cuts(seen((row(5),), {}))
 
 
-def test_an_older_cut_is_told_by_the_row_that_builds_on_it():
+def test_an_older_cut_is_rebuilt_from_the_entry_that_builds_on_it():
     """What that row changes was at the version that it says; the rest is where it is at that row's cut."""
     assert {4: {T: 4, QUIET: 2}, 3: {T: 3, QUIET: 2}} == rebuilt(seen(ROWS, {5: 5}), (T, QUIET)).cuts
 
@@ -39,7 +39,7 @@ def test_a_rollback_tells_nothing_of_the_row_that_it_went_back_to():
     assert {} == rebuilt(seen((row(4), back), {9: 6}), (T, QUIET)).cuts
 
 
-def test_the_newest_cut_is_told_by_the_entries_that_published_it():
+def test_the_newest_cut_is_rebuilt_from_the_log_entries_that_published_it():
     """Every table is changed by a retained row; the older cuts follow."""
     facts = Standing("j", ROWS, {}, {T: LOG})
     assert {3: {T: 3}, 4: {T: 4}, 5: {T: 5}} == rebuilt(facts, (T,)).cuts

@@ -97,7 +97,7 @@ def test_operator_coordinators_come_before_hooks_and_hooks_before_tasks(drive):
 
 
 @pytest.mark.parametrize("fact", [HookFailed("h", 1), TriggerFailed("source", 1)])
-def test_whoever_fails_in_the_procedure_fails_the_checkpoint(drive, fact):
+def test_a_failing_hook_or_trigger_fails_the_checkpoint(drive, fact):
     """A failing hook or an undeliverable trigger aborts, and the tasks are told (A8)."""
     driven = drive(hooks=("h",))
     driven.trigger()

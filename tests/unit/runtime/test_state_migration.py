@@ -115,7 +115,7 @@ def test_any_other_change_is_refused_naming_operator_and_column(cut, tmp_path, n
         plan_with_migrations(now, record, tmp_path)
 
 
-def test_a_missing_file_is_left_to_whoever_needs_it(cut, tmp_path):
+def test_a_missing_file_is_reported_by_the_micro_batch_that_needs_it(cut, tmp_path):
     """The micro-batch names it with its operator; here nothing is known of its columns."""
     record, (path,) = cut(planned(**OLD))
     (tmp_path / path).unlink()

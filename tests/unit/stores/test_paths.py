@@ -68,7 +68,7 @@ def test_a_staged_name_is_read_back_as_it_was_given(vertex: VertexId, micro_batc
 @pytest.mark.parametrize(
     "name", ["part-00000-abc.parquet", "join-1.parquet", "join-x-" + "0" * 32 + ".parquet", ".join-1-" + "0" * 32]
 )
-def test_a_name_that_no_micro_batch_gives_is_nobodys(name: str) -> None:
+def test_a_file_with_a_name_that_no_micro_batch_gives_has_no_owner(name: str) -> None:
     """Files with other names tell nothing, so that nobody ever deletes them by rule."""
     assert parse_staged_name(name) is None
 
