@@ -44,7 +44,7 @@ class StagedSegment:
 Segment = SourceSlice | StagedSegment
 
 
-class Alignment(Enum):
+class AlignmentType(Enum):
     """How a barrier may pass (Flink: `CheckpointOptions.AlignmentType`)."""
 
     AT_LEAST_ONCE = "at_least_once"
@@ -61,7 +61,7 @@ class Barrier:
 
     checkpoint: CheckpointId
     created_ms: int = 0
-    alignment: Alignment = Alignment.ALIGNED
+    alignment: AlignmentType = AlignmentType.ALIGNED
     alignment_timeout_ms: int | None = None
 
 

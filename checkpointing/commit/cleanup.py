@@ -6,7 +6,7 @@ files staged by generations before the last claim go (the present one may still 
 `grace_ms` after they stopped being needed: a reader who began to read a version before must come to its end.
 
 When a file stopped being needed is not written anywhere: its Remove in the log is older than the end of a
-retained cut that shows it. So every clean-up notes what it saw (`Look`); a file has been unneeded at least
+retained cut that shows it. So every clean-up notes what it saw (`CleanUpLook`); a file has been unneeded at least
 since the first look that found it so. A file that no log ever showed has no readers: its age is enough.
 """
 
@@ -32,7 +32,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class ListedFile:
     """A file that is there. `generation` staged it; None: somebody else wrote it, and our table's log has removed it.
 
     `shown` are its times in the log that are over; empty if the log never showed it. Times in ms since the epoch.
@@ -57,7 +57,7 @@ class TableSeen:
     cuts: frozenset[int] = field(default=frozenset())
     in_every_cut: bool = False
 
-    def needs(self, file: FoundFile) -> bool:
+    def needs(self, file: ListedFile) -> bool:
         """Return whether a recorded cut shows the file, or the newest version may."""
         return any(
             shown.until > self.newest or any(shown.first <= version < shown.until for version in self.cuts)
@@ -71,7 +71,7 @@ class TableSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CleanUpLook:
     """What a clean-up saw of all tables at `at_ms`: whoever begins to read later reads one of these, or a newer."""
 
     at_ms: int
@@ -143,9 +143,9 @@ class CleanupFacts:
     now_ms: int
     grace_ms: int
     rows: tuple[Row, ...]
-    found: tuple[FoundFile, ...]
+    found: tuple[ListedFile, ...]
     active: frozenset[str]
-    looks: tuple[Look, ...] = ()
+    looks: tuple[CleanUpLook, ...] = ()
     reservations: tuple[Reservation, ...] = ()
 
 
@@ -160,7 +160,7 @@ class Reason(Enum):
 class Unneeded:
     """A file that nobody needs, why, and since when (ms since the epoch)."""
 
-    file: FoundFile
+    file: ListedFile
     reason: Reason
     since_ms: int
 
@@ -205,7 +205,7 @@ def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> fr
     return frozenset(recorded).intersection({row.checkpoint for row in records} | parents)
 
 
-def noted(looks: Iterable[Look], now: Look, grace_ms: int) -> tuple[Look, ...]:
+def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tuple[CleanUpLook, ...]:
     """Return the looks to keep after this one, oldest first: those within the grace, and the newest before it.
 
     An older look finds nothing unneeded that a newer one does not, so one before the grace is enough.
@@ -219,7 +219,7 @@ def noted(looks: Iterable[Look], now: Look, grace_ms: int) -> tuple[Look, ...]:
     return (*kept, now)
 
 
-def log_floor(looks: Collection[Look], table: TableName, now_ms: int, grace_ms: int) -> int:
+def log_floor(looks: Collection[CleanUpLook], table: TableName, now_ms: int, grace_ms: int) -> int:
     """Return the oldest version of a table that somebody may still be reading; 0 as long as that cannot be told.
 
     Whoever began to read before the newest look that is a grace old has come to the end, and whoever began after it
@@ -232,17 +232,17 @@ def log_floor(looks: Collection[Look], table: TableName, now_ms: int, grace_ms: 
     return min((each.oldest if each is not None else 0 for each in seen), default=0)
 
 
-def is_due(looks: Iterable[Look], now_ms: int, grace_ms: int) -> bool:
+def is_due(looks: Iterable[CleanUpLook], now_ms: int, grace_ms: int) -> bool:
     """Return whether the last look is so old that another one is worth its while, though nothing has happened."""
     return now_ms - max((look.at_ms for look in looks), default=now_ms - grace_ms) >= grace_ms // LOOKS_PER_GRACE
 
 
-def _is_past(file: FoundFile, current: Generation) -> bool:
+def _is_past(file: ListedFile, current: Generation) -> bool:
     """Whether the file is none that the present generation may still name."""
     return bool(file.shown) if file.generation is None else file.generation < current
 
 
-def _judged(file: FoundFile, facts: CleanupFacts) -> Unneeded:
+def _judged(file: ListedFile, facts: CleanupFacts) -> Unneeded:
     if not file.shown:
         return Unneeded(file, Reason.UNNAMED, file.modified_ms)
     seen = (look.at_ms for look in facts.looks if file.table in look.tables and not look.tables[file.table].needs(file))

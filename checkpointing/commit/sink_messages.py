@@ -59,7 +59,7 @@ class ElementArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRequested:
+class SinkSnapshotRequested:
     """The barrier of this checkpoint is here."""
 
     checkpoint: CheckpointId
@@ -89,7 +89,7 @@ class CompletionNotified:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class TransactionCommitted:
     """Answer to Commit. Committing a committed transaction again is a success."""
 
     transaction: Transaction
@@ -117,11 +117,11 @@ class SinkClosed:
 SinkFact = (
     SinkOpened
     | ElementArrived
-    | SnapshotRequested
+    | SinkSnapshotRequested
     | PreCommitted
     | PreCommitFailed
     | CompletionNotified
-    | Committed
+    | TransactionCommitted
     | CommitRefused
     | InputFinished
     | SinkClosed
@@ -162,7 +162,7 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Make the transaction visible, idempotently; answer Committed or CommitRefused."""
+    """Make the transaction visible, idempotently; answer TransactionCommitted or CommitRefused."""
 
     transaction: Transaction
 

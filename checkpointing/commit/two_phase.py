@@ -92,7 +92,7 @@ OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CheckpointCommitted:
     """Checkpoint n is committed, published and its cut recorded."""
 
     record: CheckpointRecord
@@ -116,7 +116,7 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommitEnded:
     """This tick can commit nothing any more; `checkpoint` is the one it was about, if any."""
 
     checkpoint: CheckpointId | None
@@ -133,7 +133,7 @@ class IdsReserved:
 
 
 CommitFact = TablesChecked | RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed | CutRecorded
-CommitOutcome = Committed | Saved | Declined | Ended | IdsReserved
+CommitOutcome = CheckpointCommitted | Saved | Declined | CommitEnded | IdsReserved
 CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcome
 
 
@@ -359,14 +359,14 @@ class TwoPhaseCommit:
         return (RecordCut(self._committing().checkpoint, versions),)
 
     def _recorded(self) -> tuple[CommitEffect, ...]:
-        done = Committed(self._committing(), self._notes)
+        done = CheckpointCommitted(self._committing(), self._notes)
         self._record = None
         self._state = CommitState.IDLE
         return (done, *self._start())
 
     def _end(self, reason: CheckpointFailureReason, message: str) -> tuple[CommitEffect, ...]:
         self._state = CommitState.ENDED
-        return (Ended(self._record.checkpoint if self._record else None, reason, message),)
+        return (CommitEnded(self._record.checkpoint if self._record else None, reason, message),)
 
     def _committing(self) -> CheckpointRecord:
         if self._record is None:

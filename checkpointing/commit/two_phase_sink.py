@@ -15,7 +15,6 @@ from checkpointing.commit.sink_messages import (
     BeginTransaction,
     Commit,
     CommitRefused,
-    Committed,
     CompletionNotified,
     ElementArrived,
     FailSink,
@@ -28,11 +27,12 @@ from checkpointing.commit.sink_messages import (
     SinkEffect,
     SinkFact,
     SinkOpened,
+    SinkSnapshotRequested,
     SinkState,
-    SnapshotRequested,
     SnapshotUnderWayError,
     StoreState,
     Transaction,
+    TransactionCommitted,
     WarnOfTimeout,
     WriteElement,
 )
@@ -94,7 +94,7 @@ class TwoPhaseCommitSink:
                 self._open(fact)
             case ElementArrived():
                 self._write(fact.value)
-            case SnapshotRequested():
+            case SinkSnapshotRequested():
                 self._begin_snapshot(fact)
             case PreCommitted():
                 self._finish_snapshot(fact.now_ms)
@@ -103,7 +103,7 @@ class TwoPhaseCommitSink:
                 self._effects.append(FailSink(fact.error))
             case CompletionNotified():
                 self._commit_up_to(fact)
-            case Committed():
+            case TransactionCommitted():
                 self._answered(fact.transaction)
             case CommitRefused():
                 self._refused(fact)
@@ -144,7 +144,7 @@ class TwoPhaseCommitSink:
             raise NoOpenTransactionError(value)
         self._effects.append(WriteElement(self._current, value))
 
-    def _begin_snapshot(self, fact: SnapshotRequested) -> None:
+    def _begin_snapshot(self, fact: SinkSnapshotRequested) -> None:
         if self._snapshotting is not None:
             raise SnapshotUnderWayError(self._snapshotting)
         self._snapshotting = fact.checkpoint

@@ -11,8 +11,8 @@ from checkpointing.coordinator.messages import (
     CommitFailed,
     CommitSucceeded,
     DiscardState,
-    NotifyAborted,
-    NotifyComplete,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     NotifyOperatorCoordinatorAborted,
     NotifyOperatorCoordinatorComplete,
     RequestFailed,
@@ -166,7 +166,7 @@ class Completion:
 
     def _notify_complete(self, pending: PendingCheckpoint, subsumed: CheckpointId | None) -> None:
         for task in pending.plan.to_commit:
-            self._books.emit(NotifyComplete(task, pending.id, subsumed))
+            self._books.emit(NotifyCheckpointComplete(task, pending.id, subsumed))
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(NotifyOperatorCoordinatorComplete(coordinator, pending.id))
 
@@ -245,7 +245,7 @@ class Completion:
         latest_id = self._books.store.latest_id
         latest = None if latest_id == NO_CHECKPOINT else latest_id
         for task in pending.plan.to_commit:
-            self._books.emit(NotifyAborted(task, pending.id, latest))
+            self._books.emit(NotifyCheckpointAborted(task, pending.id, latest))
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))
 

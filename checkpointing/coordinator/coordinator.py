@@ -32,7 +32,7 @@ from checkpointing.coordinator.messages import (
     TaskAcknowledged,
     TaskDeclined,
     TaskStateChanged,
-    WakeAt,
+    WakeCoordinatorAt,
 )
 from checkpointing.coordinator.pending import PendingCheckpoint
 from checkpointing.coordinator.plan import Topology
@@ -175,7 +175,7 @@ class CheckpointCoordinator:
         self._books.timers_touched = False
         due_ms = self._due_ms()
         if due_ms is not None and due_ms != self._wake_at_ms:
-            self._books.emit(WakeAt(due_ms))
+            self._books.emit(WakeCoordinatorAt(due_ms))
         self._wake_at_ms = due_ms
 
     # -------------------------------------------------------------- life

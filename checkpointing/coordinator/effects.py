@@ -86,7 +86,7 @@ class CommitCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyComplete:
+class NotifyCheckpointComplete:
     """Tell a task that checkpoint n is complete; `subsumed` is the newest one that thereby left the store."""
 
     task: Task
@@ -95,7 +95,7 @@ class NotifyComplete:
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyAborted:
+class NotifyCheckpointAborted:
     """Tell a task that checkpoint n failed, and the latest completed id, so a missed complete is made good."""
 
     task: Task
@@ -164,7 +164,7 @@ class AnswerAcknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeCoordinatorAt:
     """Step the door with CoordinatorTimeAdvanced at `at_ms` at the latest (replaces the earlier wish)."""
 
     at_ms: int
@@ -209,8 +209,8 @@ CoordinatorEffect = (
     | AskHook
     | TriggerTask
     | CommitCheckpoint
-    | NotifyComplete
-    | NotifyAborted
+    | NotifyCheckpointComplete
+    | NotifyCheckpointAborted
     | NotifyOperatorCoordinatorComplete
     | NotifyOperatorCoordinatorAborted
     | RequestSucceeded
@@ -218,7 +218,7 @@ CoordinatorEffect = (
     | FailJob
     | DiscardState
     | AnswerAcknowledge
-    | WakeAt
+    | WakeCoordinatorAt
     | RestoreHook
     | ResetHook
     | CloseHook

@@ -18,8 +18,8 @@ from checkpointing.coordinator.effects import (
     DiscardState,
     FailJob,
     FetchCheckpointId,
-    NotifyAborted,
-    NotifyComplete,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     NotifyOperatorCoordinatorAborted,
     NotifyOperatorCoordinatorComplete,
     RequestFailed,
@@ -28,7 +28,7 @@ from checkpointing.coordinator.effects import (
     ResetOperatorCoordinator,
     RestoreHook,
     TriggerTask,
-    WakeAt,
+    WakeCoordinatorAt,
 )
 from checkpointing.coordinator.facts import (
     CheckpointIdFetched,
@@ -79,8 +79,8 @@ __all__ = [
     "HookAnswered",
     "HookFailed",
     "LocationCreated",
-    "NotifyAborted",
-    "NotifyComplete",
+    "NotifyCheckpointAborted",
+    "NotifyCheckpointComplete",
     "NotifyOperatorCoordinatorAborted",
     "NotifyOperatorCoordinatorComplete",
     "OperatorCoordinatorAnswered",
@@ -101,5 +101,5 @@ __all__ = [
     "TaskState",
     "TaskStateChanged",
     "TriggerTask",
-    "WakeAt",
+    "WakeCoordinatorAt",
 ]

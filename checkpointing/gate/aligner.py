@@ -19,10 +19,9 @@ what a barrier and an end do while a checkpoint is pending. What an id means is 
 
 from dataclasses import dataclass
 
-from checkpointing.channel_items import Alignment as BarrierAlignment
-from checkpointing.channel_items import Barrier
+from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.gate.alignment import Alignment, AlignmentSnapshot, Standing, as_unaligned
+from checkpointing.gate.alignment import Alignment, AlignmentSnapshot, IdStanding, as_unaligned
 from checkpointing.gate.handler import BlockableInput, Effects
 from checkpointing.gate.messages import AbortCheckpoint, BlockChannel, Ignored, ResumeChannel, TriggerCheckpoint
 from checkpointing.identifiers import ChannelId, CheckpointId
@@ -65,7 +64,7 @@ class Aligner:
     def barrier(self, channel: ChannelId, barrier: Barrier, now_ms: int) -> Effects:
         """Handle a barrier by how its id stands to the current one."""
         standing = self.alignment.standing(barrier.checkpoint)
-        if standing is Standing.OBSOLETE:
+        if standing is IdStanding.OBSOLETE:
             return self._ignore(channel, barrier)
         effects = self._start(standing, barrier)
         self.alignment.align(channel, now_ms)
@@ -76,10 +75,10 @@ class Aligner:
     def cancel(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects | None:  # noqa: ARG002 - handler's form
         """Abort that checkpoint, and with it what is pending; None if the marker is obsolete."""
         standing = self.alignment.standing(checkpoint)
-        if standing is Standing.OBSOLETE:
+        if standing is IdStanding.OBSOLETE:
             return None
         effects: Effects = []
-        if standing is Standing.SUBSUMES and self._rules.cancel_aborts_older:
+        if standing is IdStanding.SUBSUMES and self._rules.cancel_aborts_older:
             effects += self._abort(self.alignment.current, Reason.CHECKPOINT_DECLINED_SUBSUMED)
         return effects + self._abort(checkpoint, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
 
@@ -131,17 +130,17 @@ class Aligner:
 
     # -------------------------------------------------------------- steps
 
-    def _start(self, standing: Standing, barrier: Barrier) -> Effects:
-        if standing is Standing.BELONGS:
+    def _start(self, standing: IdStanding, barrier: Barrier) -> Effects:
+        if standing is IdStanding.BELONGS:
             return []
         subsumed: Effects = []
-        if standing is Standing.SUBSUMES:
+        if standing is IdStanding.SUBSUMES:
             subsumed = self._abort(self.alignment.current, Reason.CHECKPOINT_DECLINED_SUBSUMED)
         return subsumed + self._begin(barrier)
 
     def _ignore(self, channel: ChannelId, barrier: Barrier) -> Effects:
         effects: Effects = [Ignored(channel, barrier)]
-        stopped = self._rules.barrier_stops_channel and barrier.alignment is not BarrierAlignment.UNALIGNED
+        stopped = self._rules.barrier_stops_channel and barrier.alignment is not AlignmentType.UNALIGNED
         if stopped and channel not in self._blocked:
             self._inputs.resume(channel)
             effects.append(ResumeChannel(channel))

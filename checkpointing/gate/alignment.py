@@ -15,15 +15,14 @@ What an id means depends on how it stands to the current one, and on whether tha
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from checkpointing.channel_items import Alignment as BarrierAlignment
-from checkpointing.channel_items import Barrier
+from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.identifiers import ChannelId, CheckpointId
 
 NEVER = CheckpointId(-1)
 """Before the first id: 0 is a legal one."""
 
 
-class Standing(Enum):
+class IdStanding(Enum):
     """How an id stands to the current alignment."""
 
     OBSOLETE = "obsolete"
@@ -38,14 +37,14 @@ class _Order(Enum):
     NEWER = "newer"
 
 
-_STANDING: dict[tuple[_Order, bool], Standing] = {
+_STANDING: dict[tuple[_Order, bool], IdStanding] = {
     # (order of the id, current is pending)
-    (_Order.OLDER, True): Standing.OBSOLETE,
-    (_Order.OLDER, False): Standing.OBSOLETE,
-    (_Order.SAME, True): Standing.BELONGS,
-    (_Order.SAME, False): Standing.OBSOLETE,
-    (_Order.NEWER, True): Standing.SUBSUMES,
-    (_Order.NEWER, False): Standing.BEGINS,
+    (_Order.OLDER, True): IdStanding.OBSOLETE,
+    (_Order.OLDER, False): IdStanding.OBSOLETE,
+    (_Order.SAME, True): IdStanding.BELONGS,
+    (_Order.SAME, False): IdStanding.OBSOLETE,
+    (_Order.NEWER, True): IdStanding.SUBSUMES,
+    (_Order.NEWER, False): IdStanding.BEGINS,
 }
 
 
@@ -91,7 +90,7 @@ class Alignment:
         """Whether every channel of the target has aligned."""
         return len(self._aligned) == self.target
 
-    def standing(self, checkpoint: CheckpointId) -> Standing:
+    def standing(self, checkpoint: CheckpointId) -> IdStanding:
         """Return how that id stands to the current checkpoint."""
         return _STANDING[_order(checkpoint, self.current), self.pending]
 
@@ -158,9 +157,9 @@ def _order(checkpoint: CheckpointId, current: CheckpointId) -> _Order:
 
 def may_time_out(barrier: Barrier) -> bool:
     """Return whether the barrier's checkpoint may turn unaligned by its age (Flink: `isTimeoutable`)."""
-    return barrier.alignment is BarrierAlignment.ALIGNED and barrier.alignment_timeout_ms is not None
+    return barrier.alignment is AlignmentType.ALIGNED and barrier.alignment_timeout_ms is not None
 
 
 def as_unaligned(barrier: Barrier) -> Barrier:
     """Return the barrier as it goes on once its checkpoint is unaligned (Flink: `asUnaligned`)."""
-    return replace(barrier, alignment=BarrierAlignment.UNALIGNED, alignment_timeout_ms=None)
+    return replace(barrier, alignment=AlignmentType.UNALIGNED, alignment_timeout_ms=None)

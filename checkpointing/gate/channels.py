@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from checkpointing.channel_items import Alignment, Barrier, ChannelItem, EndOfChannel
+from checkpointing.channel_items import AlignmentType, Barrier, ChannelItem, EndOfChannel
 from checkpointing.gate.alignment import may_time_out
 from checkpointing.gate.channel import Channel, ChannelSnapshot
 from checkpointing.gate.messages import Announcement, GateItem, GateProtocolError
@@ -96,7 +96,7 @@ class Channels:
             self._turns.setdefault(channel.id)
 
     def _admit_barrier(self, channel: Channel, barrier: Barrier) -> None:
-        if self._announces and barrier.alignment is Alignment.UNALIGNED:
+        if self._announces and barrier.alignment is AlignmentType.UNALIGNED:
             channel.overtake(barrier)
             self._priority.append((channel.id, barrier))
             return

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from checkpointing.channel_items import (
-    Alignment,
+    AlignmentType,
     Barrier,
     CancelMarker,
     ChannelItem,
@@ -185,9 +185,9 @@ class InputGate:
         if not isinstance(item, Barrier):
             return item
         policy = self.config.policy
-        if policy is GatePolicy.UNALIGNED and item.alignment is not Alignment.FORCED_ALIGNED:
+        if policy is GatePolicy.UNALIGNED and item.alignment is not AlignmentType.FORCED_ALIGNED:
             return as_unaligned(item)
-        if policy in _ALIGNED and item.alignment is Alignment.UNALIGNED:
+        if policy in _ALIGNED and item.alignment is AlignmentType.UNALIGNED:
             message = f"unaligned barrier {item.checkpoint} came on channel {channel}; the policy is {policy.value}"
             raise GateProtocolError(message)
         return item
@@ -224,7 +224,7 @@ def _handler(
 
 
 def _stops(barrier: Barrier) -> bool:
-    return barrier.alignment is not Alignment.UNALIGNED
+    return barrier.alignment is not AlignmentType.UNALIGNED
 
 
 def _never_stops(barrier: Barrier) -> bool:  # noqa: ARG001 - the form of a rule

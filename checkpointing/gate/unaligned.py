@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from checkpointing.channel_items import Alignment as BarrierAlignment
-from checkpointing.channel_items import Barrier
+from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate.aligner import Aligner, AlignerRules, AlignerSnapshot
-from checkpointing.gate.alignment import Standing, may_time_out
+from checkpointing.gate.alignment import IdStanding, may_time_out
 from checkpointing.gate.handler import CheckpointableInput, Effects
 from checkpointing.gate.messages import InFlightComplete, WakeGateAt
 from checkpointing.identifiers import ChannelId, CheckpointId
@@ -75,7 +74,7 @@ class AlternatingAligner(Aligner):
     def announcement(self, channel: ChannelId, barrier: Barrier) -> Effects:
         """Note that the barrier waits in the channel; the first word of a newer checkpoint begins it."""
         standing = self.alignment.standing(barrier.checkpoint)
-        if standing is Standing.OBSOLETE:
+        if standing is IdStanding.OBSOLETE:
             return []
         effects = self._start(standing, barrier)
         if self._phase in _UNALIGNED:
@@ -103,7 +102,7 @@ class AlternatingAligner(Aligner):
 
     def _collect(self, channel: ChannelId, barrier: Barrier, now_ms: int) -> Effects:
         self._announced.pop(channel, None)
-        if barrier.alignment is BarrierAlignment.UNALIGNED:
+        if barrier.alignment is AlignmentType.UNALIGNED:
             return self._time_out(barrier) + self._collect_unaligned(barrier)
         effects = self._block(channel)
         if self._phase in _UNALIGNED:

@@ -1,6 +1,6 @@
 """Which barrier a trigger sends, and how the gates treat it: the configuration in the protocol's words (C1 to C6)."""
 
-from checkpointing.channel_items import Alignment, Barrier
+from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.gate.config import GateConfig, GatePolicy
@@ -26,11 +26,11 @@ def barrier_for(
 ) -> Barrier:
     """Return the barrier that the sources send for this checkpoint; savepoints are always aligned."""
     if config.mode is CheckpointingMode.AT_LEAST_ONCE:
-        return Barrier(checkpoint, now_ms, Alignment.AT_LEAST_ONCE)
+        return Barrier(checkpoint, now_ms, AlignmentType.AT_LEAST_ONCE)
     if not config.unaligned:
-        return Barrier(checkpoint, now_ms, Alignment.ALIGNED)
+        return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED)
     if properties.is_savepoint:
-        return Barrier(checkpoint, now_ms, Alignment.FORCED_ALIGNED)
+        return Barrier(checkpoint, now_ms, AlignmentType.FORCED_ALIGNED)
     if config.alignment_timeout_ms is None:
-        return Barrier(checkpoint, now_ms, Alignment.UNALIGNED)
-    return Barrier(checkpoint, now_ms, Alignment.ALIGNED, config.alignment_timeout_ms)
+        return Barrier(checkpoint, now_ms, AlignmentType.UNALIGNED)
+    return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED, config.alignment_timeout_ms)

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from checkpointing.channel_items import CancelMarker, ChannelItem, EndOfData, Segment, SourceSlice, StagedSegment
 from checkpointing.commit.recovery import completion
 from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
     CommitEffect,
+    CommitEnded,
     CommitIdentity,
-    Committed,
     Declined,
-    Ended,
     IdsReserved,
     Saved,
     TwoPhaseCommit,
@@ -145,10 +145,10 @@ class Wiring:
             case told.CommitCheckpoint():
                 draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint, self.coordinator.statistics))
                 self.from_commit(self.commit.offer(draft, self.now_ms))
-            case told.NotifyComplete():
+            case told.NotifyCheckpointComplete():
                 subtask = _subtask(effect.task)
                 self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointCompleted(effect.checkpoint)))
-            case told.NotifyAborted():
+            case told.NotifyCheckpointAborted():
                 self._aborted(effect)
             case told.RequestSucceeded():
                 self._request_succeeded(effect)
@@ -159,7 +159,7 @@ class Wiring:
             case told.DiscardState():
                 self.discard(effect.handles)
                 self.tell(told.StateDiscarded(effect.checkpoint))
-            case told.WakeAt() | told.AnswerAcknowledge():
+            case told.WakeCoordinatorAt() | told.AnswerAcknowledge():
                 """The door asks for the coordinator's next timer itself; nobody waits for the answer."""
             case _:
                 raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
@@ -194,7 +194,7 @@ class Wiring:
         )
         self.from_subtask(subtask, self.subtasks.step(subtask, request))
 
-    def _aborted(self, effect: told.NotifyAborted) -> None:
+    def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         subtask, latest = _subtask(effect.task), effect.latest_completed or NO_CHECKPOINT
         if effect.checkpoint != self._last_aborted:
             self._last_aborted = effect.checkpoint
@@ -259,7 +259,7 @@ class Wiring:
         """Route what the commit says: outcomes to the coordinator, the rest out."""
         for effect in effects:
             match effect:
-                case Committed():
+                case CheckpointCommitted():
                     self.ending.completed(uncommitted=self._leaves_rows(effect.record))
                     self._stored(effect.record)
                     self.effects.append(completion(effect.record))
@@ -268,7 +268,7 @@ class Wiring:
                 case Declined():
                     self.drafts.failed(effect.checkpoint, effect.reason, effect.message)
                     self.tell(told.CommitFailed(effect.checkpoint, effect.reason, effect.message))
-                case Ended():
+                case CommitEnded():
                     self.ending.failed(effect.reason, effect.message)
                 case IdsReserved():
                     self._fetch_id()

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from checkpointing.channel_items import Alignment
+from checkpointing.channel_items import AlignmentType
 from checkpointing.columns import TableColumns
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -170,7 +170,7 @@ class VertexStatistics(_Persisted):
     barriers: tuple[BarrierRecord, ...] = ()
     aligned_ms: int = 0
     """When the snapshot was taken: at the last barrier, or of an unaligned checkpoint before it."""
-    alignment: Alignment = Alignment.ALIGNED
+    alignment: AlignmentType = AlignmentType.ALIGNED
     """How the barrier passed in the end; a checkpoint that began aligned may have turned (C6)."""
     alignment_ms: int = 0
     """From the first barrier to the last, whether anything waited meanwhile or not."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from checkpointing.commit.cleanup import CleanupFacts, FoundFile, Look, TableSeen, readable_cuts, standing
+from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import STAGED, is_data_file, parse_generation, parse_staged_name
 from jobs.cleanup.looks import read_looks
@@ -34,7 +34,7 @@ class Gathered:
     """The facts, what this look saw of the tables (for later clean-ups), and why a table was left alone."""
 
     facts: CleanupFacts
-    look: Look
+    look: CleanUpLook
     tables: tuple[JobTable, ...]
     notes: tuple[str, ...]
 
@@ -80,7 +80,7 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
         looks=read_looks(warehouse),
         reservations=reservations,
     )
-    look = Look(now_ms, {table: each.seen for table, each in read.items()})
+    look = CleanUpLook(now_ms, {table: each.seen for table, each in read.items()})
     return Gathered(facts, look, tables, notes)
 
 
@@ -127,7 +127,7 @@ def _named(paths: Iterable[str], name: TableName) -> Iterator[str]:
         yield f"{name}/{unquote(path)}"
 
 
-def _staged(warehouse: Warehouse, table: TableName) -> Iterator[FoundFile]:
+def _staged(warehouse: Warehouse, table: TableName) -> Iterator[ListedFile]:
     """Yield the files that generations staged for a table, unfinished ones too; no other files."""
     root = warehouse.path(warehouse.paths.staged_root(table))
     for folder in _entries(root):
@@ -141,8 +141,8 @@ def _staged(warehouse: Warehouse, table: TableName) -> Iterator[FoundFile]:
 
 
 def _found(
-    warehouse: Warehouse, table: JobTable, staged: tuple[FoundFile, ...], read: _Read | None
-) -> Iterator[FoundFile]:
+    warehouse: Warehouse, table: JobTable, staged: tuple[ListedFile, ...], read: _Read | None
+) -> Iterator[ListedFile]:
     """Yield the staged files with their times in the log, and other writers' files that the log removed."""
     if read is None:
         yield from staged
@@ -150,21 +150,21 @@ def _found(
     inside = len(table.name) + 1
     for file in staged:
         shown = read.history.shown(file.path[inside:])
-        yield FoundFile(file.path, file.table, file.generation, file.bytes, file.modified_ms, shown)
+        yield ListedFile(file.path, file.table, file.generation, file.bytes, file.modified_ms, shown)
     for path, shown in read.history.removed.items() if table.ours else ():
         if path.startswith(f"{STAGED}/") or not is_data_file(path):
             continue
         for file in _as_found(warehouse.path(table.name) / path, f"{table.name}/{path}", table.name, None):
-            yield FoundFile(file.path, file.table, None, file.bytes, file.modified_ms, shown)
+            yield ListedFile(file.path, file.table, None, file.bytes, file.modified_ms, shown)
 
 
-def _as_found(real: Path, path: str, table: TableName, generation: Generation | None) -> Iterator[FoundFile]:
+def _as_found(real: Path, path: str, table: TableName, generation: Generation | None) -> Iterator[ListedFile]:
     """Yield the file, unless somebody has just deleted it."""
     try:
         status = os.stat(real, follow_symlinks=False)  # noqa: PTH116 - one system call
     except (FileNotFoundError, NotADirectoryError):
         return
-    yield FoundFile(path, table, generation, status.st_size, status.st_mtime_ns // 1_000_000)
+    yield ListedFile(path, table, generation, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from checkpointing.commit.cleanup import Look, TableSeen, noted
+from checkpointing.commit.cleanup import CleanUpLook, TableSeen, noted
 from checkpointing.identifiers import TableName
 from jobs.stores.files import replace
 from jobs.stores.warehouse import Warehouse
@@ -25,8 +25,8 @@ class _LookFile(_Persisted):
     at_ms: int
     tables: dict[str, _TableFile]
 
-    def look(self) -> Look:
-        return Look(self.at_ms, {TableName(name): _seen(each) for name, each in self.tables.items()})
+    def look(self) -> CleanUpLook:
+        return CleanUpLook(self.at_ms, {TableName(name): _seen(each) for name, each in self.tables.items()})
 
 
 class _LooksFile(_Persisted):
@@ -34,7 +34,7 @@ class _LooksFile(_Persisted):
     looks: tuple[_LookFile, ...] = ()
 
 
-def read_looks(warehouse: Warehouse) -> tuple[Look, ...]:
+def read_looks(warehouse: Warehouse) -> tuple[CleanUpLook, ...]:
     """Return the looks of earlier clean-ups; none if the file is missing or unreadable, which only delays deletions."""
     try:
         content = warehouse.path(warehouse.paths.cleanup_looks).read_bytes()
@@ -43,7 +43,9 @@ def read_looks(warehouse: Warehouse) -> tuple[Look, ...]:
         return ()
 
 
-def note_look(warehouse: Warehouse, earlier: tuple[Look, ...], now: Look, grace_ms: int) -> tuple[Look, ...]:
+def note_look(
+    warehouse: Warehouse, earlier: tuple[CleanUpLook, ...], now: CleanUpLook, grace_ms: int
+) -> tuple[CleanUpLook, ...]:
     """Note a look, and return all kept looks. Two clean-ups at a time may lose one, which only delays deletions."""
     kept = noted(earlier, now, grace_ms)
     content = _LooksFile(looks=tuple(_persisted(look) for look in kept)).model_dump_json(indent=1)
@@ -55,7 +57,7 @@ def _seen(table: _TableFile) -> TableSeen:
     return TableSeen(table.newest, frozenset(table.cuts), table.in_every_cut)
 
 
-def _persisted(look: Look) -> _LookFile:
+def _persisted(look: CleanUpLook) -> _LookFile:
     return _LookFile(at_ms=look.at_ms, tables={str(table): _file(seen) for table, seen in look.tables.items()})
 
 

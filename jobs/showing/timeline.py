@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from checkpointing.channel_items import Alignment
+from checkpointing.channel_items import AlignmentType
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import (
@@ -68,11 +68,11 @@ def _passed(vertex: VertexStatistics, flying: Flying) -> str:
     """Return how the barrier passed the vertex, and what that cost."""
     held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
     match vertex.alignment:
-        case Alignment.ALIGNED | Alignment.FORCED_ALIGNED:
+        case AlignmentType.ALIGNED | AlignmentType.FORCED_ALIGNED:
             return f"aligned after {seconds(vertex.alignment_ms)}, {held}"
-        case Alignment.AT_LEAST_ONCE:
+        case AlignmentType.AT_LEAST_ONCE:
             return f"all barriers counted after {seconds(vertex.alignment_ms)}, none waited for"
-        case Alignment.UNALIGNED:
+        case AlignmentType.UNALIGNED:
             overtaken = f"the barrier overtook {flying}" if flying.rows else "there was nothing to overtake"
             return f"unaligned: {overtaken}" + (f"; {held} until it turned" if vertex.bytes_held else "")
         case _ as unreachable:

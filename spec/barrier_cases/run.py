@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpointing.channel_items import (
-    Alignment,
+    AlignmentType,
     Barrier,
     CancelMarker,
     ChannelItem,
@@ -114,10 +114,10 @@ class BarrierRun:
         opts = opts or {}
         created = CheckpointId(checkpoint), self.clock_ms
         if opts.get("savepoint"):
-            return Barrier(*created, Alignment.FORCED_ALIGNED)
+            return Barrier(*created, AlignmentType.FORCED_ALIGNED)
         if opts.get("unaligned") or self.case["mode"] == "unaligned":
-            return Barrier(*created, Alignment.UNALIGNED)
-        return Barrier(*created, Alignment.ALIGNED, self.case.get("aligned_timeout_ms"))
+            return Barrier(*created, AlignmentType.UNALIGNED)
+        return Barrier(*created, AlignmentType.ALIGNED, self.case.get("aligned_timeout_ms"))
 
     def note(self, fact: GateFact | ItemHanded | AnnouncementHanded | GateClosed, *, yields: bool = True) -> None:
         """Step the gate; enter what it did into the trace, what a poll hands out last."""

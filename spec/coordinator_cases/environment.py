@@ -278,10 +278,10 @@ class CoordinatorUnit(ObservedCoordinator):
                 self._trigger(effect, door)
             case told.CommitCheckpoint():
                 self._commit(effect, door)
-            case told.NotifyComplete():
+            case told.NotifyCheckpointComplete():
                 self.messages["complete"][str(effect.task)].append(effect.checkpoint)
                 self.complete_subsumed[str(effect.checkpoint)] = effect.subsumed
-            case told.NotifyAborted():
+            case told.NotifyCheckpointAborted():
                 self.messages["abort"][str(effect.task)].append(effect.checkpoint)
                 self.abort_latest[str(effect.task)] = effect.latest_completed or 0
             case told.NotifyOperatorCoordinatorComplete():
@@ -314,7 +314,7 @@ class CoordinatorUnit(ObservedCoordinator):
             case flink.RestoreFinished():
                 self.result = effect.checkpoint is not None
                 self.finished_state_checked += effect.finished_checked
-            case told.WakeAt() | told.ResetOperatorCoordinator():
+            case told.WakeCoordinatorAt() | told.ResetOperatorCoordinator():
                 pass
             case _:
                 assert_never(effect)

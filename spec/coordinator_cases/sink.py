@@ -8,7 +8,6 @@ from checkpointing.commit.sink_messages import (
     BeginTransaction,
     Commit,
     CommitRefused,
-    Committed,
     CompletionNotified,
     ElementArrived,
     FailSink,
@@ -21,10 +20,11 @@ from checkpointing.commit.sink_messages import (
     SinkEffect,
     SinkFact,
     SinkOpened,
+    SinkSnapshotRequested,
     SinkState,
-    SnapshotRequested,
     StoreState,
     Transaction,
+    TransactionCommitted,
     WarnOfTimeout,
     WriteElement,
 )
@@ -78,7 +78,7 @@ class SinkUnit:
             case "element":
                 self._tell(ElementArrived(step.args[0]))
             case "snapshot":
-                self._tell(SnapshotRequested(step.args[0], self._now_ms))
+                self._tell(SinkSnapshotRequested(step.args[0], self._now_ms))
             case "notify_complete":
                 self._tell(CompletionNotified(step.args[0], self._now_ms))
             case "finish":
@@ -130,7 +130,7 @@ class SinkUnit:
         if self._faults["commit_fails"]:
             return CommitRefused(transaction, "commit_error", self._now_ms)
         self._committed.add(transaction)
-        return Committed(transaction)
+        return TransactionCommitted(transaction)
 
     def fact(self, name: str, _expected: Value) -> Value:
         """Tell a fact."""

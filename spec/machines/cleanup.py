@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from checkpointing.commit.cleanup import (
     CleanupFacts,
-    FoundFile,
+    ListedFile,
     Reservation,
     Shown,
     decide_cleanup,
@@ -59,10 +59,10 @@ class Files:
     there: set[str] = field(default_factory=set)
     shown_from: dict[str, int] = field(default_factory=dict)
 
-    def found(self, now_ms: int, newest: int) -> tuple[FoundFile, ...]:
+    def found(self, now_ms: int, newest: int) -> tuple[ListedFile, ...]:
         """Return the files as a clean-up finds them."""
         return tuple(
-            FoundFile(path, TABLE, Generation(1), 1, 0, self._times(path, now_ms, newest))
+            ListedFile(path, TABLE, Generation(1), 1, 0, self._times(path, now_ms, newest))
             for path in sorted(self.there)
         )
 

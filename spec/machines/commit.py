@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
     CommitEffect,
+    CommitEnded,
     CommitFact,
     CommitIdentity,
-    Committed,
     Declined,
     Draft,
-    Ended,
     TwoPhaseCommit,
 )
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
@@ -287,13 +287,13 @@ class CommitMachine(RuleBasedStateMachine):
             match effect:
                 case CheckTables() | AppendRow() | PublishTable() | RecordCut():
                     life.asked.append(effect)
-                case Committed(record):
+                case CheckpointCommitted(record):
                     told = record.checkpoint in self.world.cuts
                     expect(told, "told-truly", f"{record.checkpoint} is told complete without a cut")
                     life.staged = [file for file in life.staged if file.after >= record.checkpoint]
                 case Declined(checkpoint):
                     self.world.decline(checkpoint)
-                case Ended():
+                case CommitEnded():
                     life.over = True
                 case _:
                     pass

@@ -271,9 +271,9 @@ class CoordinatorModel:
                 self.checkpoints[effect.checkpoint].told = True
             case told.CommitCheckpoint():
                 self._commits(effect)
-            case told.NotifyAborted():
+            case told.NotifyCheckpointAborted():
                 self._ended(effect)
-            case told.NotifyComplete():
+            case told.NotifyCheckpointComplete():
                 known = self.checkpoints[effect.checkpoint]
                 truly = known.fate is Fate.COMPLETED and not _is_plain(known.properties)
                 expect(truly, "told-truly", f"{effect} of {known.fate}")
@@ -303,7 +303,7 @@ class CoordinatorModel:
         expect(list(effect.subsumed) == leaving, "retention", f"{leaving} leave, not {effect.subsumed}")
         known.fate = Fate.COMMITTING
 
-    def _ended(self, effect: told.NotifyAborted) -> None:
+    def _ended(self, effect: told.NotifyCheckpointAborted) -> None:
         if effect.checkpoint in self._aborted:
             return
         known = self.checkpoints[effect.checkpoint]

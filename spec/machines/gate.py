@@ -10,7 +10,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from checkpointing.channel_items import Alignment, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
 from checkpointing.gate import (
     UNLIMITED,
     ClockRead,
@@ -122,18 +122,23 @@ class GateMachine(RuleBasedStateMachine):
             self.barriers[checkpoint] = Barrier(checkpoint, self.model.now_ms, kind, timeout_ms)
         barrier = self.barriers[checkpoint]
         if barrier.alignment_timeout_ms is not None and drawn is not None and drawn.draw(st.booleans(), "turned"):
-            barrier = replace(barrier, alignment=Alignment.UNALIGNED, alignment_timeout_ms=None)
+            barrier = replace(barrier, alignment=AlignmentType.UNALIGNED, alignment_timeout_ms=None)
         self._send(number, barrier)
 
-    def _kinds(self) -> list[tuple[Alignment, int | None]]:
-        forced = (Alignment.FORCED_ALIGNED, None)
+    def _kinds(self) -> list[tuple[AlignmentType, int | None]]:
+        forced = (AlignmentType.FORCED_ALIGNED, None)
         match self.config.policy:
             case GatePolicy.AT_LEAST_ONCE:
-                return [(Alignment.AT_LEAST_ONCE, None)]
+                return [(AlignmentType.AT_LEAST_ONCE, None)]
             case GatePolicy.ALTERNATING:
-                return [(Alignment.ALIGNED, TIMEOUT_MS), (Alignment.ALIGNED, 0), (Alignment.UNALIGNED, None), forced]
+                return [
+                    (AlignmentType.ALIGNED, TIMEOUT_MS),
+                    (AlignmentType.ALIGNED, 0),
+                    (AlignmentType.UNALIGNED, None),
+                    forced,
+                ]
             case _:
-                return [(Alignment.ALIGNED, None), forced]
+                return [(AlignmentType.ALIGNED, None), forced]
 
     def _send(self, number: int, item: ChannelItem) -> None:
         channel = self.channels[number % len(self.channels)]
@@ -181,7 +186,7 @@ class GateMachine(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, TriggerCheckpoint):
                 sent = self.barriers[effect.barrier.checkpoint]
-                forced = sent.alignment is Alignment.FORCED_ALIGNED
+                forced = sent.alignment is AlignmentType.FORCED_ALIGNED
                 expect(not (forced and effect.unaligned), "policy", f"savepoint {sent.checkpoint} is unaligned")
 
     # -------------------------------------------------------------- judging

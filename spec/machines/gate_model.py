@@ -6,7 +6,7 @@ without blocks, counters, phases or timers of any policy.
 
 from dataclasses import dataclass, field
 
-from checkpointing.channel_items import Alignment, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     UNLIMITED,
@@ -229,7 +229,11 @@ class GateModel:
         """Judge a gate that was told the time: a checkpoint that is old enough has been triggered."""
         for checkpoint in gate.pending():
             barrier = barriers.get(checkpoint)
-            if barrier is None or barrier.alignment is not Alignment.ALIGNED or barrier.alignment_timeout_ms is None:
+            if (
+                barrier is None
+                or barrier.alignment is not AlignmentType.ALIGNED
+                or barrier.alignment_timeout_ms is None
+            ):
                 continue
             if barrier.created_ms + barrier.alignment_timeout_ms <= self.now_ms:
                 collected = checkpoint in self._started

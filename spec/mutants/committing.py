@@ -6,10 +6,10 @@ from checkpointing.commit import fencing, recovery
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan, publications
 from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
     CommitEffect,
     CommitFact,
     CommitState,
-    Committed,
     Declined,
     Draft,
     TwoPhaseCommit,
@@ -337,7 +337,7 @@ def completion_is_told_at_the_commit_point(patch: Patch) -> None:
     def appended(self: TwoPhaseCommit, fact: RowAppended) -> _Effects:
         effects = real_appended(self, fact)
         on_its_way = self._state in (CommitState.PUBLISHING, CommitState.RECORDING)
-        return (Committed(self._committing(), ()), *effects) if on_its_way else effects
+        return (CheckpointCommitted(self._committing(), ()), *effects) if on_its_way else effects
 
     def recorded(self: TwoPhaseCommit) -> _Effects:
         return real_recorded(self)[1:]

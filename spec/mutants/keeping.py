@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from checkpointing.commit import leftovers
-from checkpointing.commit.two_phase import CommitEffect, Ended
+from checkpointing.commit.two_phase import CommitEffect, CommitEnded
 from checkpointing.coordinator import completed as store
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, StoreChange
 from checkpointing.coordinator.completion import Completion
@@ -162,7 +162,7 @@ def state_is_deleted_after_a_commit_of_unknown_fate(patch: Patch) -> None:
 
     def from_commit(self: Wiring, effects: tuple[CommitEffect, ...]) -> None:
         record = self.commit._record
-        if record is not None and any(isinstance(effect, Ended) for effect in effects):
+        if record is not None and any(isinstance(effect, CommitEnded) for effect in effects):
             self.effects.append(DiscardFiles(tuple(sorted(files_of(record)))))
         real(self, effects)
 

@@ -12,7 +12,7 @@ from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
     FailJob,
-    NotifyAborted,
+    NotifyCheckpointAborted,
     RequestFailed,
     TaskAcknowledged,
     TriggerTask,
@@ -49,7 +49,7 @@ def what_is_pending_at_the_end_is_forgotten(patch: Patch) -> None:
 def an_abort_is_told_by_every_subtask(patch: Patch) -> None:
     real = Wiring._aborted
 
-    def aborted(self: Wiring, effect: NotifyAborted) -> None:
+    def aborted(self: Wiring, effect: NotifyCheckpointAborted) -> None:
         self._last_aborted = NO_CHECKPOINT
         real(self, effect)
 
@@ -60,7 +60,7 @@ def an_abort_is_told_by_every_subtask(patch: Patch) -> None:
 def of_two_aborts_only_the_newest_is_told(patch: Patch) -> None:
     real = Wiring._aborted
 
-    def aborted(self: Wiring, effect: NotifyAborted) -> None:
+    def aborted(self: Wiring, effect: NotifyCheckpointAborted) -> None:
         newest = max(self._last_aborted, effect.checkpoint)
         self._last_aborted = min(self._last_aborted, effect.checkpoint)
         real(self, effect)

@@ -7,10 +7,10 @@ from checkpointing.channel_items import ChannelItem, EndOfData
 from checkpointing.commit import fencing
 from checkpointing.commit.recovery import publications
 from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
     CommitEffect,
     CommitFact,
     CommitState,
-    Committed,
     Draft,
     Saved,
     TwoPhaseCommit,
@@ -20,7 +20,7 @@ from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
     FailJob,
-    NotifyComplete,
+    NotifyCheckpointComplete,
     RequestFailed,
     RequestSucceeded,
 )
@@ -126,7 +126,7 @@ def the_completion_of_a_plain_savepoint_is_told(patch: Patch) -> None:
 
     def keep(self: Completion, completed: CompletedCheckpoint) -> StoreChange:
         if completed.properties.is_savepoint and not completed.properties.commits:
-            self._books.emit(NotifyComplete("source/0", completed.id, None))
+            self._books.emit(NotifyCheckpointComplete("source/0", completed.id, None))
         return real(self, completed)
 
     patch.put(Completion, "_keep", keep)
@@ -256,7 +256,7 @@ def the_savepoint_of_a_stop_is_told_before_it_is_published(patch: Patch) -> None
     def appended(self: TwoPhaseCommit, fact: RowAppended) -> tuple[CommitEffect, ...]:
         effects = real_appended(self, fact)
         early = self._record is not None and self._record.pinned
-        return (Committed(self._committing(), ()), *effects) if early else effects
+        return (CheckpointCommitted(self._committing(), ()), *effects) if early else effects
 
     def recorded(self: TwoPhaseCommit) -> tuple[CommitEffect, ...]:
         told = self._committing().pinned

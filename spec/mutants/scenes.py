@@ -53,7 +53,7 @@ def every_task_is_told_of_a_completion() -> bool:
     for task in _TASKS:
         coordinator.step(told.TaskAcknowledged("job", task, _FIRST))
     effects = coordinator.step(told.CommitSucceeded(_FIRST))
-    return tuple(effect.task for effect in effects if isinstance(effect, told.NotifyComplete)) == _TASKS
+    return tuple(effect.task for effect in effects if isinstance(effect, told.NotifyCheckpointComplete)) == _TASKS
 
 
 def a_savepoint_behind_a_newer_row_is_declined() -> bool:

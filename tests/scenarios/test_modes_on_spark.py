@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from deltalake import DeltaTable
 
-from checkpointing.channel_items import Alignment
+from checkpointing.channel_items import AlignmentType
 from checkpointing.config import CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.restoring import in_flight
@@ -62,7 +62,7 @@ def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(t
     """Records before barrier 1 are counted or in flight, each once, and a restore would lose none (C5)."""
     first, *_ = tick(unaligned=True).completed
     vertex = at_the_count(first)
-    assert Alignment.UNALIGNED is vertex.alignment
+    assert AlignmentType.UNALIGNED is vertex.alignment
     assert 0 < rows_in_flight(first)
     assert BEFORE_BARRIER_1 == vertex.rows_in + rows_in_flight(first)
     assert EXACT == counts(tmp_path)
@@ -72,7 +72,7 @@ def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(tick, t
     """Checkpoint 1 starts aligned, waits for the slow split, and turns when its time is over (C6)."""
     first, *_ = tick(unaligned=True, alignment_timeout_ms=50).completed
     vertex = at_the_count(first)
-    assert Alignment.UNALIGNED is vertex.alignment
+    assert AlignmentType.UNALIGNED is vertex.alignment
     assert vertex.aligned_ms - first.statistics.triggered_ms >= 50
     assert 0 < rows_in_flight(first)
     assert EXACT == counts(tmp_path)
@@ -92,7 +92,7 @@ def test_buffering_below_the_limit_completes_aligned(tick, tmp_path):
     """With room for all that waits, checkpoint 1 aligns, and says how many bytes it held (C2, C7)."""
     first, *_ = tick(max_alignment_bytes=1_000_000).completed
     vertex = at_the_count(first)
-    assert (Alignment.ALIGNED, 0) == (vertex.alignment, rows_in_flight(first))
+    assert (AlignmentType.ALIGNED, 0) == (vertex.alignment, rows_in_flight(first))
     assert 0 < vertex.bytes_held
     assert 0 < vertex.alignment_ms
     assert EXACT == counts(tmp_path)

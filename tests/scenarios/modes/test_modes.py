@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from checkpointing.channel_items import Alignment
+from checkpointing.channel_items import AlignmentType
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from tests.scenarios.faults.processes import KILLED
@@ -67,7 +67,7 @@ def test_at_least_once_counts_what_came_after_the_barrier_twice(job, expected):
     assert 2 >= max(found[SILVER].values())
     for table in ("bronze/flights", "bronze/weather", "quarantine/flights"):
         assert expected[table] == found[table]
-    assert {(Alignment.AT_LEAST_ONCE, 0)} == {(at.alignment, at.bytes_held) for at in map(join, records(job.root))}
+    assert {(AlignmentType.AT_LEAST_ONCE, 0)} == {(at.alignment, at.bytes_held) for at in map(join, records(job.root))}
     assert any(join(record).alignment_ms > 0 for record in records(job.root))
 
 
@@ -78,7 +78,7 @@ def test_unaligned_lets_the_barrier_overtake_and_keeps_what_it_passed(job, expec
     assert 0 < rows_in_flight(records(job.root)[-1])
     recover(job)
     assert expected == final(job.root)
-    assert {(Alignment.UNALIGNED, 0)} == {(at.alignment, at.bytes_held) for at in map(join, records(job.root))}
+    assert {(AlignmentType.UNALIGNED, 0)} == {(at.alignment, at.bytes_held) for at in map(join, records(job.root))}
     assert any(at.aligned_ms < max(barrier.at_ms for barrier in at.barriers) for at in map(join, records(job.root)))
 
 
@@ -88,7 +88,7 @@ def test_aligned_with_a_timeout_turns_when_it_takes_too_long(job, expected):
     assert job.die(MODES["alternating"].due)
     recover(job)
     assert expected == final(job.root)
-    assert {Alignment.ALIGNED, Alignment.UNALIGNED} == {join(record).alignment for record in records(job.root)}
+    assert {AlignmentType.ALIGNED, AlignmentType.UNALIGNED} == {join(record).alignment for record in records(job.root)}
 
 
 def test_two_checkpoints_at_a_time_build_on_each_other(job, expected):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.commit.cleanup import Look, TableSeen
+from checkpointing.commit.cleanup import CleanUpLook, TableSeen
 from checkpointing.identifiers import CheckpointId
 from jobs.cleanup.looks import note_look, read_looks
 from jobs.runtime.effects import MAINTAIN_EVERY
@@ -82,7 +82,9 @@ def test_the_looks_of_thousands_of_clean_ups_are_bounded(warehouse, silver):
     looks = ()
     for number in range(3_000):
         now_ms += 600_000
-        looks = note_look(warehouse, looks, Look(now_ms, {silver: TableSeen(number, frozenset({number}))}), day_ms)
+        looks = note_look(
+            warehouse, looks, CleanUpLook(now_ms, {silver: TableSeen(number, frozenset({number}))}), day_ms
+        )
         sizes.append(warehouse.path(warehouse.paths.cleanup_looks).stat().st_size)
     assert looks == read_looks(warehouse)
     assert max(sizes[1_000:]) <= max(sizes[:1_000]) * 1.1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from checkpointing.commit import fencing, net, recovery, two_phase
-from checkpointing.commit.two_phase import CommitState, Committed, TwoPhaseCommit
+from checkpointing.commit.two_phase import CheckpointCommitted, CommitState, TwoPhaseCommit
 from checkpointing.identifiers import CheckpointId, Generation
 from spec.machines import commit, commit_world
 from spec.machines.commit import CommitMachine
@@ -122,7 +122,9 @@ def build_on_the_start(monkeypatch):
 
 def tell_before_the_cut(monkeypatch):
     real = TwoPhaseCommit._record_cut
-    monkeypatch.setattr(TwoPhaseCommit, "_record_cut", lambda self: (Committed(self._record, ()), *real(self)))
+    monkeypatch.setattr(
+        TwoPhaseCommit, "_record_cut", lambda self: (CheckpointCommitted(self._record, ()), *real(self))
+    )
 
 
 def commit_for_an_older_generation(monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.channel_items import Alignment, StagedSegment
+from checkpointing.channel_items import AlignmentType, StagedSegment
 from checkpointing.graph import TableMode, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, SplitId, TableName, VertexId, job_name
@@ -67,9 +67,13 @@ def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
 @pytest.mark.parametrize(
     ("alignment", "held", "told"),
     [
-        (Alignment.AT_LEAST_ONCE, 0, "all barriers counted after 0.80 s, none waited for"),
-        (Alignment.UNALIGNED, 0, "unaligned: the barrier overtook 40 rows, 3.0 KiB"),
-        (Alignment.UNALIGNED, 4096, "unaligned: the barrier overtook 40 rows, 3.0 KiB; 4.0 KiB held until it turned"),
+        (AlignmentType.AT_LEAST_ONCE, 0, "all barriers counted after 0.80 s, none waited for"),
+        (AlignmentType.UNALIGNED, 0, "unaligned: the barrier overtook 40 rows, 3.0 KiB"),
+        (
+            AlignmentType.UNALIGNED,
+            4096,
+            "unaligned: the barrier overtook 40 rows, 3.0 KiB; 4.0 KiB held until it turned",
+        ),
     ],
 )
 def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, told):
@@ -78,7 +82,7 @@ def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, 
     assert told in text
     assert "aligned after" not in text
     flying = "in flight 40 rows, 3.0 KiB from weather to joined; a restore begins with them"
-    assert (alignment is Alignment.UNALIGNED) == (flying in text)
+    assert (alignment is AlignmentType.UNALIGNED) == (flying in text)
 
 
 def passing(record, alignment, held):
@@ -87,7 +91,7 @@ def passing(record, alignment, held):
     life = record.statistics.model_copy(
         update={"vertices": (joined.model_copy(update={"alignment": alignment, "bytes_held": held}),)}
     )
-    if alignment is not Alignment.UNALIGNED:
+    if alignment is not AlignmentType.UNALIGNED:
         return record.model_copy(update={"statistics": life})
     segment = StagedSegment((FileHandle("bronze/weather/_data/1/w-1-a.parquet", 40, 3072, 1),))
     channel = ChannelId(EdgeId(VertexId("weather"), VertexId("joined"), 1), 0)

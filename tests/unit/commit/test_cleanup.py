@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from checkpointing.commit.cleanup import (
     CleanupDecision,
     CleanupFacts,
-    FoundFile,
-    Look,
+    CleanUpLook,
+    ListedFile,
     Reason,
     Shown,
     TableSeen,
@@ -57,7 +57,7 @@ class World:
     removed_ms: dict[int, int] = field(default_factory=dict)
     cuts: dict[int, int] = field(default_factory=dict)
     rows: dict[int, frozenset[str]] = field(default_factory=dict)
-    looks: tuple[Look, ...] = ()
+    looks: tuple[CleanUpLook, ...] = ()
     looked: list[int] = field(default_factory=list)
     readable_until: dict[str, int] = field(default_factory=dict)
     version_until: dict[int, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class World:
             grace_ms=GRACE_MS,
             rows=tuple(_row(number, files) for number, files in self.rows.items()),
             found=tuple(
-                FoundFile(path, TABLE, Generation(generation), 1, at_ms, self.times_in_log(path))
+                ListedFile(path, TABLE, Generation(generation), 1, at_ms, self.times_in_log(path))
                 for path, (generation, at_ms) in self.staged.items()
             ),
             active=self.readable(),
@@ -134,7 +134,7 @@ class World:
         decision = self.decide()
         self.judge({each.file.path for each in decision.delete})
         seen = TableSeen(len(self.versions) - 1, frozenset(self.cuts.values()), in_every_cut=True)
-        look = Look(self.now_ms, {TABLE: seen})
+        look = CleanUpLook(self.now_ms, {TABLE: seen})
         self.looks = noted(self.looks, look, GRACE_MS)
         self.looked.append(self.now_ms)
         for each in decision.delete:
@@ -213,7 +213,7 @@ def test_nothing_needed_goes_and_all_else_does(steps):
 def test_a_log_stays_whole_while_a_cut_does_not_name_its_table():
     """Who goes back to a cut from before the table's first rows must see all that the table has had since."""
     named, unnamed = TableSeen(9, frozenset({7, 8}), in_every_cut=True), TableSeen(9, frozenset({8}))
-    looks = (Look(0, {TABLE: named}), Look(50, {TABLE: unnamed}), Look(100, {TABLE: named}))
+    looks = (CleanUpLook(0, {TABLE: named}), CleanUpLook(50, {TABLE: unnamed}), CleanUpLook(100, {TABLE: named}))
     assert 0 == log_floor(looks, TABLE, 100, 60)
     assert 7 == log_floor(looks, TABLE, 100, 0)
 
@@ -221,8 +221,8 @@ def test_a_log_stays_whole_while_a_cut_does_not_name_its_table():
 def test_a_log_stays_whole_while_a_look_does_not_tell_of_its_table():
     """A table that could not be read has versions that nobody has noted."""
     seen = TableSeen(9, frozenset({7}), in_every_cut=True)
-    assert 0 == log_floor((Look(0, {TABLE: seen}), Look(50, {})), TABLE, 100, 60)
-    assert 0 == log_floor((Look(50, {TABLE: seen}),), TABLE, 100, 60)
+    assert 0 == log_floor((CleanUpLook(0, {TABLE: seen}), CleanUpLook(50, {})), TABLE, 100, 60)
+    assert 0 == log_floor((CleanUpLook(50, {TABLE: seen}),), TABLE, 100, 60)
 
 
 def test_a_cut_stays_while_a_row_builds_on_it():
@@ -235,7 +235,7 @@ def test_a_cut_stays_while_a_row_builds_on_it():
     assert {5} == readable_cuts((plain,), {CheckpointId(4), CheckpointId(5)})
 
 
-def _facts(*found: FoundFile, **changes: object) -> CleanupFacts:
+def _facts(*found: ListedFile, **changes: object) -> CleanupFacts:
     plain = {"current": Generation(3), "others_hold": False, "now_ms": 1_000, "grace_ms": 100, "rows": ()}
     return CleanupFacts(**(plain | {"active": frozenset(), "found": found} | changes))
 
@@ -247,13 +247,13 @@ def _deleted(facts: CleanupFacts) -> list[str]:
 @pytest.mark.parametrize(("generation", "expected"), [(1, ["a"]), (2, ["a"]), (3, []), (4, [])])
 def test_the_present_generation_and_its_successors_are_left_alone(generation, expected):
     """Only what was staged before the last claim is judged at all."""
-    assert expected == _deleted(_facts(FoundFile("a", TABLE, Generation(generation), 1, 0)))
+    assert expected == _deleted(_facts(ListedFile("a", TABLE, Generation(generation), 1, 0)))
 
 
 @pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
 def test_what_was_never_published_goes_by_its_age(modified_ms, expected):
     """Nobody can be reading it: its age alone counts, to the millisecond."""
-    facts = _facts(FoundFile("a", TABLE, Generation(1), 1, modified_ms))
+    facts = _facts(ListedFile("a", TABLE, Generation(1), 1, modified_ms))
     assert expected == _deleted(facts)
     assert [Reason.UNNAMED] == [each.reason for each in (*decide_cleanup(facts).delete, *decide_cleanup(facts).waiting)]
 
@@ -261,21 +261,21 @@ def test_what_was_never_published_goes_by_its_age(modified_ms, expected):
 def test_what_somebody_else_wrote_goes_only_if_our_log_has_removed_it():
     """A foreign file that no log of ours ever showed is none of ours."""
     shown = (Shown(1, 2, 10),)
-    look = Look(20, {TABLE: TableSeen(5, frozenset({4}))})
-    removed, unknown = FoundFile("a", TABLE, None, 1, 0, shown), FoundFile("b", TABLE, None, 1, 0)
+    look = CleanUpLook(20, {TABLE: TableSeen(5, frozenset({4}))})
+    removed, unknown = ListedFile("a", TABLE, None, 1, 0, shown), ListedFile("b", TABLE, None, 1, 0)
     assert ["a"] == _deleted(_facts(removed, unknown, looks=(look,)))
 
 
 def test_a_first_clean_up_cannot_know_when_a_cut_ended():
     """A file removed long ago may have been in a cut until just now: without any look it waits once more."""
-    file = FoundFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
+    file = ListedFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
     assert [1_000] == [each.since_ms for each in decide_cleanup(_facts(file)).waiting]
     assert ["a"] == _deleted(_facts(file, grace_ms=0))
 
 
 def test_nothing_is_judged_while_another_place_is_being_copied_in():
     """A restore holds a job without any row, and its files are old by name: they must not go before their row comes."""
-    copied = FoundFile("a", TABLE, Generation(1), 1, 0)
+    copied = ListedFile("a", TABLE, Generation(1), 1, 0)
     assert [] == _deleted(_facts(copied, others_hold=True))
     assert ["a"] == _deleted(_facts(copied))
     assert ["a"] == _deleted(_facts(copied, others_hold=True, rows=(_row(1, frozenset({"b"})),)))

@@ -4,12 +4,12 @@ import pytest
 
 from checkpointing.commit.two_phase import (
     TRANSITIONS,
+    CheckpointCommitted,
+    CommitEnded,
     CommitIdentity,
     CommitState,
-    Committed,
     Declined,
     Draft,
-    Ended,
     IdsReserved,
     Saved,
     TwoPhaseCommit,
@@ -93,7 +93,7 @@ def committed(door, offered, version, tables=2):
     (record,) = effects
     assert isinstance(record, RecordCut)
     done = door.step(CutRecorded(offered.checkpoint), 50)
-    assert isinstance(done[0], Committed)
+    assert isinstance(done[0], CheckpointCommitted)
     return done[0].record
 
 
@@ -141,7 +141,7 @@ def test_the_next_checkpoint_waits_for_the_cut(door):
     door.step(RowAppended("n/1", 6), 30)
     door.step(TablePublished(1, "out/log", 1), 40)
     done, check = door.step(CutRecorded(1), 50)
-    assert (Committed, CheckTables) == (type(done), type(check))
+    assert (CheckpointCommitted, CheckTables) == (type(done), type(check))
 
 
 def test_a_changed_table_declines_before_the_commit_point(door):
@@ -165,7 +165,7 @@ def test_a_row_refused_or_unknown_ends_the_tick(door, fact, reason):
     door.offer(draft(1), 10)
     door.step(TablesChecked(1, ()), 20)
     (ended,) = door.step(fact, 30)
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, CommitEnded)
     assert reason is ended.reason
     assert () == door.offer(draft(2), 40)
 
@@ -176,7 +176,7 @@ def test_a_publication_that_fails_leaves_the_row_pending(door):
     door.step(TablesChecked(1, ()), 20)
     door.step(RowAppended("n/1", 6), 30)
     (ended,) = door.step(PublishFailed(1, "out/log", "rowTracking: drop it"), 40)
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, CommitEnded)
     assert not door.in_doubt
 
 
@@ -268,7 +268,7 @@ def test_a_plain_savepoint_waits_for_the_cut_before_it(door):
     door.step(RowAppended("n/1", 6), 30)
     door.step(TablePublished(1, "out/log", 1), 40)
     done, append = door.step(CutRecorded(1), 50)
-    assert (Committed, 1, 6) == (type(done), append.row.parent, append.at_version)
+    assert (CheckpointCommitted, 1, 6) == (type(done), append.row.parent, append.at_version)
     assert ("b",) == tuple(file.path for file in append.row.tables[0].adds)
 
 

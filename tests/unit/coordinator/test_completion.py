@@ -11,8 +11,8 @@ from checkpointing.coordinator.messages import (
     CoordinatorTimeAdvanced,
     DiscardState,
     FailJob,
-    NotifyAborted,
-    NotifyComplete,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     OperatorCoordinatorAnswered,
     RequestFailed,
     RequestSucceeded,
@@ -156,7 +156,7 @@ def test_a_plain_savepoint_subsumes_stores_and_notifies_nothing(drive):
     driven.trigger("sp", savepoint(unaligned=False))
     effects = driven.acknowledge(2)
     assert driven.of_type(effects, RequestSucceeded) == [RequestSucceeded("sp", 2)]
-    assert driven.of_type(effects, NotifyComplete) == []
+    assert driven.of_type(effects, NotifyCheckpointComplete) == []
     assert ([1], []) == (driven.pending, driven.completed)
 
 
@@ -166,7 +166,7 @@ def test_a_synchronous_savepoint_notifies_and_subsumes(drive):
     driven.trigger("c")
     driven.trigger("stop", synchronous_savepoint(unaligned=False, terminate=True))
     effects = driven.acknowledge(2)
-    assert [n.task for n in driven.of_type(effects, NotifyComplete)] == ["source", "sink"]
+    assert [n.task for n in driven.of_type(effects, NotifyCheckpointComplete)] == ["source", "sink"]
     assert ([], []) == (driven.pending, driven.completed)
 
 
@@ -207,7 +207,7 @@ def test_nothing_ends_a_finalising_checkpoint_but_its_commit(drive, fact):
     driven = drive(answers_commit=False, timeout_ms=100)
     driven.trigger()
     driven.acknowledge(1)
-    assert driven.of_type(driven.tell(fact), RequestFailed, NotifyAborted) == []
+    assert driven.of_type(driven.tell(fact), RequestFailed, NotifyCheckpointAborted) == []
     assert driven.of_type(driven.tell(CommitSucceeded(1)), RequestSucceeded) == [RequestSucceeded("c", 1)]
 
 
@@ -231,7 +231,7 @@ def test_a_certain_commit_failure_discards_and_counts(drive):
     effects = driven.tell(CommitFailed(1))
     assert driven.of_type(effects, DiscardState) == [DiscardState(1, ("p",))]
     assert [f.reason.name for f in driven.of_type(effects, FailJob)] == ["FINALIZE_CHECKPOINT_FAILURE"]
-    assert [n.task for n in driven.of_type(effects, NotifyAborted)] == ["source", "sink"]
+    assert [n.task for n in driven.of_type(effects, NotifyCheckpointAborted)] == ["source", "sink"]
 
 
 def test_an_unknown_commit_outcome_deletes_nothing(drive):
@@ -273,7 +273,9 @@ def test_an_abort_tells_the_latest_completed_id(drive):
     driven.acknowledge(1)
     driven.trigger("c2")
     effects = driven.decline(2)
-    assert [(2, 1)] * 2 == [(n.checkpoint, n.latest_completed) for n in driven.of_type(effects, NotifyAborted)]
+    assert [(2, 1)] * 2 == [
+        (n.checkpoint, n.latest_completed) for n in driven.of_type(effects, NotifyCheckpointAborted)
+    ]
 
 
 def test_a_failed_task_fails_what_it_had_not_acknowledged(drive):

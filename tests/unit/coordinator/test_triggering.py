@@ -17,7 +17,7 @@ from checkpointing.coordinator.messages import (
     HookAnswered,
     HookFailed,
     LocationCreated,
-    NotifyAborted,
+    NotifyCheckpointAborted,
     OperatorCoordinatorAnswered,
     OperatorCoordinatorFailed,
     RequestFailed,
@@ -27,7 +27,7 @@ from checkpointing.coordinator.messages import (
     TaskAcknowledged,
     TaskStateChanged,
     TriggerTask,
-    WakeAt,
+    WakeCoordinatorAt,
 )
 from checkpointing.coordinator.properties import (
     CHECKPOINT,
@@ -103,7 +103,7 @@ def test_a_failing_hook_or_trigger_fails_the_checkpoint(drive, fact):
     driven.trigger()
     effects = driven.tell(fact)
     assert failures(driven, effects) == [("c", "TRIGGER_CHECKPOINT_FAILURE")]
-    assert len(driven.of_type(effects, NotifyAborted)) == 2
+    assert len(driven.of_type(effects, NotifyCheckpointAborted)) == 2
 
 
 def test_a_failing_operator_coordinator_frees_the_procedure(drive):
@@ -226,10 +226,10 @@ def test_the_pause_holds_back_periodic_triggers_only(drive):
 def test_wake_at_follows_the_earliest_timer(drive):
     """The driver is told the earliest of timeouts and the periodic trigger, when that changes."""
     driven = drive(timeout_ms=100)
-    assert driven.of_type(driven.trigger(), WakeAt) == [WakeAt(100)]
+    assert driven.of_type(driven.trigger(), WakeCoordinatorAt) == [WakeCoordinatorAt(100)]
     driven.tell(CoordinatorTimeAdvanced(40))
-    assert driven.of_type(driven.trigger("c2"), WakeAt) == []
-    assert driven.of_type(driven.decline(1), WakeAt) == [WakeAt(140)]
+    assert driven.of_type(driven.trigger("c2"), WakeCoordinatorAt) == []
+    assert driven.of_type(driven.decline(1), WakeCoordinatorAt) == [WakeCoordinatorAt(140)]
 
 
 def test_a_shut_down_coordinator_refuses_everything(drive):

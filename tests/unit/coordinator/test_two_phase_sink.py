@@ -17,8 +17,8 @@ from checkpointing.commit.sink_messages import (
     PreCommitted,
     SinkClosed,
     SinkOpened,
+    SinkSnapshotRequested,
     SinkState,
-    SnapshotRequested,
     SnapshotUnderWayError,
     StoreState,
     Transaction,
@@ -38,7 +38,7 @@ def opened(**settings):
 
 def snapshot(sink, checkpoint, now_ms=0):
     """Take a snapshot whose pre-commit succeeds; return the stored state."""
-    effects = sink.step(SnapshotRequested(checkpoint, now_ms))
+    effects = sink.step(SinkSnapshotRequested(checkpoint, now_ms))
     if any(isinstance(effect, PreCommit) for effect in effects):
         effects = sink.step(PreCommitted(now_ms))
     (stored,) = [effect.state for effect in effects if isinstance(effect, StoreState)]
@@ -100,7 +100,7 @@ def test_outside_a_restore_a_late_commit_error_always_counts():
 def test_a_failed_pre_commit_keeps_the_transaction():
     """The snapshot fails; its rows go with the next one."""
     sink = opened()
-    sink.step(SnapshotRequested(1, 0))
+    sink.step(SinkSnapshotRequested(1, 0))
     assert (FailSink("full"),) == sink.step(PreCommitFailed("full"))
     assert SinkState(((2, T0),), T1) == snapshot(sink, 2)
 
@@ -118,8 +118,8 @@ def test_after_the_end_of_input_no_transaction_is_begun():
 def test_nothing_slips_between_pre_commit_and_its_answer():
     """A row or a second snapshot that comes before the answer is refused, and nothing changes."""
     sink = opened()
-    sink.step(SnapshotRequested(1, 0))
-    for fact in (ElementArrived("row"), SnapshotRequested(2, 0)):
+    sink.step(SinkSnapshotRequested(1, 0))
+    for fact in (ElementArrived("row"), SinkSnapshotRequested(2, 0)):
         with pytest.raises(SnapshotUnderWayError, match="checkpoint 1"):
             sink.step(fact)
     assert (BeginTransaction(T1), StoreState(1, SinkState(((1, T0),), T1))) == sink.step(PreCommitted(0))

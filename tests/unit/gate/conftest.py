@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpointing.channel_items import Alignment, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
 from checkpointing.gate import (
     GateConfig,
     GateEffect,
@@ -81,7 +81,10 @@ def barrier() -> Callable[..., Barrier]:
     """Return a maker of barriers: `barrier(n, alignment, timeout_ms, created_ms)`."""
 
     def make(
-        number: int, alignment: Alignment = Alignment.ALIGNED, timeout_ms: int | None = None, created_ms: int = 0
+        number: int,
+        alignment: AlignmentType = AlignmentType.ALIGNED,
+        timeout_ms: int | None = None,
+        created_ms: int = 0,
     ) -> Barrier:
         return Barrier(CheckpointId(number), created_ms, alignment, timeout_ms)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import Alignment, CancelMarker
+from checkpointing.channel_items import AlignmentType, CancelMarker
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     AbortCheckpoint,
@@ -221,7 +221,7 @@ def test_an_unaligned_barrier_is_refused_by_an_aligned_gate_and_nothing_changes(
     tale = story(policy, channels=2)
     before = tale.gate.snapshot()
     with pytest.raises(GateProtocolError, match=policy.value):
-        tale.put(0, barrier(1, Alignment.UNALIGNED))
+        tale.put(0, barrier(1, AlignmentType.UNALIGNED))
     assert before == tale.gate.snapshot()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import Alignment, EndOfData
+from checkpointing.channel_items import AlignmentType, EndOfData
 from checkpointing.gate import BlockChannel, Deliver, DeliverEndOfData, GatePolicy, InFlightComplete, TriggerCheckpoint
 
 END = EndOfData()
@@ -19,7 +19,7 @@ def told(effects):
 def test_it_comes_behind_the_last_row_and_blocks_nothing(story, barrier, policy):
     """In every policy it is handed out in its channel's order; the barrier behind it still triggers."""
     gate = story(policy)
-    kind = Alignment.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else Alignment.FORCED_ALIGNED
+    kind = AlignmentType.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else AlignmentType.FORCED_ALIGNED
     gate.put(0, 1, END, barrier(1, kind))
     gate.put(1, 2, 3, END, barrier(1, kind))
     effects = gate.drain()
@@ -49,8 +49,8 @@ def test_an_obsolete_barrier_between_two_ends_changes_nothing(story, barrier):
 def test_it_is_no_state_in_flight(story, barrier):
     """An unaligned barrier may overtake it: what is in flight are rows, and the end is still handed out."""
     gate = story(GatePolicy.UNALIGNED)
-    gate.put(0, 1, END, barrier(1, Alignment.UNALIGNED))
-    gate.put(1, barrier(1, Alignment.UNALIGNED))
+    gate.put(0, 1, END, barrier(1, AlignmentType.UNALIGNED))
+    gate.put(1, barrier(1, AlignmentType.UNALIGNED))
     effects = gate.drain()
     (in_flight,) = [effect for effect in effects if isinstance(effect, InFlightComplete)]
     assert [(gate.channels[0], ["1"])] == [(s.channel, [i.start for i in s.segments]) for s in in_flight.channels]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from checkpointing.channel_items import Alignment, Barrier, CancelMarker, EndOfChannel
+from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, EndOfChannel
 from checkpointing.gate import (
     Deliver,
     GatePolicy,
@@ -35,7 +35,11 @@ def _facts(tale, policy, seed):
             facts.append(ItemArrived(channel, tale.segment(step)))
         elif choice < 0.9:
             newest[channel] += dice.choice((1, 1, 1, 2))
-            kinds = [Alignment.ALIGNED, Alignment.FORCED_ALIGNED, *([Alignment.UNALIGNED] if unaligned else [])]
+            kinds = [
+                AlignmentType.ALIGNED,
+                AlignmentType.FORCED_ALIGNED,
+                *([AlignmentType.UNALIGNED] if unaligned else []),
+            ]
             facts.append(
                 ItemArrived(
                     channel, Barrier(CheckpointId(newest[channel]), step, dice.choice(kinds), dice.choice((None, 7)))
@@ -67,7 +71,7 @@ def test_every_segment_is_delivered_once_and_in_its_channels_order(story, policy
         for effect in tale.gate.step(fact):
             if hasattr(effect, "segment"):
                 delivered[effect.channel].append(effect.segment.start)
-    last = Barrier(CheckpointId(10_000), STEPS, Alignment.FORCED_ALIGNED)
+    last = Barrier(CheckpointId(10_000), STEPS, AlignmentType.FORCED_ALIGNED)
     for channel in [c for c in tale.channels if c not in ended]:
         tale.gate.step(ItemArrived(channel, last))
     for effect in tale.drain():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import Alignment, EndOfChannel
+from checkpointing.channel_items import AlignmentType, EndOfChannel
 from checkpointing.gate import GatePolicy, GateProtocolError, ItemArrived, Polled
 from checkpointing.identifiers import ChannelId, EdgeId, VertexId
 from spec.flink.gate import GateClosed, ItemHanded
@@ -14,7 +14,7 @@ STRANGE = ChannelId(EdgeId(VertexId("elsewhere"), VertexId("task")), 0)
 @pytest.mark.parametrize("fact", [ItemArrived, ItemHanded])
 def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier, policy, fact):
     """The error names the channel and those that the gate has; the checkpoint in progress goes on."""
-    kind = Alignment.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else Alignment.FORCED_ALIGNED
+    kind = AlignmentType.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else AlignmentType.FORCED_ALIGNED
     tale = story(policy)
     tale.put(0, barrier(1, kind))
     tale.drain()
@@ -44,7 +44,7 @@ def test_an_ended_channel_takes_nothing_more(story, policy):
 def test_a_closed_gate_gives_nothing_and_aborts_nothing(story, barrier, policy):
     """Once the task is cancelled no segment is delivered and no timer fires, whatever lies in the channels."""
     tale = story(policy)
-    kind = Alignment.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else Alignment.FORCED_ALIGNED
+    kind = AlignmentType.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else AlignmentType.FORCED_ALIGNED
     tale.put(0, barrier(1, kind), 1)
     tale.put(1, 2)
     assert tale.gate.has_deliverable()

@@ -1,6 +1,6 @@
 """Unaligned, and aligned with a timeout: C5, C6."""
 
-from checkpointing.channel_items import Alignment
+from checkpointing.channel_items import AlignmentType
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     AbortCheckpoint,
@@ -67,7 +67,7 @@ def test_the_barrier_goes_on_as_an_unaligned_one(story, barrier):
     tale = story(UNALIGNED)
     tale.put(0, barrier(1, timeout_ms=5))
     trigger = next(e for e in tale.poll() if isinstance(e, TriggerCheckpoint))
-    assert barrier(1, Alignment.UNALIGNED) == trigger.barrier
+    assert barrier(1, AlignmentType.UNALIGNED) == trigger.barrier
 
 
 def test_in_flight_is_after_the_trigger_and_before_the_channels_own_barrier_or_end(story, barrier, end):
@@ -118,10 +118,10 @@ def test_an_aborted_checkpoint_has_no_in_flight_state(story, barrier, cancel):
 def test_a_savepoint_is_aligned_under_the_policy_unaligned_too(story, barrier):
     """A forced-aligned barrier blocks and triggers with the last one."""
     tale = story(UNALIGNED)
-    tale.put(0, barrier(1, Alignment.FORCED_ALIGNED), 1)
+    tale.put(0, barrier(1, AlignmentType.FORCED_ALIGNED), 1)
     assert [] == _delivered(tale.drain())
     assert [0] == tale.blocked()
-    tale.put(1, barrier(1, Alignment.FORCED_ALIGNED))
+    tale.put(1, barrier(1, AlignmentType.FORCED_ALIGNED))
     effects = tale.drain()
     assert [(1, False)] == _triggers(effects)
     assert [1] == _delivered(effects)
@@ -259,15 +259,15 @@ def test_a_later_checkpoint_waits_behind_an_aligned_barrier(story, barrier):
 def test_a_newer_unaligned_checkpoint_captures_what_a_savepoint_had_blocked(story, barrier):
     """On subsumption the blocked channel's segments come free before the trigger, and are in flight."""
     tale = story(ALTERNATING)
-    tale.put(0, barrier(0, Alignment.FORCED_ALIGNED), 1)
+    tale.put(0, barrier(0, AlignmentType.FORCED_ALIGNED), 1)
     tale.drain()
-    tale.put(1, barrier(1, Alignment.UNALIGNED))
+    tale.put(1, barrier(1, AlignmentType.UNALIGNED))
     effects = tale.drain()
     assert [AbortCheckpoint(0, Reason.CHECKPOINT_DECLINED_SUBSUMED)] == [
         e for e in effects if isinstance(e, AbortCheckpoint)
     ]
     assert [(1, True)] == _triggers(effects)
-    tale.put(0, barrier(1, Alignment.UNALIGNED))
+    tale.put(0, barrier(1, AlignmentType.UNALIGNED))
     assert {1: {0: [1]}} == _in_flight(tale.drain())
 
 
@@ -276,14 +276,14 @@ def test_an_announcement_that_is_handed_in_makes_its_checkpoint_pending(story, b
     tale = story(ALTERNATING)
     tale.gate.tell(AnnouncementHanded(tale.channels[0], barrier(1, timeout_ms=100)))
     assert (1,) == tale.gate.pending()
-    assert [(1, True)] == _triggers(tale.hand(1, barrier(1, Alignment.UNALIGNED)))
+    assert [(1, True)] == _triggers(tale.hand(1, barrier(1, AlignmentType.UNALIGNED)))
 
 
 def test_savepoints_and_checkpoints_may_take_turns(story, barrier):
     """Aligned kinds of all sorts follow each other; each triggers once."""
     tale = story(ALTERNATING, channels=5)
     for number in range(20):
-        alignment = Alignment.ALIGNED if number % 2 else Alignment.FORCED_ALIGNED
+        alignment = AlignmentType.ALIGNED if number % 2 else AlignmentType.FORCED_ALIGNED
         for channel in range(5):
             tale.put(channel, barrier(number, alignment))
     assert [(number, False) for number in range(20)] == _triggers(tale.drain())
@@ -295,10 +295,10 @@ def test_the_timer_of_a_checkpoint_that_is_over_turns_no_savepoint(story, barrie
     tale.put(0, barrier(1, timeout_ms=100))
     tale.put(1, barrier(1, timeout_ms=100))
     tale.drain()
-    tale.put(0, barrier(2, Alignment.FORCED_ALIGNED))
+    tale.put(0, barrier(2, AlignmentType.FORCED_ALIGNED))
     tale.drain()
     assert () == tale.at(200)
-    tale.put(1, barrier(2, Alignment.FORCED_ALIGNED))
+    tale.put(1, barrier(2, AlignmentType.FORCED_ALIGNED))
     assert [(2, False)] == _triggers(tale.drain())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import Alignment, Barrier, StagedSegment
+from checkpointing.channel_items import AlignmentType, Barrier, StagedSegment
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import GateConfig, GatePolicy, InputGate
@@ -171,11 +171,11 @@ def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
     log = EpochLog(ONE)
     log.triggered(1, 100, 6)
     log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
-    log.passed("v", TriggerCheckpoint(Barrier(1, alignment=Alignment.UNALIGNED), unaligned=True), 120)
+    log.passed("v", TriggerCheckpoint(Barrier(1, alignment=AlignmentType.UNALIGNED), unaligned=True), 120)
     log.received("v", BarrierReceived(ChannelId(EDGE, 1), 1, 910))
     log.overtaken("v", InFlightComplete(1, (), alignment_ms=800))
     (vertex,) = log.ended(1, StatisticsTracker(1)).vertices
-    assert (Alignment.UNALIGNED, 120, 800) == (vertex.alignment, vertex.aligned_ms, vertex.alignment_ms)
+    assert (AlignmentType.UNALIGNED, 120, 800) == (vertex.alignment, vertex.aligned_ms, vertex.alignment_ms)
     assert [110, 910] == [barrier.at_ms for barrier in vertex.barriers]
 
 

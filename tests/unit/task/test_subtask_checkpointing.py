@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import Alignment, Barrier, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, SourceSlice
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, SubtaskId, TableName, VertexId
@@ -36,7 +36,7 @@ SUBTASK = SubtaskId(VertexId("silver"), 0)
 EMPTY = SubtaskSnapshot()
 
 
-def _barrier(number: int, alignment: Alignment = Alignment.ALIGNED) -> Barrier:
+def _barrier(number: int, alignment: AlignmentType = AlignmentType.ALIGNED) -> Barrier:
     return Barrier(CheckpointId(number), 0, alignment)
 
 
@@ -69,7 +69,7 @@ def test_an_unaligned_snapshot_is_acknowledged_once_its_in_flight_segments_are_s
     """B1: in-flight segments are all known after the barrier has left, and travel with the acknowledgement."""
     segment = SourceSlice(VertexId("bronze"), SplitId("a"), "0", "1", "{}", 1, 1)
     channel = ChannelState(ChannelId(EdgeId(VertexId("bronze"), VertexId("silver")), 0), (segment,))
-    barrier = _barrier(1, Alignment.UNALIGNED)
+    barrier = _barrier(1, AlignmentType.UNALIGNED)
     for facts in (
         [SnapshotTaken(1, EMPTY), InFlightStored(1, (channel,))],
         [InFlightStored(1, (channel,)), SnapshotTaken(1, EMPTY)],
@@ -156,7 +156,7 @@ def test_ids_that_are_over_are_not_kept_as_aborted():
 def test_an_aborted_alignment_cancels_an_unaligned_snapshot_under_way():
     """An unaligned checkpoint may be aborted by its gate after it was triggered."""
     door = _door()
-    door.step(SnapshotRequested(_barrier(1, Alignment.UNALIGNED), unaligned=True))
+    door.step(SnapshotRequested(_barrier(1, AlignmentType.UNALIGNED), unaligned=True))
     effects = door.step(AlignmentAborted(1, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER))
     assert CancelSnapshot(1) == effects[0]
     assert not door._in_progress
