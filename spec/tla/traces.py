@@ -41,12 +41,15 @@ def judge(traces: Iterable[Iterable[bytes]]) -> Judgement:
     A generation without a trace is a command, or a tick whose trace is gone: it may do whatever the protocol allows.
     """
     try:
-        told = [tick for lines in traces if (tick := tell(lines)) is not None]
+        told = [tell(lines) for lines in traces]
     except UnreadableTraceError as error:
         return Judgement(0, None, str(error))
-    if not told:
+    ticks = sorted((tick for tick in told if tick is not None), key=lambda tick: tick.generation)
+    if not ticks:
         return Judgement(0, None, "the traces are empty")
-    ticks = sorted(told, key=lambda tick: tick.generation)
+    first = ticks[0].generation
+    if first > 1 + told.count(None):
+        return Judgement(0, None, f"the first trace is of generation {first}: give the traces from generation 1 on")
     events = sum(len(tick.events) for tick in ticks)
     twice = next((a.generation for a, b in itertools.pairwise(ticks) if a.generation == b.generation), None)
     if twice is not None:

@@ -21,13 +21,15 @@ from checkpointing.messages import (
     TablePublished,
 )
 from checkpointing.trace import TickStarted, encode, read
+from jobs.at_rest.rollback import roll_back
+from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.runtime.driver import Inbox
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from spec.tla.__main__ import main
 from spec.tla.traces import judge
 from tests.scenarios.runtime import sequence_job
-from tests.scenarios.runtime.savepoint_job import run
+from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import LocalEngine, build
 
 
@@ -88,6 +90,18 @@ def test_a_job_with_savepoints_that_was_killed_and_rolled_forward_is_accepted(tm
     run(tmp_path)
     assert 0 == main(["trace", *map(str, files(tmp_path))])
     assert "are a behaviour of the protocol" in capsys.readouterr().out
+
+
+@pytest.mark.dear
+def test_ticks_with_a_savepoint_and_a_rollback_between_them_are_accepted(tmp_path):
+    """Commands write no traces: what the next tick finds tells what they were."""
+    run(tmp_path, 1)
+    savepoint = savepoint_at_rest(at(tmp_path))
+    roll_back(at(tmp_path), savepoint.checkpoint)
+    run(tmp_path)
+    assert [1, 4] == [int(path.stem) for path in files(tmp_path)]
+    judgement = judge(path.read_bytes().splitlines(keepends=True) for path in files(tmp_path))
+    assert judgement.accepted, judgement.problem
 
 
 @pytest.mark.matrix
@@ -192,5 +206,9 @@ def test_what_is_no_trace_is_refused_by_name(short, tmp_path, capsys):
     """A damaged line, a generation that comes twice, a file that cannot be read."""
     assert "line 1: no JSON" in judge([[b"nothing\n"]]).problem
     assert "two traces are of generation 1" == judge([lines(short[0]), lines(short[0])]).problem
+    assert "the traces are empty" == judge([[]]).problem
+    assert (
+        "the first trace is of generation 2: give the traces from generation 1 on" == judge([lines(short[1])]).problem
+    )
     assert 1 == main(["trace", str(tmp_path / "gone")])
     assert f"{tmp_path}/gone cannot be read: No such file" in capsys.readouterr().out
