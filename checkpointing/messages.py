@@ -284,6 +284,14 @@ class JudgeSuites:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelJudgement:
+    """The checkpoint of that JudgeSuites has ended: nobody waits for the verdict. If it still comes, it is ignored."""
+
+    vertex: VertexId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class Publication:
     """What publishing checkpoint n means for one table.
 
@@ -407,6 +415,7 @@ Effect = (
     PollSource
     | RunMicroBatch
     | JudgeSuites
+    | CancelJudgement
     | AskHook
     | RestoreHook
     | ResetHook

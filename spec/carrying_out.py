@@ -11,6 +11,7 @@ from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.identifiers import Generation, SplitId
 from checkpointing.messages import (
     AppendRow,
+    CancelJudgement,
     CheckTables,
     CutRecorded,
     DiscardFiles,
@@ -82,7 +83,8 @@ class Hands:
                 broken = self._strikes(faults.hook_restore_fails)
                 return HookRestoreFailed(effect.hook, "it is away") if broken else HookRestored(effect.hook)
             case (
-                CloseHook()
+                CancelJudgement()
+                | CloseHook()
                 | NotifyComplete()
                 | NotifyAborted()
                 | SavepointTaken()

@@ -186,6 +186,35 @@ class HookTold:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgementBegun:
+    """A generation asked for the verdict on what a vertex has staged for a checkpoint."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementCancelled:
+    """A generation no longer waits for that verdict."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementTold:
+    """The verdict came."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+    passed: bool
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSent:
     """A vertex handed a segment on; `micro_batch` is the one that wrote it, 0 for a slice of a source."""
 
@@ -270,6 +299,9 @@ Event = (
     | HookReady
     | HookAsked
     | HookTold
+    | JudgementBegun
+    | JudgementCancelled
+    | JudgementTold
     | SegmentSent
     | SegmentsRun
     | WorkMeasured

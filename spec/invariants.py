@@ -32,6 +32,7 @@ from spec.history import (
     TableChanged,
     TickStuck,
 )
+from spec.judgements import wrongly_judged
 from spec.life import badly_ended, falsely_told, left_uncommitted, wrongly_fenced
 from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
@@ -301,6 +302,7 @@ _named("cuts-hold")(changed_cuts)
 
 _named("hooks-restored")(hooks.badly_restored)
 _named("hook-states")(hooks.wrongly_kept)
+_named("judgements")(wrongly_judged)
 
 
 # ------------------------------------------------------------------ savepoints

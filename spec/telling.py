@@ -10,9 +10,11 @@ from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
 from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.identifiers import Generation
 from checkpointing.messages import (
+    CancelJudgement,
     Effect,
     Fact,
     HookRestored,
+    JudgeSuites,
     MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
@@ -21,6 +23,7 @@ from checkpointing.messages import (
     SavepointRequested,
     SavepointTaken,
     SliceOffered,
+    SuitesJudged,
 )
 from spec.history import (
     CheckpointEnded,
@@ -29,6 +32,9 @@ from spec.history import (
     HookReady,
     HookRestoring,
     HookTold,
+    JudgementBegun,
+    JudgementCancelled,
+    JudgementTold,
     SavepointAnswered,
     SavepointAsked,
     SegmentSent,
@@ -49,6 +55,8 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
                 yield WorkMeasured(generation, fact.vertex, fact.micro_batch, fact.work)
         case SavepointRequested():
             yield SavepointAsked(generation, fact.request, fact.kind)
+        case SuitesJudged():
+            yield JudgementTold(generation, fact.vertex, fact.checkpoint, fact.passed, fact.report)
         case HookRestored():
             yield HookReady(generation, fact.hook)
         case HookAnswered():
@@ -64,6 +72,10 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
     match effect:
         case RunMicroBatch():
             yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)
+        case JudgeSuites():
+            yield JudgementBegun(generation, effect.vertex, effect.checkpoint)
+        case CancelJudgement():
+            yield JudgementCancelled(generation, effect.vertex, effect.checkpoint)
         case RestoreHook():
             yield HookRestoring(generation, effect.hook, effect.checkpoint, effect.state)
         case ResetHook():

@@ -8,7 +8,7 @@ one effect, step the door with the answer, queue what the door asks for.
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import assert_never
 
@@ -21,6 +21,7 @@ from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
     AppendRow,
+    CancelJudgement,
     CheckTables,
     DiscardFiles,
     Effect,
@@ -257,6 +258,8 @@ class Tick:
                     self._wake_ms = effect.at_ms
                 case EndTick():
                     self._ended(effect)
+                case CancelJudgement():
+                    self._cancel(effect)
                 case CloseHook() | NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed():
                     """Somebody was told, which is noted."""
                 case (
@@ -277,6 +280,19 @@ class Tick:
                     heappush(self.outstanding, (due_ms, self._queued, effect))
                 case _:
                     assert_never(effect)
+
+    def _cancel(self, cancelled: CancelJudgement) -> None:
+        """Drop a judgement that still waits for a thread; one that has begun, as every other one has, answers late."""
+        if cancelled.checkpoint % 2:
+            return
+        asked = JudgeSuites, cancelled.vertex, cancelled.checkpoint
+        kept = [
+            each
+            for each in self.outstanding
+            if not isinstance(each[2], JudgeSuites) or (JudgeSuites, each[2].vertex, each[2].checkpoint) != asked
+        ]
+        self.outstanding[:] = kept
+        heapify(self.outstanding)
 
     def _latency_ms(self, effect: Effect) -> int:
         longest = self.scenario.latency_ms

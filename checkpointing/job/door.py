@@ -11,9 +11,10 @@ from checkpointing.channel_items import EndOfData, SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
-from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job.ending import Next
 from checkpointing.job.epochs import counts_of
 from checkpointing.job.operator_run import InputEnd, OperatorRun
@@ -213,14 +214,23 @@ class JobDoor:
             self._job.broadcast(subtask, EndOfData())
 
     def _judged(self, fact: SuitesJudged) -> None:
-        snapshots = self._job.judging.pop((fact.vertex, fact.checkpoint), None)
+        snapshots = self._job.judging.told(fact)
         if snapshots is None:
+            self._count_late(fact)
             return
         self._job.epochs.judged(fact.checkpoint, fact.report)
         if fact.passed:
             self._job.taken(fact.vertex, fact.checkpoint, snapshots)
         else:
             self._job.snapshot_failed(fact.vertex, fact.checkpoint, fact.message or fact.report)
+
+    def _count_late(self, fact: SuitesJudged) -> None:
+        """A verdict for a checkpoint that has ended shows in that one's statistics alone (Flink: incomplete stats)."""
+        statistics = self._job.coordinator.statistics
+        known = statistics.of(fact.checkpoint)
+        if known is not None:
+            took = SnapshotMetrics(async_ms=self._job.now_ms - known.triggered_ms)
+            statistics.measured(fact.checkpoint, SubtaskId(fact.vertex, 0), took)
 
     # -------------------------------------------------------------- coming to rest
 

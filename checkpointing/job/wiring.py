@@ -33,12 +33,13 @@ from checkpointing.job.ending import Ending
 from checkpointing.job.epochs import EpochLog
 from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.ids import CheckpointIds
+from checkpointing.job.judgements import Judgements
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, pacing_of
 from checkpointing.job.restoring import acknowledged, completed_store, in_flight, operator_runs, positions
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
-from checkpointing.messages import DiscardFiles, Effect, EndTick, JudgeSuites, NotifyAborted, SavepointKind
+from checkpointing.messages import DiscardFiles, Effect, EndTick, NotifyAborted, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.task import messages as task
@@ -82,7 +83,7 @@ class Wiring:
         self.commit = TwoPhaseCommit(
             graph, identity, parent=restored, versions=versions, at_version=setup.at_version, renamed=setup.renamed
         )
-        self.judging: dict[tuple[VertexId, CheckpointId], tuple[SubtaskSnapshot, ...]] = {}
+        self.judging = Judgements()
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
         self.hooks = MasterHooks(graph.hooks)
@@ -313,10 +314,7 @@ class Wiring:
                     """Blocked and resumed channels, and what was ignored, are the gate's own affair."""
 
     def _in_flight(self, run: OperatorRun, effect: gate.InFlightComplete) -> None:
-        """One gate serves all subtasks, so the first carries the in-flight segments for all (C5).
-
-        They wait with the trigger while the snapshot does: a subtask takes them after it was asked for one.
-        """
+        """The first subtask carries the in-flight segments for all, after it was asked for its snapshot (C5)."""
         if run.trigger is not None and run.trigger.barrier.checkpoint == effect.checkpoint:
             run.in_flight = effect
             return
@@ -329,22 +327,22 @@ class Wiring:
     # -------------------------------------------------------------- subtasks
 
     def request_snapshots(self, run: OperatorRun, trigger: gate.TriggerCheckpoint) -> None:
-        """The vertex is idle at its barrier: every subtask takes its snapshot."""
+        """The vertex is idle at its barrier: every subtask takes its snapshot, unless the checkpoint has ended."""
         checkpoint = trigger.barrier.checkpoint
         self.epochs.passed(run.vertex.id, trigger, self.now_ms)
         self.drafts.passed(checkpoint, run.vertex.id, run.micro_batch)
         snapshots = run.take_snapshot(checkpoint)
         staged = [file for subtask in run.vertex.subtasks() for file in self.subtasks[subtask].staged]
         judged = run.to_judge(staged, self.commit.parent)
-        for subtask in run.vertex.subtasks():
-            request = task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned)
-            self.from_subtask(subtask, self.subtasks.step(subtask, request))
+        request = task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned)
+        asked = [(subtask, self.subtasks.step(subtask, request)) for subtask in run.vertex.subtasks()]
+        for subtask, effects in asked:
+            self.from_subtask(subtask, effects)
         held, run.in_flight = run.in_flight, None
         if held is not None:
             self._in_flight(run, held)
-        if judged:
-            self.judging[run.vertex.id, checkpoint] = snapshots
-            self.effects.append(JudgeSuites(run.vertex.id, checkpoint, judged))
+        if judged and task.TakeSnapshot(checkpoint) in asked[0][1]:
+            self.effects.append(self.judging.begin(run.vertex.id, checkpoint, judged, snapshots))
         else:
             self.taken(run.vertex.id, checkpoint, snapshots)
 
@@ -371,6 +369,8 @@ class Wiring:
                     self.broadcast(subtask, CancelMarker(effect.checkpoint))
                 case task.TakeSnapshot():
                     self._take_position(subtask, effect.checkpoint)
+                case task.CancelSnapshot():
+                    self.effects.extend(self.judging.cancel(subtask.vertex, effect.checkpoint))
                 case task.Acknowledge():
                     self._acknowledge(subtask, effect)
                 case task.Decline():

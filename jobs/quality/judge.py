@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +23,17 @@ from jobs.quality.verdict import ExpectationVerdict, Verdict
 _OFFLINE: Final = {"GX_ANALYTICS_ENABLED": "False", "GX_CLOUD_MODE": "False"}
 _PLACE: Final = "tidemark_place"
 _SAMPLE: Final = 10
+_LOOK_S: Final = 0.1
+"""How often a judgement that waits for another one looks whether it is still wanted."""
+
+
+class JudgementCancelledError(Exception):
+    """Nobody waits for this judgement any more, so it has ended without a verdict."""
+
+
+def never() -> bool:
+    """Return that somebody waits."""
+    return False
 
 
 class Judge:
@@ -40,17 +51,24 @@ class Judge:
         thread.start()
         return thread
 
-    def judge(self, suite: Suite, files: Sequence[FileHandle]) -> Verdict:
+    def judge(self, suite: Suite, files: Sequence[FileHandle], is_cancelled: Callable[[], bool] = never) -> Verdict:
         """Return the suite's verdict on all rows of these files.
 
         An expectation that cannot be judged (an unknown column, a wrong argument) counts as failed, with the reason.
-        Without rows the suite passes. Raises what pyarrow raises for an unreadable file.
+        Without rows the suite passes. Raises what pyarrow raises for an unreadable file, and JudgementCancelledError at
+        the next step after `is_cancelled` has become true.
         """
         if not sum(file.rows for file in files):
             return Verdict(suite=suite.name, table=suite.table, passed=True, rows=0, expectations=())
+        _go_on_unless(is_cancelled)
         staged = read_staged(self._root, [file.path for file in files], suite.expectations)
-        with self._lock:
-            verdicts = self._verdicts(suite, staged)
+        while not self._lock.acquire(timeout=_LOOK_S):
+            _go_on_unless(is_cancelled)
+        try:
+            _go_on_unless(is_cancelled)
+            verdicts = self._verdicts(suite, staged, is_cancelled)
+        finally:
+            self._lock.release()
         passed = all(each.success for each in verdicts)
         return Verdict(
             suite=suite.name, table=suite.table, passed=passed, rows=staged.rows.num_rows, expectations=verdicts
@@ -65,15 +83,23 @@ class Judge:
             self._batch_definition = _quiet_batch_definition()
         return self._batch_definition
 
-    def _verdicts(self, suite: Suite, staged: StagedRows) -> tuple[ExpectationVerdict, ...]:
+    def _verdicts(
+        self, suite: Suite, staged: StagedRows, is_cancelled: Callable[[], bool]
+    ) -> tuple[ExpectationVerdict, ...]:
         batch = self._definition().get_batch({"dataframe": staged.to_pandas()})
         results = _validate(batch, suite.name, dict(enumerate(suite.expectations)), "SUMMARY")
         failed = {place: suite.expectations[place] for place, found in results.items() if _has_rows(found)}
+        _go_on_unless(is_cancelled)
         where = _validate(batch, suite.name, failed, "COMPLETE") if failed else {}
         return tuple(
             _verdict(expectation, results.get(place), where.get(place), staged)
             for place, expectation in enumerate(suite.expectations)
         )
+
+
+def _go_on_unless(is_cancelled: Callable[[], bool]) -> None:
+    if is_cancelled():
+        raise JudgementCancelledError
 
 
 def _quiet_batch_definition() -> Any:  # noqa: ANN401 - a BatchDefinition of a package imported late

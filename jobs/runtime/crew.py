@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.messages import Fact, NotifyAborted, NotifyComplete, RunMicroBatch
+from checkpointing.messages import CancelJudgement, Fact, JudgeSuites, NotifyAborted, NotifyComplete, RunMicroBatch
 from jobs.holding.boundaries import CarriedOut, boundary_of
 
 SPARK_THREADS: Final = 4
@@ -38,6 +38,10 @@ class Handlers(Protocol):
 
     def carry_out(self, effect: CarriedOut) -> Fact | None:
         """Return the answering fact, if the effect has one."""
+        ...
+
+    def cancel(self, effect: CancelJudgement) -> None:
+        """Let a judgement that is under way end soon, without an answer."""
         ...
 
 
@@ -88,6 +92,13 @@ class Crew:
         future = self._submitted(effect)
         self._running[future] = effect
         self._running = {each: known for each, known in self._running.items() if not each.done()}
+
+    def cancel(self, effect: CancelJudgement) -> None:
+        """Drop a judgement that waits for a thread; tell one that is under way. Only the driver's thread may call."""
+        for future, known in self._running.items():
+            asked = isinstance(known, JudgeSuites) and (known.vertex, known.checkpoint)
+            if asked == (effect.vertex, effect.checkpoint) and not future.cancel():
+                self._handlers.cancel(effect)
 
     def dismiss(self, timeout_ms: int) -> tuple[str, ...]:
         """Start no waiting micro-batch, and ask no hook, any more; wait for all else.

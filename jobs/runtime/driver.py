@@ -17,6 +17,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
+    CancelJudgement,
     CheckTables,
     DiscardFiles,
     Effect,
@@ -221,6 +222,8 @@ class Driver:
             match effect:
                 case WakeAt():
                     self._wake_ms = effect.at_ms
+                case CancelJudgement():
+                    self._crew.cancel(effect)
                 case EndTick():
                     self._end = effect
                 case SavepointTaken() | SavepointFailed():

@@ -8,9 +8,10 @@ from typing import Final, assert_never
 import structlog
 
 from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import (
     AppendRow,
+    CancelJudgement,
     CheckTables,
     CutRecorded,
     DiscardFiles,
@@ -36,7 +37,7 @@ from jobs.holding.boundaries import Boundary, CarriedOut, around, boundary_of
 from jobs.holding.job_stores import JobStores
 from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.planner import JobPlan
-from jobs.quality.judge import Judge
+from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.runtime.engine import Engine
 from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
@@ -75,6 +76,7 @@ class EffectHandlers:
         self._root = stores.warehouse.root
         self._judge = Judge(self._root)
         self._hooks = HookCalls(plan.hooks)
+        self._cancelled: set[tuple[VertexId, CheckpointId]] = set()
         if plan.suites:
             self._judge.warm_up()
 
@@ -135,9 +137,16 @@ class EffectHandlers:
         except Exception as error:  # noqa: BLE001 - an engine that did not start
             return MicroBatchFailed(vertex, number, str(MicroBatchError(vertex, number, reason_of(error))))
 
-    def _judged(self, effect: JudgeSuites) -> Fact:
+    def cancel(self, effect: CancelJudgement) -> None:
+        """Let a judgement that is under way end at its next step; whatever it has found goes nowhere."""
+        self._cancelled.add((effect.vertex, effect.checkpoint))
+
+    def _judged(self, effect: JudgeSuites) -> Fact | None:
+        key = (effect.vertex, effect.checkpoint)
         try:
-            return judge_suites(self._judge, self._plan.suites, effect)
+            return judge_suites(self._judge, self._plan.suites, effect, lambda: key in self._cancelled)
+        except JudgementCancelledError:
+            return None
         except Exception as error:  # noqa: BLE001 - an unreadable file, or Great Expectations itself
             return not_judged(effect, error)
 

@@ -1,6 +1,6 @@
 """From a request to judge to its answer: all suites of a vertex's tables, and what a judge's failure means."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -15,9 +15,15 @@ from jobs.quality.verdict import Verdict
 _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
-def judge_suites(judge: Judge, suites: Mapping[TableName, Suite], effect: JudgeSuites) -> SuitesJudged:
-    """Judge every table of the vertex; the report is a JSON array of verdicts. Raises what the judge raises."""
-    verdicts = tuple(judge.judge(suites[table], files) for table, files in effect.files if table in suites)
+def judge_suites(
+    judge: Judge, suites: Mapping[TableName, Suite], effect: JudgeSuites, is_cancelled: Callable[[], bool]
+) -> SuitesJudged:
+    """Judge every table of the vertex; the report is a JSON array of verdicts.
+
+    Raises what the judge raises: JudgementCancelledError as soon as it notices that nobody waits any more.
+    """
+    judged = ((table, files) for table, files in effect.files if table in suites)
+    verdicts = tuple(judge.judge(suites[table], files, is_cancelled) for table, files in judged)
     return SuitesJudged(
         vertex=effect.vertex,
         checkpoint=effect.checkpoint,

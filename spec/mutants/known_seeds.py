@@ -7,6 +7,17 @@ from typing import Final
 
 KNOWN_SEEDS: Final[dict[str, int]] = {
     "an abort drops what was staged": 18,
+    "a savepoint is begun when the restore has failed": 9,
+    "a hook that has nothing to keep keeps what it had": 1,
+    "a checkpoint goes on without a hook that is late": 3,
+    "a hook that failed has nothing to keep": 5,
+    "a checkpoint waits for its first hook only": 1,
+    "an abort lets its judgements go on": 169,
+    "every subtask cancels the judgement of its vertex": 19,
+    "a rejected epoch is let in": 19,
+    "a checkpoint does not wait for its verdict": 1,
+    "a verdict is not kept": 1,
+    "a checkpoint that has ended is judged": 55,
     "a staged file belongs to every later epoch": 55,
     "the rows of a failed epoch belong to none": 18,
     "a restore begins at the start": 0,

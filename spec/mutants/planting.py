@@ -22,6 +22,7 @@ _JUDGING = frozenset(
         "cut_contents",
         "durability",
         "hooks",
+        "judgements",
         "life",
         "model",
         "reset",

@@ -51,7 +51,6 @@ UNHEARD = {
     "checkpointing.coordinator.effects.AskOperatorCoordinator": SOURCE_COORDINATORS,
     "checkpointing.coordinator.effects.NotifyOperatorCoordinatorComplete": SOURCE_COORDINATORS,
     "checkpointing.coordinator.effects.NotifyOperatorCoordinatorAborted": SOURCE_COORDINATORS,
-    "checkpointing.task.messages.CancelSnapshot": "the asynchronous part of a snapshot (B2)",
     "checkpointing.task.messages.NotifyOperatorsComplete": SINKS,
     "checkpointing.task.messages.NotifyOperatorsAborted": SINKS,
     "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",

@@ -1,0 +1,78 @@
+"""The asynchronous part in the job door: whatever ends a checkpoint cancels its judgements (J3, B2)."""
+
+import pytest
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.messages import (
+    AppendRow,
+    CancelJudgement,
+    EndTick,
+    JudgeSuites,
+    NotifyAborted,
+    StopKind,
+    StopRequested,
+    SuitesJudged,
+)
+
+TIMEOUT_MS = 5_000
+
+
+@pytest.fixture
+def judging(job):
+    """Return a job whose first checkpoint waits for its verdict."""
+    story = job.story(
+        job.two_sources(judged=True), {"every_rows": 3, "timeout_ms": TIMEOUT_MS, "tolerable_failures": 9}, linger_ms=0
+    )
+    story.offers("left", 3)
+    story.finishes()
+    assert [1] == [asked.checkpoint for asked in story.all(JudgeSuites)]
+    return story
+
+
+def test_a_timeout_cancels_the_judgement_of_its_checkpoint(judging):
+    """Once, for the vertex that is judged; the listeners hear of the abort first."""
+    judging.passes(TIMEOUT_MS)
+    told = [effect for effect in judging.told if isinstance(effect, NotifyAborted | CancelJudgement)]
+    assert [NotifyAborted, CancelJudgement] == [type(effect) for effect in told]
+    assert CheckpointFailureReason.CHECKPOINT_EXPIRED is told[0].reason
+    assert CancelJudgement("joined", 1) == told[1]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_late_verdict_changes_nothing_and_is_counted(judging, passed):
+    """Neither is anything appended, nor does a rejection fail the job; the failed checkpoint's statistics show it."""
+    judging.passes(TIMEOUT_MS)
+    judging.passes(7)
+    before = len(judging.told)
+    judging.tell(SuitesJudged("joined", 1, passed, '["late"]', "too bad"))
+    assert before == len(judging.told)
+    assert [] == judging.all(AppendRow)
+    statistics = judging.door._job.coordinator.statistics.of(1)
+    measured = {str(subtask): metrics.async_ms for subtask, metrics in statistics.tasks.items()}
+    assert TIMEOUT_MS + 7 == measured["joined/0"]
+
+
+def test_a_stop_cancels_what_is_judged(judging):
+    """The tick ends without the verdict, and says so before its end."""
+    judging.tell(StopRequested(StopKind.NOW))
+    last = [effect for effect in judging.told if isinstance(effect, CancelJudgement | EndTick)]
+    assert [CancelJudgement, EndTick] == [type(effect) for effect in last]
+
+
+def test_a_verdict_in_time_is_not_cancelled(judging):
+    """Neither when it comes nor when the tick ends."""
+    judging.judges()
+    judging.tell(StopRequested(StopKind.NOW))
+    assert [] == judging.all_told(CancelJudgement)
+
+
+def test_a_checkpoint_that_has_ended_is_not_judged(job):
+    """Its barrier reaches the vertex only after the timeout: nobody would wait for the verdict."""
+    story = job.story(
+        job.two_sources(judged=True), {"every_rows": 3, "timeout_ms": TIMEOUT_MS, "tolerable_failures": 9}
+    )
+    story.offers("left", 3)
+    story.passes(TIMEOUT_MS)
+    story.finishes()
+    assert [1] == [aborted.checkpoint for aborted in story.all_told(NotifyAborted)]
+    assert 1 not in [asked.checkpoint for asked in story.all_told(JudgeSuites)]
