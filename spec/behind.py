@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from checkpointing.commit.behind import Entry, LogSeen, Standing, corrected, decide_mending
 from checkpointing.commit.cleanup import readable_cuts
-from checkpointing.identifiers import CheckpointId, JobName, TableName
+from checkpointing.identifiers import CheckpointId, TableName
+from spec.pipeline import JOB
 from spec.world import TableLog, World
-
-_JOB = JobName("small")
 
 
 def standing(world: World) -> Standing:
@@ -20,7 +19,7 @@ def standing(world: World) -> Standing:
     names = {table for cut in cuts.values() for table in cut}
     names |= {table.table for row in world.checkpoints() for table in row.tables}
     logs = {name: _seen(world.table(name)) for name in sorted(names)}
-    return Standing(_JOB, tuple(world.checkpoints()), cuts, logs)
+    return Standing(JOB, tuple(world.checkpoints()), cuts, logs)
 
 
 def restore_what_is_lost(world: World) -> None:

@@ -6,8 +6,9 @@ from checkpointing.commit.live_files import live_files
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication
-from checkpointing.metadata.record import CheckpointRecord, RowKind
+from checkpointing.metadata.record import CheckpointRecord
 from spec.history import CutWritten, DoorStarted, History, RowCommitted, TableChanged
+from spec.rollback import at_rest
 
 Names = frozenset[str]
 
@@ -63,16 +64,20 @@ def wrongly_said(history: History) -> Iterator[str]:
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
+    began: dict[Generation, CheckpointRecord] = {}
     for event in history.events:
         match event:
             case DoorStarted(generation, graph, restored):
                 graphs[generation] = graph
                 if restored is not None:
                     rows.setdefault(restored.checkpoint, restored)
+                    began[generation] = restored
             case RowCommitted(record, _):
                 rows[record.checkpoint] = record
-                parent = rows.get(record.parent)
-                if record.kind in (RowKind.ROLLBACK, RowKind.RESET):
+                parent, first = rows.get(record.parent), began.get(record.generation)
+                if first is not None and first.checkpoint == record.parent and not at_rest(record):
+                    parent = first  # under the names of the pipeline, which may have renamed it
+                if at_rest(record):
                     if parent is not None and _said(parent) != _said(record):
                         yield f"{record.kind.value} {record.checkpoint} says other columns than {record.parent}"
                 elif record.generation in graphs and (parent is not None or not record.parent):

@@ -21,7 +21,9 @@ from spec.pipeline import (
     PAYMENTS_TABLE,
     TOTALS,
     TOTALS_TABLE,
-    graph,
+    first_id,
+    first_table,
+    graph_of,
     key_group,
     source_rows,
 )
@@ -68,7 +70,7 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
     rows: dict[VertexId, Counter[int]] = {}
     pairs: Counter[Pair] = Counter()
     for held in in_flight(record):
-        upstream = held.channel.edge.upstream
+        upstream = first_id(held.channel.edge.upstream)
         for segment in held.segments:
             if isinstance(segment, SourceSlice):
                 sent = source_rows(segment.split, int(segment.start), int(segment.end))
@@ -113,9 +115,9 @@ def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, i
     return found
 
 
-def shown(history: History, cut: CutWritten, state: Contents) -> Contents:
-    """Return what the tables show at this cut; the join's state is no table's and is taken from `state`."""
-    active = dict(cut.active)
+def shown(history: History, record: CheckpointRecord, cut: CutWritten, state: Contents) -> Contents:
+    """Return what the row's tables show at this cut; the join's state is no table's and is taken from `state`."""
+    active = _active(record, cut)
     totals = {key: (count, total) for key, count, total in history.multiset(active[TOTALS_TABLE]).elements()}
     return Contents(
         _numbers(history.multiset(active[ORDERS_TABLE])),
@@ -126,9 +128,15 @@ def shown(history: History, cut: CutWritten, state: Contents) -> Contents:
     )
 
 
-def repeated_keys(history: History, cut: CutWritten) -> list[int]:
+def _active(record: CheckpointRecord, cut: CutWritten) -> dict[TableName, frozenset[str]]:
+    """Return the files of the row's tables at this cut, by the tables' first names."""
+    active = dict(cut.active)
+    return {first_table(table.name): active.get(table.name, frozenset()) for table in graph_of(record).tables()}
+
+
+def repeated_keys(history: History, record: CheckpointRecord, cut: CutWritten) -> list[int]:
     """Return the keys that the upsert table shows more than once at this cut."""
-    keys = Counter(row[0] for row in history.multiset(dict(cut.active)[TOTALS_TABLE]).elements())
+    keys = Counter(row[0] for row in history.multiset(_active(record, cut)[TOTALS_TABLE]).elements())
     return [key for key, times in keys.items() if times > 1]
 
 
@@ -149,7 +157,7 @@ def held(history: History, record: CheckpointRecord, tables: Contents) -> Conten
 
 def _state(history: History, record: CheckpointRecord, vertex: VertexId) -> Iterator[tuple[int, StateRow]]:
     """Yield the keys of a vertex: each subtask's files, oldest first, in its own range of key groups."""
-    was = next(each for each in record.vertices if each.vertex == vertex)
+    was = next(each for each in record.vertices if first_id(each.vertex) == vertex)
     ranges = key_group_ranges(parallelism=len(was.subtasks), max_parallelism=record.max_parallelism)
     for own, snapshot in zip(ranges, was.subtasks, strict=True):
         yield from _merged(history, snapshot.state, own).items()
@@ -170,7 +178,7 @@ def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
     """Yield every upsert and state table that consists of other files at the cut than the row says."""
     active = dict(cut.active)
     vertices = {vertex.vertex: vertex for vertex in record.vertices}
-    for vertex in graph(1).operators():
+    for vertex in graph_of(record).operators():
         for table in vertex.tables:
             if table.mode is not TableMode.APPEND:
                 yield from _other_files(record, table, active, {f.path for f in live_files(table, vertices[vertex.id])})
@@ -179,8 +187,9 @@ def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
 def _other_files(
     record: CheckpointRecord, table: Table, active: dict[TableName, frozenset[str]], wanted: set[str]
 ) -> Iterator[str]:
-    if active[table.name] != wanted:
-        missing, strange = sorted(wanted - active[table.name]), sorted(active[table.name] - wanted)
+    there = active.get(table.name, frozenset())
+    if there != wanted:
+        missing, strange = sorted(wanted - there), sorted(there - wanted)
         yield f"{table.name} at cut {record.checkpoint} lacks {missing}, has {strange} too much"
 
 

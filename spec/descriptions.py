@@ -9,22 +9,33 @@ from collections.abc import Iterator
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.metadata.record import CheckpointRecord
 from spec.history import DoorStarted, History, RowCommitted
+from spec.rollback import at_rest
 
 
 def undescribed(history: History) -> Iterator[str]:
     """Yield each vertex of a committed row that lacks the meanings, or the upsert keys, which its graph declared.
 
-    In one history all doors run the same pipeline, so a row that goes back to an older one describes the same state.
+    A row that no tick wrote describes what the row describes that it was made from.
     """
-    graph: JobGraph | None = None
+    graphs: dict[int, JobGraph] = {}
+    rows: dict[int, CheckpointRecord] = {}
     for event in history.events:
         match event:
             case DoorStarted():
-                graph = event.graph
-            case RowCommitted(record, _) if graph is not None:
-                yield from _of_row(record, graph)
+                graphs[event.generation] = event.graph
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = record
+                parent = rows.get(record.parent)
+                if not at_rest(record) and record.generation in graphs:
+                    yield from _of_row(record, graphs[record.generation])
+                elif at_rest(record) and parent is not None and _described(record) != _described(parent):
+                    yield f"row {record.checkpoint} does not say what row {parent.checkpoint} says of its state"
             case _:
                 pass
+
+
+def _described(record: CheckpointRecord) -> list[tuple[object, ...]]:
+    return [(each.vertex, each.meanings, each.table_keys) for each in record.vertices]
 
 
 def _of_row(record: CheckpointRecord, graph: JobGraph) -> Iterator[str]:

@@ -216,7 +216,7 @@ def _contents(history: History) -> Iterator[Violation]:
     for record, cut in (*first_cuts(history), *plain_savepoints(history)):
         due = expected(history, record, drains)
         padded = replace(cut, active=(*cut.active, (ORDERS_TABLE, frozenset()), (PAYMENTS_TABLE, frozenset())))
-        tables = replace(shown(history, padded, due), orders=due.orders, payments=due.payments)
+        tables = replace(shown(history, record, padded, due), orders=due.orders, payments=due.payments)
         yield from (Violation("cut-is-exact", what) for what in differences(due, tables))
         yield from (Violation("state-is-exact", what) for what in differences(due, held(history, record, due)))
 

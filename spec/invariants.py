@@ -34,6 +34,7 @@ from spec.history import (
 )
 from spec.judgements import wrongly_judged
 from spec.life import badly_ended, falsely_told, left_uncommitted, wrongly_fenced
+from spec.names import wrongly_renamed
 from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
 from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
@@ -105,9 +106,9 @@ def cut_is_exact(history: History) -> Iterator[str]:
     drains = drained_rows(history)
     for record, cut in (*first_cuts(history), *plain_savepoints(history)):
         due = expected(history, record, drains)
-        for what in compare(due, shown(history, cut, due)):
+        for what in compare(due, shown(history, record, cut, due)):
             yield f"checkpoint {record.checkpoint}, tables: {what}"
-        for key in repeated_keys(history, cut):
+        for key in repeated_keys(history, record, cut):
             yield f"checkpoint {record.checkpoint}, tables: key {key} has more than one row"
 
 
@@ -183,6 +184,12 @@ def columns_of_cut(history: History) -> Iterator[str]:
 def columns_follow(history: History) -> Iterator[str]:
     """A row's columns follow from its parent's and the pipeline's, and change under no file of the old ones (D6)."""
     yield from wrongly_said(history)
+
+
+@_named("names-follow")
+def names_follow(history: History) -> Iterator[str]:
+    """A declared rename changes names and nothing else, and the next checkpoint publishes renamed tables whole (G2)."""
+    yield from wrongly_renamed(history)
 
 
 @_named("published-in-order")
@@ -305,9 +312,6 @@ _named("hook-states")(hooks.wrongly_kept)
 _named("judgements")(wrongly_judged)
 
 
-# ------------------------------------------------------------------ savepoints
-
-
 @_named("savepoint-is-silent")
 def savepoint_is_silent(history: History) -> Iterator[str]:
     """A plain savepoint changes nothing of what the job commits, and nobody is told that it is complete (A9)."""
@@ -332,9 +336,6 @@ def answers_are_true(history: History) -> Iterator[str]:
     yield from falsely_answered(history)
 
 
-# ------------------------------------------------------------------ the line of rows
-
-
 @_named("line")
 def line(history: History) -> Iterator[str]:
     """A tick begins from the end of the line; a rollback goes back on it, and takes along what nobody pinned (K2)."""
@@ -351,9 +352,6 @@ def gone_back(history: History) -> Iterator[str]:
 def only_positions_move(history: History) -> Iterator[str]:
     """A reset moves the positions that it was asked to move, of one source; state, tables, rows stay (K2)."""
     yield from badly_moved(history)
-
-
-# ------------------------------------------------------------------ life
 
 
 @_named("triggers-end")

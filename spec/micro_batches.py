@@ -27,10 +27,12 @@ from spec.pipeline import (
     PAYMENTS_TABLE,
     TOTALS_STATE,
     TOTALS_TABLE,
+    first_id,
     key_group,
     key_of,
     source_rows,
     split_of,
+    table_now,
 )
 from spec.world import StateRows, World, Written
 
@@ -49,9 +51,10 @@ class MicroBatches:
     def run(self, effect: RunMicroBatch) -> MicroBatchFinished:
         """Carry one out; raise FileGoneError if its generation was fenced out and a file is gone."""
         inputs = {each.input: self._rows(each.segments, effect) for each in effect.inputs}
-        if effect.vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS):
+        vertex = first_id(effect.vertex)
+        if vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS):
             outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs.get(0, ())),)
-        elif effect.vertex == JOINED:
+        elif vertex == JOINED:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
         else:
             outputs = self._keyed_sum(effect, inputs.get(0, ()))
@@ -96,14 +99,15 @@ class MicroBatches:
         outputs = []
         for index, own in enumerate(_ranges(effect)):
             mine = [pair for pair in pairs if own.first <= key_group(pair[0]) <= own.last]
-            current = next((each.files for each in effect.ranges[index] if each.table == TOTALS_TABLE), ())
+            table, state_table = (table_now(each, effect.vertex) for each in (TOTALS_TABLE, TOTALS_STATE))
+            current = next((each.files for each in effect.ranges[index] if each.table == table), ())
             fits = all(file.key_groups == own for file in current)
             if not mine and fits:
                 outputs.append(SubtaskOutput())
                 continue
             before = self._state(effect, index, own)
             after = self._summed(effect, before, mine)
-            state = self._state_file(effect, index, own, before, after, TOTALS_STATE) if mine else ()
+            state = self._state_file(effect, index, own, before, after, state_table) if mine else ()
             outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after),)))
         return tuple(outputs)
 
@@ -152,7 +156,7 @@ class MicroBatches:
     def _appended(self, effect: RunMicroBatch, rows: Rows) -> SubtaskOutput:
         if not rows:
             return SubtaskOutput()
-        table = _TABLES[effect.vertex]
+        table = table_now(_TABLES[first_id(effect.vertex)], effect.vertex)
         file = self._write(effect, table, rows=rows)
         return SubtaskOutput(emitted=(file,), staged=((table, file),))
 
@@ -189,11 +193,12 @@ class MicroBatches:
         rows = {row[0]: row for keyed in current for row in self._read(keyed.file.path, effect).rows}
         mine = {key: row for key, row in rows.items() if own.first <= key_group(key) <= own.last}
         mine |= {key: (key, *_ints(value or ())[:2]) for key, value in changed.items()}
+        table = table_now(TOTALS_TABLE, effect.vertex)
         if not mine:
-            return RangeFiles(TOTALS_TABLE, ())
-        file = self._write(effect, TOTALS_TABLE, rows=tuple(mine.values()))
+            return RangeFiles(table, ())
+        file = self._write(effect, table, rows=tuple(mine.values()))
         keyed = KeyedFile(file, KeyedFileKind.BASE, own.first, own.last, _version(effect))
-        return RangeFiles(TOTALS_TABLE, (keyed,))
+        return RangeFiles(table, (keyed,))
 
     def _write(
         self, effect: RunMicroBatch, table: TableName, *, rows: Rows = (), state: StateRows | None = None

@@ -8,15 +8,20 @@ A source row is one whole number, unique in the world, from which its split and 
 tables' contents can be compared row by row, and the order of a split's rows can be seen anywhere downstream.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 from checkpointing.columns import TableColumn
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import EdgeId, HookName, SplitId, TableName, VertexId
+from checkpointing.identifiers import EdgeId, HookName, JobName, SplitId, TableName, VertexId
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.state_meaning import ColumnMeaning
+
+JOB: Final = JobName("small")
 
 KEYS: Final = 6
 MAX_PARALLELISM: Final = 4
@@ -35,8 +40,24 @@ ORDERS_TABLE: Final = TableName("bronze/orders")
 PAYMENTS_TABLE: Final = TableName("bronze/payments")
 JOINED_TABLE: Final = TableName("silver/joined")
 TOTALS_TABLE: Final = TableName("gold/totals")
-JOINED_STATE: Final = TableName("state/joined")
-TOTALS_STATE: Final = TableName("state/totals")
+JOINED_STATE: Final = table_of_state(JOB, JOINED)
+TOTALS_STATE: Final = table_of_state(JOB, TOTALS)
+
+SUMS: Final = VertexId("sums")
+RENAMED_VERTICES: Final[Mapping[VertexId, VertexId]] = MappingProxyType(
+    {PAYMENTS: VertexId("paid"), BRONZE_ORDERS: VertexId("kept_orders"), TOTALS: SUMS}
+)
+"""What a release that renames calls vertices of the others. It renames their tables too."""
+
+RENAMED_TABLES: Final[Mapping[TableName, TableName]] = MappingProxyType(
+    {
+        ORDERS_TABLE: TableName("bronze/all_orders"),
+        TOTALS_TABLE: TableName("gold/sums"),
+        TOTALS_STATE: table_of_state(JOB, SUMS),
+    }
+)
+_FIRST_VERTICES: Final = {now: was for was, now in RENAMED_VERTICES.items()}
+_FIRST_TABLES: Final = {now: was for was, now in RENAMED_TABLES.items()}
 
 SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
     ORDERS: (SplitId("a"), SplitId("b")),
@@ -52,15 +73,67 @@ SEQUENCE: Final = HookName("sequence")
 HOOKS: Final = (Hook(LEDGER, 150), Hook(SEQUENCE, 400))
 """Master hooks (A8) of the runs that have some."""
 
-RELEASES: Final = (("row",), ("row", "more"), ("row", "other"))
+RELEASES: Final = (("row",), ("row", "more"), ("row", "other"), ("row",))
 """The columns that each release of the pipeline declares for every table: what they hold is no matter here."""
+
+RENAMING: Final = len(RELEASES) - 1
+"""The release that has other names. It says so of the first names, and the other releases say so of its names."""
 
 
 @cache
 def graph(parallelism: int, release: int = 0, hooks: tuple[Hook, ...] = ()) -> JobGraph:
     """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it."""
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
-    return replace(_with_columns(_graph(parallelism), columns), hooks=hooks)
+    named = _named(_with_columns(_graph(parallelism), columns), renames=release == RENAMING)
+    return replace(named, hooks=hooks)
+
+
+def _named(bare: JobGraph, *, renames: bool) -> JobGraph:
+    """Return the graph under its first names or the other ones, and what it says of the names before."""
+    vertices = tuple(_vertex_named(vertex, renames=renames) for vertex in bare.vertices)
+    names = {bare.id: named.id for bare, named in zip(bare.vertices, vertices, strict=True)}
+    edges = (EdgeId(names[edge.upstream], names[edge.downstream], edge.input) for edge in bare.edges)
+    return JobGraph(vertices, tuple(edges))
+
+
+def _vertex_named(vertex: Vertex, *, renames: bool) -> Vertex:
+    vertex = replace(vertex, tables=tuple(_table_named(table, renames=renames) for table in vertex.tables))
+    other = RENAMED_VERTICES.get(vertex.id)
+    if other is None:
+        return vertex
+    return replace(vertex, id=other, renamed_from=vertex.id) if renames else replace(vertex, renamed_from=other)
+
+
+def _table_named(table: Table, *, renames: bool) -> Table:
+    other = RENAMED_TABLES.get(table.name)
+    if other is None:
+        return table
+    return replace(table, name=other, renamed_from=table.name) if renames else replace(table, renamed_from=other)
+
+
+def first_id(vertex: VertexId) -> VertexId:
+    """Return the name of a vertex in the first release."""
+    return _FIRST_VERTICES.get(vertex, vertex)
+
+
+def first_table(table: TableName) -> TableName:
+    """Return the name of a table in the first release."""
+    return _FIRST_TABLES.get(table, table)
+
+
+def table_now(table: TableName, vertex: VertexId) -> TableName:
+    """Return what a table of the first release is called where the vertex that writes it has this name."""
+    return RENAMED_TABLES.get(table, table) if vertex in _FIRST_VERTICES else table
+
+
+def is_renamed(record: CheckpointRecord) -> bool:
+    """Return whether a row has the other names."""
+    return any(was.vertex == SUMS for was in record.vertices)
+
+
+def graph_of(record: CheckpointRecord) -> JobGraph:
+    """Return the graph under the names that a row has."""
+    return graph(1, RENAMING if is_renamed(record) else 0)
 
 
 def _with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:

@@ -4,6 +4,7 @@ The row is the core's own. Each yield is a place where whoever does it may die.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 from checkpointing.commit.fencing import newest_checkpoint
@@ -11,7 +12,7 @@ from checkpointing.commit.reset import Move, reset_row
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import SplitId, VertexId
 from spec.history import ResetAsked
-from spec.pipeline import SPLITS
+from spec.pipeline import SPLITS, first_id
 from spec.rolling_back import claimed_at_rest, made_ready, moved_on, released
 from spec.world import World
 
@@ -42,5 +43,7 @@ def resetting(world: World, graph: JobGraph, move: Move) -> Iterator[None]:
         released(world, claim, claim.first_id)
         return
     world.history.add(ResetAsked(tuple(move.positions.items())))
+    known = {first_id(was.vertex): was.vertex for was in plan.restore.vertices}
+    move = replace(move, source=known.get(move.source, move.source))
     row = reset_row(plan.restore, move, claim, nonce=f"{claim.nonce}/reset", committed_ms=0)
     yield from moved_on(world, graph, claim, row)

@@ -5,17 +5,19 @@ read from its log, as the real stores do it. Each yield is a place where whoever
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from checkpointing.columns import TableColumn
 from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
 from checkpointing.commit.line import Turn, turn_back
 from checkpointing.commit.live_files import live_files
 from checkpointing.commit.net import nothing_staged
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex
+from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
@@ -26,7 +28,7 @@ from checkpointing.metadata.record import (
     TableRecord,
 )
 from spec.behind import bringing_back, restore_what_is_lost
-from spec.pipeline import ROW_BYTES
+from spec.pipeline import RENAMED_TABLES, RENAMED_VERTICES, ROW_BYTES
 from spec.world import World
 
 _NOBODY_TURNS: Final = Turn((), (), ())
@@ -58,7 +60,8 @@ def rolling_forward(world: World, graph: JobGraph, record: CheckpointRecord | No
         return
     parent = world.cuts.get(record.parent, {})
     touched = {table.table: table.parent_version for table in record.tables}
-    versions = {table.name: parent.get(table.name, touched.get(table.name, 0)) for table in graph.tables()}
+    said = [each.table for each in record.columns] or [table.name for table in graph.tables()]
+    versions = {name: parent.get(name, touched.get(name, 0)) for name in dict.fromkeys([*said, *parent, *touched])}
     for publication in publications(record):
         versions[publication.table] = world.publish(record.checkpoint, publication).version
         yield
@@ -125,22 +128,41 @@ def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim:
             "vertices": nothing_staged(target),
             "tables": tuple(
                 _back(world, vertex, table, target).model_copy(
-                    update={"leaving": leaving(columns_of(newest).get(table.name), columns_of(target).get(table.name))}
+                    update={"leaving": leaving(_shown(world, newest, table), columns_of(target).get(table.name))}
                 )
-                for vertex in graph.operators()
-                for table in vertex.tables
+                for vertex, table in _tables(world, graph, target)
             ),
             "statistics": Statistics(triggered_ms=0, committed_ms=0, rows=0),
         }
     )
 
 
-def _back(world: World, vertex: Vertex, table: Table, target: CheckpointRecord) -> TableRecord:
+def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple[TableColumn, ...]:
+    """Return the columns of a table that the newest row has, or those of its log if the row has it not."""
+    said = columns_of(newest).get(table.name)
+    return said or tuple(TableColumn(name, "long") for name in sorted(world.table(table.name).columns[-1]))
+
+
+def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator[tuple[VertexId, Table]]:
+    """Yield every table that the job has now or had at the row, each with the vertex that writes it.
+
+    It may have its first name, the other one, or both, if both have a log.
+    """
+    said = {each.table for each in target.columns}
+    for vertex in graph.operators():
+        for table in vertex.tables:
+            yield vertex.id, table
+            other = RENAMED_TABLES.get(table.name)
+            if other is not None and (other in said or world.table(other).version):
+                yield RENAMED_VERTICES[vertex.id], replace(table, name=other)
+
+
+def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord) -> TableRecord:
     """Return what leads a table to its content at that row: its files, or of an append table what comes and goes."""
     log = world.table(table.name)
     if table.mode is not TableMode.APPEND:
-        was = next(each for each in target.vertices if each.vertex == vertex.id)
-        files = tuple(live_files(table, was))
+        was = next((each for each in target.vertices if each.vertex == vertex), None)
+        files = live_files(table, was) if was is not None else ()
         return TableRecord(table=table.name, mode=table.mode, files=files, parent_version=log.version)
     wanted = _appended(world, table.name, target)
     return TableRecord(
@@ -157,12 +179,13 @@ def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozen
     published = target.checkpoint in world.cuts
     cut = world.cuts.get(target.checkpoint if published else target.parent, {})
     net = [] if published else [each for each in target.tables if each.table == name]
-    return world.table(name).versions[cut.get(name, 0)] | {file.path for each in net for file in each.adds}
+    gone = {file.path for each in net for file in each.removes}
+    return (world.table(name).versions[cut.get(name, 0)] - gone) | {file.path for each in net for file in each.adds}
 
 
 def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:
     """Return whether somebody else's file holds rows from before and after the row: the rollback stops by name."""
-    appended = [table.name for table in graph.tables() if table.mode is TableMode.APPEND]
+    appended = [table.name for _, table in _tables(world, graph, target) if table.mode is TableMode.APPEND]
     changing = (_appended(world, name, target) ^ world.table(name).active for name in appended)
     return any(world.files[path].generation == 0 for paths in changing for path in paths)
 

@@ -19,7 +19,7 @@ from spec.history import (
     TableChanged,
     TickOver,
 )
-from spec.pipeline import graph
+from spec.pipeline import graph_of
 from spec.rollback import goes_back
 
 Request = tuple[Generation, str]
@@ -53,11 +53,12 @@ def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWr
         elif isinstance(event, RowCommitted) and event.record.kind is RowKind.SAVEPOINT:
             record = event.record
             parent = dict(cuts[record.parent].active) if record.parent in cuts else {}
-            active = {table.name: parent.get(table.name, frozenset()) for table in graph(1).tables()}
+            active = {table.name: parent.get(table.name, frozenset()) for table in graph_of(record).tables()}
             for table in record.tables:
-                adds = frozenset(file.path for file in table.adds)
-                whole = frozenset(file.path for file in table.files)
-                active[table.table] = whole or active[table.table] | adds
+                adds, whole, removes = (
+                    frozenset(file.path for file in files) for files in (table.adds, table.files, table.removes)
+                )
+                active[table.table] = whole or (active[table.table] - removes) | adds
             yield record, CutWritten(record.checkpoint, (), tuple(active.items()))
 
 

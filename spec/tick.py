@@ -16,7 +16,7 @@ from checkpointing.commit.fencing import HolderObserved, Refused, newest_checkpo
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
@@ -54,6 +54,8 @@ from spec.history import (
     TickOver,
     TickStuck,
 )
+from spec.pipeline import JOB, RENAMING, graph, is_renamed
+from spec.renaming import Names, blocked, link, names_of
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World
 
@@ -62,7 +64,6 @@ STEPS_MAX = 6_000
 CLAIMS_MAX = 50
 LEAVES_STATE_EVERY = 4
 """One tick in so many restores a cut with state that its graph does not take, and may leave it behind."""
-JOB = JobName("small")
 
 Narrate = Callable[[str], None]
 Turns = Generator[int, None, None]
@@ -113,8 +114,9 @@ class Tick:
             return
         claim, plan, seen = claimed
         try:
-            yield from self._recover(plan)
-            yield from self._drive(claim, plan, seen)
+            names = self._names(plan)
+            yield from self._recover(plan, names)
+            yield from self._drive(claim, seen, names)
         except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
             self.world.history.add(DoorBroke(self.generation, f"{type(error).__name__}: {error}"))
             self._say(f"BROKE {type(error).__name__}: {error}")
@@ -153,12 +155,21 @@ class Tick:
         few = self.scenario.ids_per_claim
         return claim if few is None else claim.model_copy(update={"last_id": CheckpointId(claim.first_id + few - 1)})
 
-    def _recover(self, plan: RecoveryPlan) -> Turns:
+    def _names(self, plan: RecoveryPlan) -> Names:
+        """Return what is renamed; where a neighbour is in the way, the user goes on with the names that the cut has."""
+        names = names_of(self.graph, plan.restore)
+        if plan.restore is not None and blocked(self.world, self.graph, names):
+            release = RENAMING if is_renamed(plan.restore) else 0
+            self.graph = graph(self.plan.parallelism, release, self.graph.hooks)
+            return names_of(self.graph, plan.restore)
+        return names
+
+    def _recover(self, plan: RecoveryPlan, names: Names) -> Turns:
         world, record = self.world, plan.roll_forward
         for _ in bringing_back(world):
             yield self._after(self.scenario.latency_ms["store"])
         if record is not None:
-            versions = _versions_at_parent(world, self.graph, record)
+            versions = _versions_at_parent(world, names.then(self.graph), record)
             for publication in publications(record):
                 yield self._after(self.scenario.latency_ms["store"])
                 versions[publication.table] = world.publish(record.checkpoint, publication).version
@@ -170,8 +181,9 @@ class Tick:
 
     # -------------------------------------------------------------- driving the door
 
-    def _setup(self, claim: Claim, plan: RecoveryPlan, seen: Observed) -> JobSetup:
-        restored, leaves_state = plan.restore, self.plan.number % LEAVES_STATE_EVERY == 0
+    def _setup(self, claim: Claim, names: Names, seen: Observed) -> JobSetup:
+        restored, renamed = link(self.world, self.graph, names, claim.generation)
+        leaves_state = self.plan.number % LEAVES_STATE_EVERY == 0
         return JobSetup(
             graph=self.graph,
             config=self.scenario.checkpoint_config(patient=self.plan.patient),
@@ -182,6 +194,7 @@ class Tick:
             allow_non_restored_state=leaves_state,
             retained=tuple(row for row in seen.rows if isinstance(row, CheckpointRecord)),
             versions=self.world.cuts[restored.checkpoint] if restored else {},
+            renamed=renamed,
             rows_per_epoch=self.scenario.rows_per_epoch,
             limits=self.plan.limits,
             seed=self.plan.number,
@@ -190,8 +203,8 @@ class Tick:
             credit_bytes=self.scenario.credit_bytes,
         )
 
-    def _drive(self, claim: Claim, plan: RecoveryPlan, seen: Observed) -> Turns:
-        setup = self._setup(claim, plan, seen)
+    def _drive(self, claim: Claim, seen: Observed, names: Names) -> Turns:
+        setup = self._setup(claim, names, seen)
         door = JobDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
         self.world.see_cuts(self.generation, standing(self.world).cuts)
@@ -331,7 +344,7 @@ class Tick:
             self.narrate(f"{self.world.now_ms:>7} tick {self.plan.number} {what}")
 
 
-def _versions_at_parent(world: World, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, int]:
+def _versions_at_parent(world: World, names: Iterable[TableName], record: CheckpointRecord) -> dict[TableName, int]:
     parent = world.cuts.get(record.parent, {})
     touched = {table.table: table.parent_version for table in record.tables}
-    return {table.name: parent.get(table.name, touched.get(table.name, 0)) for table in graph.tables()}
+    return {name: parent.get(name, touched.get(name, 0)) for name in names}

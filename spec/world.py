@@ -5,22 +5,22 @@ publishing is idempotent, a cut is recorded once. Files are kept after their del
 can still compare contents; who reads a deleted one is found out.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from checkpointing.commit.behind import Correction, Cuts
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
-from checkpointing.commit.fencing import newest_claim
+from checkpointing.commit.fencing import newest_checkpoint, newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced, referenced
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
 from checkpointing.metadata.files import files_of
-from checkpointing.metadata.paths import StagedName
+from checkpointing.metadata.paths import ROOT, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from spec.history import (
     CutsSeen,
@@ -135,6 +135,12 @@ class World:
             self.history.add(FileMissed(path, reader))
         return self.files[path]
 
+    def link(self, links: Mapping[str, str], generation: Generation) -> None:
+        """Give files further paths, the old ones by the new ones: what is linked belongs to that generation."""
+        for path, old in links.items():
+            self.read(old, f"linking {path}", generation)
+            self.files[path] = replace(self.files[old], generation=generation, micro_batch=0)
+
     def rows_of(self, path: str) -> Rows:
         """Return the rows of a file, whether it was deleted or not."""
         return self.files[path].rows
@@ -152,7 +158,13 @@ class World:
             self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
 
     def _in_use(self) -> set[str]:
-        used = {path for log in self.tables.values() for path in log.active}
+        """Return the files that rows name and that tables show.
+
+        The state table of an operator that the newest row does not have any more is read by its older cuts alone.
+        """
+        newest = newest_checkpoint(self.rows())
+        said = {each.table for each in newest.columns} if newest is not None else set()
+        used = {path for name, log in self.tables.items() if not _is_left(name, said) for path in log.active}
         for record in self.checkpoints():
             used |= self.paths_of(record)
         return used
@@ -348,6 +360,10 @@ def _marked(row: Row, marks: Mapping[CheckpointId, bool]) -> Row:
     if not isinstance(row, CheckpointRecord) or row.checkpoint not in marks:
         return row
     return row.model_copy(update={"abandoned": marks[row.checkpoint]})
+
+
+def _is_left(table: TableName, said: Collection[TableName]) -> bool:
+    return bool(said) and table.startswith(f"{ROOT}/") and table not in said
 
 
 def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) -> bool:

@@ -176,7 +176,7 @@ class TwoPhaseCommit:
         self._rows = 0
         """The same at the barrier of the row that is being appended."""
         self._versions = dict(versions)
-        self._renamed = renamed
+        self._renamed = dict(renamed)
         self._at_version = at_version
         self._state = CommitState.IDLE
         self._waiting: deque[Draft] = deque()
@@ -330,7 +330,7 @@ class TwoPhaseCommit:
         if record.kind is RowKind.SAVEPOINT:
             self._record, self._state = None, CommitState.IDLE
             return (Saved(record), *self._start())
-        self._parent, self._parent_rows, self._renamed = record, self._rows, NONE_RENAMED
+        self._parent, self._parent_rows, self._renamed = record, self._rows, {}
         self._notes = ()
         todo = publications(record)
         self._unpublished = frozenset(each.table for each in todo)

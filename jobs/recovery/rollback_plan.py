@@ -89,7 +89,7 @@ def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksu
     tables = tables_back(stores.warehouse, target, history)
     names = [table.record.table for table in tables]
     target = stores.told(target, names)
-    tables = with_columns_back(tables, target, None if newest is None else stores.told(newest, names))
+    tables = with_columns_back(stores.warehouse, tables, target, None if newest is None else stores.told(newest, names))
     _must_be_sound(stores, target, tables, checksums=checksums)
     return RollbackPlan(
         job=stores.warehouse.paths.job,

@@ -24,6 +24,7 @@ from jobs.stores.deletion_vectors import paths_with_deletion_vectors
 from jobs.stores.logged_statistics import logged_statistics
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import shape_of
+from jobs.stores.table_columns import columns_of_schema
 from jobs.stores.table_rules import problems_of, purge
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import Base, base_of, load
@@ -80,14 +81,18 @@ def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -
 
 
 def with_columns_back(
-    tables: tuple[TableBack, ...], target: CheckpointRecord, newest: CheckpointRecord | None
+    warehouse: Warehouse, tables: tuple[TableBack, ...], target: CheckpointRecord, newest: CheckpointRecord | None
 ) -> tuple[TableBack, ...]:
-    """Return the ways back with the columns that leave each table: those of the newest row that the target lacks."""
+    """Return the ways back with the columns that leave each table: those of the newest row that the target lacks.
+
+    Of a table that the newest row does not have, since it has another name there, its log tells the columns.
+    """
     now, then = columns_of(newest), columns_of(target)
     return tuple(
-        replace(each, record=each.record.model_copy(update={"leaving": leaving(now.get(name), then.get(name))}))
+        replace(each, record=each.record.model_copy(update={"leaving": leaving(shown, then.get(name))}))
         for each in tables
         for name in (each.record.table,)
+        for shown in (now.get(name) or columns_of_schema(load(warehouse, name).schema()),)
     )
 
 
@@ -132,7 +137,10 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
     known = {file.path: file for row in seen.records.values() for each in row.tables for file in each.adds}
     old = load(warehouse, name, then)
     wanted = {path: known.get(path, file) for path, file in _ours(old, name).items()}
-    wanted |= {file.path: file for row in base.rows for each in row.tables if each.table == name for file in each.adds}
+    for each in (each for row in base.rows for each in row.tables if each.table == name):
+        gone = {file.path for file in each.removes}
+        wanted = {path: file for path, file in wanted.items() if path not in gone}
+        wanted |= {file.path: file for file in each.adds}
     now = _ours(table, name) | _pending(seen.pending, name)
     lost = {f"{name}/{path}": each for path, each in lost_files(table, folder, then).items()}
     merged_ones = sorted(lost.keys() - wanted.keys())

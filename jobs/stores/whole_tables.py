@@ -118,6 +118,8 @@ def _appended(
     for row in base.rows:
         for table in row.tables:
             if table.table == name:
+                gone = {file.path for file in table.removes}
+                found = {path: file for path, file in found.items() if path not in gone}
                 found.update({file.path: file for file in table.adds})
     return tuple(found.values())
 

@@ -29,8 +29,10 @@ def a_table_without_new_files_keeps_its_columns(patch: Patch) -> None:
         parent: CheckpointRecord | None,
         versions: Mapping[TableName, int],
         of_tables: Iterable[TableColumns] = (),
+        *,
+        renamed: Mapping[TableName, net.Renamed],
     ) -> tuple[TableRecord, ...]:
-        found = real(graph, vertices, parent, versions, of_tables)
+        found = real(graph, vertices, parent, versions, of_tables, renamed=renamed)
         return tuple(each for each in found if each.adds or each.files)
 
     patch.function(net, "net_tables", net_tables)

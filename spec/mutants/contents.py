@@ -158,9 +158,12 @@ def a_state_table_is_published_as_what_is_new_in_it(patch: Patch) -> None:
         parent: CheckpointRecord | None,
         versions: Mapping[TableName, int],
         columns: Iterable[TableColumns],
+        *,
+        renamed: Mapping[TableName, net.Renamed],
     ) -> tuple[TableRecord, ...]:
         before = {handle.path for record in (parent.tables if parent else ()) for handle in record.files}
-        return tuple(_without(record, before) for record in real(graph, vertices, parent, versions, columns))
+        found = real(graph, vertices, parent, versions, columns, renamed=renamed)
+        return tuple(_without(record, before) for record in found)
 
     patch.function(net, "net_tables", net_tables)
 

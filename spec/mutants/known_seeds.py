@@ -200,4 +200,12 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a reservation counts for an hour whatever its lease": 0,
     "a reader that was killed keeps its cut for ever": 0,
     "a lease of forty hours counts for forty": 4,
+    "a renamed vertex leaves its state behind": 3,
+    "a renamed source begins from the start": 3,
+    "a renamed table is published when it changes": 9,
+    "a row does not tell that names have changed": 0,
+    "a renamed append table begins with what is new": 0,
+    "an append table keeps what its name had before": 9,
+    "a table keeps the columns that its name had before": 12,
+    "the ranges of a renamed table stay under the old name": 9,
 }

@@ -100,7 +100,7 @@ class RealWorld:
         exact = self.history.mode is CheckpointingMode.EXACTLY_ONCE
         compare = model.differences if exact else model.shortfalls
         due = expected(self.history, record, drained_rows(self.history))
-        for what in compare(due, shown(self.history, cut, due)):
+        for what in compare(due, shown(self.history, record, cut, due)):
             yield Violation("cut-is-exact", f"the newest tables after checkpoint {record.checkpoint}: {what}")
 
     def _unreadable(self, table: TableName, version: int, what: str) -> Iterator[Violation]:

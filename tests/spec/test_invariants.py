@@ -36,6 +36,7 @@ from spec.invariants import INVARIANTS, violations
 from spec.simulator import simulate as run
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
 from tests.spec.descriptions_falsified import describe_no_state
+from tests.spec.names_falsified import tell_no_rename
 
 
 @cache
@@ -87,7 +88,7 @@ def lose_state(events):
     bare = record.model_copy(update={"vertices": vertices})
     events = swap(events, place, replace(events[place], record=bare))
     cut = first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
-    active = tuple((table, frozenset() if table.startswith("state/") else files) for table, files in events[cut].active)
+    active = tuple((table, frozenset() if "/state/" in table else files) for table, files in events[cut].active)
     return swap(events, cut, replace(events[cut], active=active))
 
 
@@ -277,6 +278,7 @@ FALSIFIED = {
     "statistics-are-true": measure_a_subtask_too_long,
     "columns-of-cut": show_a_column_less,
     "columns-follow": declare_a_column_more,
+    "names-follow": tell_no_rename,
     "alignment": skip_a_micro_batch,
     "cut-is-exact": lose_rows_of_a_table,
     "state-is-exact": lose_state,

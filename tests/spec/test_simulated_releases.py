@@ -5,6 +5,7 @@ import pytest
 from checkpointing.metadata.record import RowKind
 from spec.columns import wrongly_said, wrongly_shown
 from spec.history import CutWritten, RowCommitted
+from spec.pipeline import is_renamed
 from spec.simulator import simulate as run
 
 SEEDS = 60
@@ -35,6 +36,23 @@ def test_the_seeds_meet_columns_that_come_go_and_are_taken_back():
                     met |= {("back" if back else "on", "fewer")} if before - names else set()
                     shown[each.table] = names
     assert {("on", "more"), ("on", "fewer"), ("back", "fewer")} <= met
+
+
+def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
+    """Else the rule of names would judge nothing: both ways, by rollbacks, and onto a name that was in use before."""
+    met = set()
+    for seed in range(30):
+        names, before = set(), None
+        for event in run(seed, rollbacks_max=2, releases=True).history.events:
+            if isinstance(event, RowCommitted) and event.record.commits:
+                now = is_renamed(event.record)
+                if before is not None and now != before:
+                    back = event.record.kind is RowKind.ROLLBACK
+                    met |= {("rolled back" if back else "renamed", now), ("again" if now in names else "first", now)}
+                names.add(now)
+                before = now
+    renames = {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
+    assert renames <= met
 
 
 def test_a_cut_with_columns_of_no_row_is_found():

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.identifiers import TableName, VertexId
-from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord
@@ -17,9 +17,12 @@ from jobs.at_rest.restore_origin import find_origin
 from jobs.at_rest.rollback import roll_back
 from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.runtime.cleaning import clean_up
+from jobs.runtime.driver import Inbox
+from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.savepoint_copy import copy_savepoint
+from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
     BRONZE,
@@ -32,7 +35,7 @@ from tests.scenarios.runtime.evolving_job import (
     Version,
     at,
     build,
-    killed,
+    columns,
     newest,
     shown,
     tick,
@@ -234,55 +237,6 @@ def test_what_was_committed_under_the_old_names_is_published_under_them_first(tm
     must_be_exact(tmp_path, version, HALF + 8)
 
 
-BOUNDARIES = [
-    "after:Claim",
-    "before:EnsureTables",
-    "after:EnsureTables",
-    "before:LinkRenamed",
-    "after:LinkRenamed",
-    "after:RunMicroBatch",
-    "before:AppendRow",
-    "after:AppendRow",
-    f"before:PublishTable:{BRONZE_2}",
-    f"after:PublishTable:{BRONZE_2}",
-    f"after:PublishTable:{GOLD_2}",
-    f"after:PublishTable:{STATE_2}",
-    "before:RecordCut",
-    "after:RecordCut",
-    "before:Release",
-]
-COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
-    """SIGKILL anywhere: the same code ends exactly, and nothing that nobody names is left in the new folders."""
-    tick(tmp_path, HALF)
-    killed(tmp_path, HALF + 7, "renamed", boundary)
-    tick(tmp_path, HALF + 9, RENAMED)
-    must_be_exact(tmp_path, RENAMED, HALF + 9)
-    assert [] == unnamed(tmp_path, BRONZE_2)
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
-    """Before the commit point it goes on as if nothing had been; behind it it is refused, and names both names."""
-    tick(tmp_path, HALF)
-    killed(tmp_path, HALF + 7, "renamed", boundary)
-    if boundary in COMMITTED:
-        with pytest.raises(CutDoesNotFitError, match="renamed_from="):
-            tick(tmp_path, HALF + 9)
-        tick(tmp_path, HALF + 9, RENAMED)
-        must_be_exact(tmp_path, RENAMED, HALF + 9)
-    else:
-        tick(tmp_path, HALF + 9)
-        must_be_exact(tmp_path, FIRST, HALF + 9)
-        tick(tmp_path, HALF + 10, RENAMED)
-        must_be_exact(tmp_path, RENAMED, HALF + 10)
-
-
 def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
     """The next tick of the same code deletes them before it links again; after the old code a clean-up does."""
     monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
@@ -358,3 +312,47 @@ def unnamed(root, table):
     named = frozenset().union(*(files_of(row) for row in rows))
     there = (path.relative_to(root).as_posix() for path in (root / table / "_data").rglob("*.parquet"))
     return sorted(set(there) - named)
+
+
+def test_a_second_rollback_takes_the_columns_of_an_abandoned_name_back(tmp_path):
+    """Behind the first one no row has the table, and its log keeps a column; behind the second that column is gone."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, RENAMED)
+    renamed = newest(tmp_path).checkpoint
+    back = {"operator": "per_key", "gold": GOLD_2, "bronze": BRONZE_2, "source": "counted", "bronze_id": "kept"}
+    tick(tmp_path, HALF + 2, Version(was=back))
+    saved = savepoint_at_rest(at(tmp_path)).checkpoint
+    tick(tmp_path, HALF + 9, Version(sums=SECOND.sums, values=True, was=back))
+    assert ["key", "n", "top"] == columns(tmp_path, GOLD)
+    roll_back(at(tmp_path), renamed)
+    assert [] == shown(tmp_path, GOLD)
+    roll_back(at(tmp_path), saved)
+    assert ["key", "n"] == columns(tmp_path, GOLD)
+    must_be_exact(tmp_path, FIRST, HALF + 2)
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["first", "back"])
+def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path, swapped):
+    """It has the new names before any checkpoint has: the job goes back to it, and another warehouse begins from it."""
+    root, fork = tmp_path / "root", tmp_path / "fork"
+    tick(root, HALF)
+    version, rows = RENAMED, HALF
+    if swapped:
+        tick(root, HALF + 1, RENAMED)
+        back = {"operator": "per_key", "gold": GOLD_2, "bronze": BRONZE_2, "source": "counted", "bronze_id": "kept"}
+        version, rows = Version(was=back), HALF + 1
+    inbox = Inbox()
+    inbox.put(SavepointRequested("now", SavepointKind.PLAIN))
+    run_tick(build(HALF + 9, version), RuntimeSettings(warehouse=root), engine=LocalEngine(), inbox=inbox)
+    (saved,) = [row for row in CheckpointStore(at(root)).observe()[1] if getattr(row, "pinned", False)]
+    origin = find_origin(f"{root}@{saved.checkpoint}", fork, JOB)
+    import_row(Import(origin=origin, root=fork, plan=build(HALF + 9, version)))
+    tick(fork, HALF + 9, version)
+    must_be_exact(fork, version, HALF + 9)
+    roll_back(at(root), saved.checkpoint)
+    held = len(numbers(root, version.bronze))
+    assert rows <= held < HALF + 9
+    assert list(range(held)) == numbers(root, version.bronze)
+    assert sums(held) == shown(root, version.gold)
+    tick(root, HALF + 9, version)
+    must_be_exact(root, version, HALF + 9)

@@ -1,0 +1,103 @@
+"""Mutants of declared renames: state that stays behind, tables that are not whole, what a name had before (G2)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from checkpointing.commit import net
+from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
+from checkpointing.graph import JobGraph
+from checkpointing.identifiers import TableName
+from checkpointing.job import renaming
+from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, TableRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.mutants.judges import RELEASES
+from spec.mutants.planting import Patch, mutant
+
+_Renamed = Mapping[TableName, net.Renamed]
+
+
+@mutant("names-follow", RELEASES)
+def a_renamed_vertex_leaves_its_state_behind(patch: Patch) -> None:
+    real = renaming._Names.vertex
+
+    def vertex(self: Any, was: VertexRecord) -> VertexRecord:  # noqa: ANN401 - a class of the module's own
+        named = real(self, was)
+        if named.vertex == was.vertex:
+            return named
+        return named.model_copy(update={"subtasks": tuple(replace(each, state=()) for each in named.subtasks)})
+
+    patch.put(renaming._Names, "vertex", vertex)
+
+
+@mutant("names-follow", RELEASES)
+def a_renamed_source_begins_from_the_start(patch: Patch) -> None:
+    real = renaming._Names.vertex
+
+    def vertex(self: Any, was: VertexRecord) -> VertexRecord:  # noqa: ANN401 - a class of the module's own
+        named = real(self, was)
+        if named.vertex == was.vertex or not named.splits:
+            return named
+        return named.model_copy(update={"subtasks": tuple(SubtaskSnapshot() for _ in named.subtasks)})
+
+    patch.put(renaming._Names, "vertex", vertex)
+
+
+@mutant("names-follow", RELEASES)
+def a_renamed_table_is_published_when_it_changes(patch: Patch) -> None:
+    real = net.net_tables
+
+    def net_tables(*told: Any, renamed: _Renamed) -> tuple[TableRecord, ...]:  # noqa: ANN401 - passed on
+        del renamed
+        return real(*told)
+
+    patch.function(net, "net_tables", net_tables)
+
+
+@mutant("names-follow", RELEASES)
+def a_row_does_not_tell_that_names_have_changed(patch: Patch) -> None:
+    real = TwoPhaseCommit._compose
+
+    def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:
+        return real(self, draft).model_copy(update={"renames": ()})
+
+    patch.put(TwoPhaseCommit, "_compose", compose)
+
+
+@mutant("cut-is-exact", RELEASES)
+def a_renamed_append_table_begins_with_what_is_new(patch: Patch) -> None:
+    _forgetting(patch, files=())
+
+
+@mutant("cut-is-exact", RELEASES)
+def an_append_table_keeps_what_its_name_had_before(patch: Patch) -> None:
+    _forgetting(patch, removes=())
+
+
+@mutant("columns-of-cut", RELEASES)
+def a_table_keeps_the_columns_that_its_name_had_before(patch: Patch) -> None:
+    _forgetting(patch, columns=())
+
+
+@mutant("cut-is-exact", RELEASES)
+def the_ranges_of_a_renamed_table_stay_under_the_old_name(patch: Patch) -> None:
+    real = renaming.under_new_names
+
+    def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Rename]) -> CheckpointRecord:
+        known = tuple(due)
+        vertices = tuple(one for one in known if one.kind is RenameKind.VERTEX)
+        named = real(graph, record, known)
+        bare = real(graph, record, vertices)
+        return named.model_copy(update={"vertices": bare.vertices})
+
+    patch.function(renaming, "under_new_names", under_new_names)
+
+
+def _forgetting(patch: Patch, **what: tuple[()]) -> None:
+    """Let the first checkpoint behind a rename know nothing of this."""
+    real = net.net_tables
+
+    def net_tables(*told: Any, renamed: _Renamed) -> tuple[TableRecord, ...]:  # noqa: ANN401 - passed on
+        return real(*told, renamed={table: replace(each, **what) for table, each in renamed.items()})
+
+    patch.function(net, "net_tables", net_tables)

@@ -1,0 +1,75 @@
+"""Renames over the simulator's stores: what a tick does with the names of the cut that it begins from (G2).
+
+What is renamed, and which files get which paths, is the core's own decision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.commit.net import Renamed
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.job.renaming import due_renames, relocated, relocated_files, renamed_tables, under_new_names
+from checkpointing.metadata.record import CheckpointRecord
+from spec.pipeline import JOB, ROW_BYTES
+from spec.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A restored cut under the graph's names, and the new name of each renamed table by the old one."""
+
+    record: CheckpointRecord | None = None
+    tables: Mapping[TableName, TableName] = field(default_factory=dict)
+
+    def then(self, graph: JobGraph) -> tuple[TableName, ...]:
+        """Return the tables of the graph under the names that they have at the cut."""
+        before = {now: was for was, now in self.tables.items()}
+        return tuple(before.get(table.name, table.name) for table in graph.tables())
+
+
+def names_of(graph: JobGraph, restored: CheckpointRecord | None) -> Names:
+    """Return what the graph renames in a restored cut."""
+    if restored is None:
+        return Names()
+    due = due_renames(graph, restored)
+    return Names(under_new_names(graph, restored, due) if due else restored, renamed_tables(due, JOB))
+
+
+def blocked(world: World, graph: JobGraph, names: Names) -> bool:
+    """Return whether a neighbour's file lies in an append table of before that has one of the new names.
+
+    The product then ends the tick with an error that names the table, and the user takes another name.
+    """
+    new = set(names.tables.values())
+    appended = (table.name for table in graph.tables() if table.mode is TableMode.APPEND and table.name in new)
+    return any(world.files[path].generation == 0 for name in appended for path in world.table(name).active)
+
+
+def link(
+    world: World, graph: JobGraph, names: Names, generation: Generation
+) -> tuple[CheckpointRecord | None, dict[TableName, Renamed]]:
+    """Link the files of renamed tables into their new folders; return the cut with them, and the tables."""
+    if names.record is None or not names.tables:
+        return names.record, {}
+    moved = relocated(names.record, names.tables, generation)
+    links, renamed = dict(moved.links), {}
+    before = {now: was for was, now in names.tables.items()}
+    for table in (table for table in graph.tables() if table.name in before):
+        files: tuple[FileHandle, ...] = ()
+        removes: tuple[FileHandle, ...] = ()
+        log = world.table(table.name)
+        if table.mode is TableMode.APPEND:
+            old = (_handle(world, path) for path in sorted(world.table(before[table.name]).active))
+            files, more = relocated_files(old, JOB, names.tables, generation)
+            links |= more
+            removes = tuple(_handle(world, path) for path in sorted(log.active))
+        renamed[table.name] = Renamed(files, removes, tuple(sorted(log.columns[-1])))
+    world.link(links, generation)
+    return moved.record, renamed
+
+
+def _handle(world: World, path: str) -> FileHandle:
+    rows = len(world.files[path].rows)
+    return FileHandle(path, rows, rows * ROW_BYTES, 0)
