@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
 from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.codec import decode, encode
+from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, decode, encode
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.stores.cuts import Cut, RecordedCut
-from jobs.stores.files import replace_durable
+from jobs.stores.files import read_regular, replace_durable
 from jobs.stores.warehouse import Warehouse
 
 BYTES_MAX: Final = 1024 * 1024
@@ -96,7 +96,7 @@ class ReservationStore:
     def row(self, name: str) -> CheckpointRecord | None:
         """Return the entry that lies beside a reservation; None if there is none that this version can read."""
         try:
-            row = decode(self._entry(name).read_text(encoding="utf-8"))
+            row = decode(read_regular(self._entry(name), ROW_CHARACTERS_MAX).decode())
         except (OSError, ValueError):
             return None
         return row if isinstance(row, CheckpointRecord) else None
@@ -148,7 +148,8 @@ class ReservationStore:
         """Delete the files of reservations that lapsed so long ago that no reader comes back to them."""
         for path, file in self._files():
             if is_forgotten(file.reservation(None), self._warehouse.now_ms()):
-                self.release(path.stem)
+                path.unlink(missing_ok=True)
+                path.with_suffix(".entry").unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[Path, ReservationFile]]:
         for path in sorted(self._folder.glob("*.json")):
@@ -178,7 +179,6 @@ def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
 def _read(path: Path) -> ReservationFile | None:
     """Return what a file says; one that is damaged reserves nothing, since a reader writes it whole or not at all."""
     try:
-        with path.open("rb") as file:
-            return ReservationFile.model_validate_json(file.read(BYTES_MAX))
+        return ReservationFile.model_validate_json(read_regular(path, BYTES_MAX))
     except (OSError, ValidationError):
         return None

@@ -228,6 +228,19 @@ def test_a_damaged_reservation_reserves_nothing_and_stops_nothing(root):
     assert advanced(root).deleted.files
 
 
+@pytest.mark.timeout(60)
+def test_what_is_no_file_reserves_nothing_and_nobody_waits_for_it(root):
+    """A named pipe in the place of a reservation or of its entry would be waited for, for ever."""
+    with Cuts(root, JOB).reserved("run-1") as cut:
+        before = contents(cut)
+        folder = root / "_tidemark" / JOB / "reservations"
+        os.mkfifo(folder / "pipe.json")
+        (folder / "run-1.entry").unlink()
+        os.mkfifo(folder / "run-1.entry")
+        assert advanced(root).deleted.files
+        assert before == contents(cut)
+
+
 def test_a_job_that_never_ran_gets_no_folder(tmp_path):
     """A reservation in an empty warehouse says that the job never ran, and creates nothing."""
     with pytest.raises(NeverRunError), Cuts(tmp_path, JOB).reserved():
