@@ -82,6 +82,14 @@ def test_a_tick_ends_caught_up_with_every_row_once(tick, tmp_path):
     assert 2 * sum(range(150)) == sum(total for _, _, total in tables["gold/by_key"])
 
 
+def test_rows_that_fill_no_epoch_are_committed_when_the_tick_is_caught_up(tick, tmp_path):
+    """260 rows in epochs of 100 leave 60: a last checkpoint holds them (A11)."""
+    report = tick(plan=build(rows={"a": 130, "b": 130}))
+    assert TickOutcome.CAUGHT_UP is report.outcome
+    assert [100, 100, 60] == [record.statistics.rows for record in report.completed]
+    assert 260 == len(read_cut(tmp_path)[BRONZE])
+
+
 def test_a_second_tick_finds_nothing_and_changes_nothing(tick, tmp_path):
     """A tick without new rows starts no engine, completes nothing and leaves the tables' files alone."""
     tick()
