@@ -6,7 +6,7 @@ that traces of real ticks are behaviours of the specification. Exit 1 if anythin
 
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from spec.tla.planted import PLANTED
@@ -34,11 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
-def _check(names: Iterable[str], *, planted: bool) -> int:
+def _check(names: Sequence[str], *, planted: bool) -> int:
+    unknown = next((name for name in names if name not in WORLDS), None)
+    if unknown is not None:
+        raise TlcError(f"there is no world {unknown!r}: the worlds are {', '.join(WORLDS)}")
     failed = 0
     for name in names:
-        if name not in WORLDS:
-            raise TlcError(f"there is no world {name!r}: the worlds are {', '.join(WORLDS)}")
         world = WORLDS[name]
         found = world.explore()
         failed += bool(found.violated)
