@@ -75,7 +75,7 @@ def a_checkpoint_builds_on_the_savepoint_before_it(patch: Patch) -> None:
 # ------------------------------------------------------------------ pinned
 
 
-@mutant("pinned-stays", SAVEPOINTS)
+@mutant("pinned-stays", SAVEPOINTS, ("FLINK-26985",))
 def what_only_a_savepoint_uses_is_discarded(patch: Patch) -> None:
     patch.put(Savepoints, "unpinned", lambda self, paths: tuple(paths))
 
