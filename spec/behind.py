@@ -1,11 +1,6 @@
-"""Bringing tables back over the simulator's stores: what a start does about tables that show less than their cuts.
+"""What the simulator's stores say of tables that show less than their cuts; the core decides what is done about it."""
 
-What is done is the core's own decision. A table that cannot be brought back comes from a backup, as the refusal says.
-"""
-
-from collections.abc import Iterator
-
-from checkpointing.commit.behind import Entry, LogSeen, Standing, corrected, decide_mending
+from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_mending
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.identifiers import CheckpointId, TableName
 from spec.pipeline import JOB
@@ -22,27 +17,24 @@ def standing(world: World) -> Standing:
     return Standing(JOB, tuple(world.checkpoints()), cuts, logs)
 
 
+def doubt(world: World) -> Doubt:
+    """Return which tables are in doubt, and what brings them back."""
+    seen = standing(world)
+    return Doubt(seen, decide_mending(seen))
+
+
+def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dict[CheckpointId, int]]:
+    """Return at which version each of these tables has come to show which checkpoint."""
+    return {
+        name: {entry.checkpoint: version for version, entry in _seen(world.table(name)).published.items()}
+        for name in tables
+    }
+
+
 def restore_what_is_lost(world: World) -> None:
     """Do what a refused start asks for: tables that cannot be brought back come whole from a backup."""
-    for lost in decide_mending(standing(world)).lost:
+    for lost in doubt(world).mending.lost:
         world.restore(lost.table)
-
-
-def bringing_back(world: World) -> Iterator[None]:
-    """Publish again what the tables lack, and correct the cuts; nothing if no table is in doubt."""
-    seen = standing(world)
-    mending = decide_mending(seen)
-    if not mending.tables:
-        return
-    for each in mending.again:
-        world.publish(each.checkpoint, each.publication, again=True)
-        yield
-    published: dict[TableName, dict[CheckpointId, int]] = {
-        name: {entry.checkpoint: version for version, entry in _seen(world.table(name)).published.items()}
-        for name in mending.tables
-    }
-    world.correct_cuts(seen.cuts, corrected(seen, published))
-    yield
 
 
 def _seen(log: TableLog) -> LogSeen:

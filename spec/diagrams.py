@@ -9,6 +9,8 @@ from pathlib import Path
 
 from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState
 from checkpointing.coordinator.pending import ABORTABLE, PHASES, PendingPhase
+from checkpointing.tick.messages import Broke, Failed, Finish, Observe
+from checkpointing.tick.moves import MOVES
 
 Table = Mapping[tuple[CommitState, type], tuple[CommitState, ...]]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "STATES.md"
@@ -27,11 +29,18 @@ _COMMIT = """
 before it epoch n never was, after it, it is. A plain savepoint goes from *idle* to
 *finalising* at once, and back when its row is in: it publishes nothing.
 """
+_TICK = """
+## Holding a job
+`checkpointing/tick/moves.py`. A tick goes through this door, and so does everything that is done to a job at rest. A
+state is the effect that the door waits for. Which of the steps are taken is the errand's
+(`checkpointing/tick/errand.py`): a savepoint at rest creates no tables and deletes no leftovers, an import repairs
+nothing. From the claim on, whatever fails leads to `LookForRival` or `AppendRelease`; those arrows are left out.
+"""
 
 
 def page() -> str:
     """Return the page."""
-    return "".join([_HEAD, _PENDING, _drawn(_phases()), _COMMIT, _drawn(_commit())])
+    return "".join([_HEAD, _PENDING, _drawn(_phases()), _COMMIT, _drawn(_commit()), _TICK, _drawn(_tick())])
 
 
 def _drawn(arrows: Iterable[str]) -> str:
@@ -50,6 +59,14 @@ def _commit() -> Iterator[str]:
     yield f"[*] --> {CommitState.IDLE.value}"
     yield from _arrows({**OFFERS, **TRANSITIONS})
     yield f"{CommitState.ENDED.value} --> [*]"
+
+
+def _tick() -> Iterator[str]:
+    yield f"[*] --> {Observe.__name__}"
+    for (effect, fact), follow in MOVES.items():
+        if fact not in (Failed, Broke):
+            yield from (f"{effect.__name__} --> {asked.__name__}: {fact.__name__}" for asked in follow)
+    yield f"{Finish.__name__} --> [*]"
 
 
 def _arrows(table: Table) -> Iterator[str]:

@@ -9,8 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 
+from checkpointing.columns import TableColumn
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.recovery import RecoveryPlan
 from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
@@ -35,7 +35,10 @@ from checkpointing.messages import (
     SavepointTaken,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import Claim
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.tick.errand import DISPOSAL
+from checkpointing.tick.messages import Worked
+from spec.at_the_door import at_rest, begun
 from spec.carrying_out import Hands
 from spec.faults import NONE, Faults
 from spec.history import (
@@ -63,9 +66,10 @@ from spec.pipeline import (
     TOTALS,
     TOTALS_STATE,
     TOTALS_TABLE,
+    with_columns,
 )
 from spec.resetting import can_be_reset, resetting
-from spec.rolling_back import claimed_at_rest, others_than_the_newest, release_of, rolling_back, rolling_forward
+from spec.rolling_back import others_than_the_newest, rolling_back
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World, Written
 
@@ -89,7 +93,7 @@ _ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, Pub
 
 def join_graph() -> JobGraph:
     """Return two sources, a join of two inputs, and a sink that sums up."""
-    return JobGraph(
+    bare = JobGraph(
         (
             Vertex(ORDERS, VertexKind.SOURCE, 1, splits=(SplitId("a"),)),
             Vertex(PAYMENTS, VertexKind.SOURCE, 1, splits=(SplitId("c"),)),
@@ -108,6 +112,7 @@ def join_graph() -> JobGraph:
         ),
         (EdgeId(ORDERS, JOINED, 0), EdgeId(PAYMENTS, JOINED, 1), EdgeId(JOINED, TOTALS)),
     )
+    return with_columns(bare, (TableColumn("row", "long"),))
 
 
 class ExploredDoor(JobDoor):
@@ -174,40 +179,30 @@ class DrivenJob:
 
     def start(self) -> None:
         """Claim, recover, and start the door: all of it at once."""
-        world = self.world
-        retained = tuple(world.checkpoints())
-        claim, plan = claimed_at_rest(world)
+        world, work = self.world, begun(self.world)
+        claim, restored = work.claim, work.plan.restore
         self.generation, self._next_id, self.end = claim.generation, claim.first_id, None
-        self._recover(claim, plan)
         setup = JobSetup(
             graph=self.job.graph,
             config=self.job.config,
             job=JobName("small"),
             claim=claim,
-            at_version=world.version,
-            restored=plan.restore,
-            retained=retained,
-            versions=world.cuts[plan.restore.checkpoint] if plan.restore else {},
+            at_version=work.at_version,
+            restored=restored,
+            retained=tuple(row for row in work.seen.rows if isinstance(row, CheckpointRecord)),
+            versions=world.cuts[restored.checkpoint] if restored else {},
             limits=self.job.limits,
             idle_poll_ms=NEVER_MS,
             linger_ms=0,
             credit_bytes=self.job.credit_bytes,
         )
         self.door = ExploredDoor(setup)
-        world.history.add(DoorStarted(self.generation, self.job.graph, plan.restore))
+        world.history.add(DoorStarted(self.generation, self.job.graph, restored))
         self._take(self.door.start(world.now_ms))
-
-    def _recover(self, claim: Claim, plan: RecoveryPlan) -> None:
-        self._roll_forward(plan)
-        self.world.discard_leftovers(claim.generation)
-
-    def _roll_forward(self, plan: RecoveryPlan) -> None:
-        for _ in rolling_forward(self.world, self.job.graph, plan.roll_forward):
-            """All of it at once."""
 
     def overtake(self) -> None:
         """Another coordinator takes the job over, recovers and dies; the tick that runs does not know."""
-        self._recover(*claimed_at_rest(self.world))
+        begun(self.world)
 
     def crash(self, come_true: int = 0, *, haunts: bool = False) -> None:
         """Drop the tick; what it wanted of the stores comes true where `come_true` has a bit, unheard.
@@ -246,9 +241,8 @@ class DrivenJob:
 
     def dispose(self, checkpoint: CheckpointId) -> None:
         """Claim the job, roll forward, and drop that savepoint with the release."""
-        claim, plan = claimed_at_rest(self.world)
-        self._roll_forward(plan)
-        self.world.dispose(checkpoint, release_of(claim, claim.first_id))
+        for _ in at_rest(self.world, DISPOSAL, lambda _: Worked((checkpoint,))):
+            """All of it at once."""
 
     def others(self) -> tuple[CheckpointId, ...]:
         """Return the rows that the job may go back to."""
@@ -266,7 +260,7 @@ class DrivenJob:
 
     def reset(self, move: Move, effects_max: int | None) -> None:
         """Move a source while no tick runs; who does it dies after so many effects, or does not (None)."""
-        for done, _ in enumerate(resetting(self.world, self.job.graph, move), start=1):
+        for done, _ in enumerate(resetting(self.world, move), start=1):
             if done == effects_max:
                 break
 

@@ -99,6 +99,8 @@ class Scenario:
     """Whether ticks run releases of the pipeline that declare other columns."""
     hooks: tuple[Hook, ...] = ()
     """The pipeline's master hooks."""
+    restarts: bool = False
+    """Whether ticks restart a job that fails."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property

@@ -14,7 +14,7 @@ from checkpointing.graph import JobGraph
 from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
 from checkpointing.messages import EndTick, InputSegments, Publication, SavepointKind
-from checkpointing.metadata.record import CheckpointRecord, Claim
+from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
 from spec.model import Contents
 
@@ -24,6 +24,20 @@ class JobClaimed:
     """A generation's claim (or its next block of ids) is in."""
 
     claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """A generation has let the job go."""
+
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoversGone:
+    """A generation has deleted what older ones staged and nothing references, before its work."""
+
+    generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +295,8 @@ class DoorBroke:
 
 Event = (
     JobClaimed
+    | JobReleased
+    | LeftoversGone
     | RowCommitted
     | TableChanged
     | CutWritten

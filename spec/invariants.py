@@ -32,6 +32,7 @@ from spec.history import (
     TableChanged,
     TickStuck,
 )
+from spec.holding import held_wrongly, recovered_out_of_order
 from spec.judgements import wrongly_judged
 from spec.life import badly_ended, falsely_told, left_uncommitted, wrongly_fenced
 from spec.names import wrongly_renamed
@@ -240,6 +241,18 @@ def one_generation(history: History) -> Iterator[str]:
     yield from wrongly_fenced(history)
 
 
+@_named("held")
+def held_in_order(history: History) -> Iterator[str]:
+    """Who holds the job releases it at most once, as its last row, and names an id that was never handed out (G5)."""
+    yield from held_wrongly(history)
+
+
+@_named("recovered-in-order")
+def recovered_in_order(history: History) -> Iterator[str]:
+    """No leftovers go before the committed row is published, and no row of a tick comes before they are gone (G1)."""
+    yield from recovered_out_of_order(history)
+
+
 @_named("parent-line")
 def parent_line(history: History) -> Iterator[str]:
     """Every row builds on the cut committed before it; on a plain savepoint none does, but a rollback to it."""
@@ -275,9 +288,6 @@ def ids_rise(history: History) -> Iterator[str]:
             newest_row = event.record.checkpoint
 
 
-# ------------------------------------------------------------------ files and retention
-
-
 @_named("discarded-is-unreferenced")
 def discarded_is_unreferenced(history: History) -> Iterator[str]:
     """What is deleted is named by no retained row and is active in no table."""
@@ -295,10 +305,7 @@ def no_file_is_missed(history: History) -> Iterator[str]:
 
 @_named("retention")
 def retention(history: History) -> Iterator[str]:
-    """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only.
-
-    A rollback takes along what it leaves behind, a reset nothing; what is too much goes with the next checkpoint.
-    """
+    """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only."""
     yield from wrongly_retained(history)
 
 

@@ -84,7 +84,7 @@ RENAMING: Final = len(RELEASES) - 1
 def graph(parallelism: int, release: int = 0, hooks: tuple[Hook, ...] = ()) -> JobGraph:
     """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it."""
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
-    named = _named(_with_columns(_graph(parallelism), columns), renames=release == RENAMING)
+    named = _named(with_columns(_graph(parallelism), columns), renames=release == RENAMING)
     return replace(named, hooks=hooks)
 
 
@@ -136,7 +136,8 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
     return graph(1, RENAMING if is_renamed(record) else 0)
 
 
-def _with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:
+def with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:
+    """Return the graph with these columns in every table."""
     vertices = (
         replace(vertex, tables=tuple(replace(table, columns=columns) for table in vertex.tables))
         for vertex in bare.vertices

@@ -1,19 +1,21 @@
 """Reading a source on from elsewhere, over the simulator's stores: what `tidemark reset` does, effect by effect (K2).
 
-The row is the core's own. Each yield is a place where whoever does it may die.
+The order of everything and the row are the core's own.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+from checkpointing.commit.at_rest import SourceReset
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.reset import Move, reset_row
-from checkpointing.graph import JobGraph
+from checkpointing.commit.reset import Move
 from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.tick.errand import RESET
+from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
+from spec.at_the_door import at_rest
 from spec.history import ResetAsked
 from spec.pipeline import SPLITS, first_id
-from spec.rolling_back import claimed_at_rest, made_ready, moved_on, released
 from spec.world import World
 
 
@@ -34,16 +36,14 @@ def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:
     return to_row(source, splits, random.randint(0, min(readable[split] for split in splits)))
 
 
-def resetting(world: World, graph: JobGraph, move: Move) -> Iterator[None]:
-    """Read a source on from other positions: claim, roll forward, discard, append, record the cut, release."""
-    claim, plan = claimed_at_rest(world)
-    yield
-    yield from made_ready(world, graph, claim, plan)
-    if plan.restore is None:
-        released(world, claim, claim.first_id)
-        return
-    world.history.add(ResetAsked(tuple(move.positions.items())))
-    known = {first_id(was.vertex): was.vertex for was in plan.restore.vertices}
-    move = replace(move, source=known.get(move.source, move.source))
-    row = reset_row(plan.restore, move, claim, nonce=f"{claim.nonce}/reset", committed_ms=0)
-    yield from moved_on(world, graph, claim, row)
+def resetting(world: World, move: Move) -> Iterator[None]:
+    """Read a source on from other positions, if there is a row whose positions they could be."""
+
+    def chosen(work: Work) -> TickFact:
+        if work.plan.restore is None:
+            return Worked()
+        world.history.add(ResetAsked(tuple(move.positions.items())))
+        known = {first_id(was.vertex): was.vertex for was in work.plan.restore.vertices}
+        return RowChosen(SourceReset(work.plan.restore, replace(move, source=known.get(move.source, move.source))))
+
+    yield from at_rest(world, RESET, chosen)

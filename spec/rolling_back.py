@@ -1,50 +1,26 @@
 """Going back to an older cut over the simulator's stores: what `tidemark rollback` does, effect by effect (K2).
 
-Where rows turn, which ones leave and how a row is published is the core's own; what leads each table back is
-read from its log, as the real stores do it. Each yield is a place where whoever does it may die.
+The order of everything, the row and where rows turn are the core's own. What leads each table back is read from its
+log, as the real stores do it.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from checkpointing.columns import TableColumn
+from checkpointing.commit.at_rest import Rollback
 from checkpointing.commit.columns import columns_of, leaving
-from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
-from checkpointing.commit.line import Turn, turn_back
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import live_files
-from checkpointing.commit.net import nothing_staged
-from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
-from checkpointing.metadata.record import (
-    CheckpointRecord,
-    Claim,
-    Holder,
-    Release,
-    RowKind,
-    Statistics,
-    TableRecord,
-)
-from spec.behind import bringing_back, restore_what_is_lost
+from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from checkpointing.tick.errand import ROLLBACK
+from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
+from spec.at_the_door import at_rest
 from spec.pipeline import RENAMED_TABLES, RENAMED_VERTICES, ROW_BYTES
 from spec.world import World
-
-_NOBODY_TURNS: Final = Turn((), (), ())
-
-
-def claimed_at_rest(world: World) -> tuple[Claim, RecoveryPlan]:
-    """Append a claim on a job that nobody holds any more; return it with what is to be done first."""
-    restore_what_is_lost(world)
-    holder = HolderObserved(alive=False, lease=None)
-    seen = Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
-    plan = decide_recovery(seen, take_over=True)
-    if not isinstance(plan, RecoveryPlan):
-        raise TypeError(f"nobody holds the job, and yet: {plan}")
-    claim = plan.claim.claim(Holder(host="here", pid=1, started=""), 0, f"claim-{plan.claim.generation}")
-    world.append(claim, world.version)
-    return claim, plan
 
 
 def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
@@ -54,87 +30,28 @@ def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
     return tuple(row.checkpoint for row in others if row.checkpoint in world.cuts or row.parent in world.cuts)
 
 
-def rolling_forward(world: World, graph: JobGraph, record: CheckpointRecord | None) -> Iterator[None]:
-    """Publish a committed row table by table, and record its cut; nothing if there is none."""
-    if record is None:
-        return
-    parent = world.cuts.get(record.parent, {})
-    touched = {table.table: table.parent_version for table in record.tables}
-    said = [each.table for each in record.columns] or [table.name for table in graph.tables()]
-    versions = {name: parent.get(name, touched.get(name, 0)) for name in dict.fromkeys([*said, *parent, *touched])}
-    for publication in publications(record):
-        versions[publication.table] = world.publish(record.checkpoint, publication).version
-        yield
-    world.record_cut(record.checkpoint, tuple(versions.items()))
-    yield
-
-
-def made_ready(world: World, graph: JobGraph, claim: Claim, plan: RecoveryPlan) -> Iterator[None]:
-    """Publish what is committed, and delete what a dead tick left, before a row comes that no tick wrote."""
-    yield from bringing_back(world)
-    yield from rolling_forward(world, graph, plan.roll_forward)
-    world.discard_leftovers(claim.generation)
-    yield
-
-
-def moved_on(
-    world: World, graph: JobGraph, claim: Claim, row: CheckpointRecord, turn: Turn = _NOBODY_TURNS
-) -> Iterator[None]:
-    """Append a row that no tick wrote, publish it, record its cut, and release the job behind its id."""
-    world.append(row, world.version, turn.dropped, turn.marks)
-    yield
-    yield from rolling_forward(world, graph, row)
-    released(world, claim, CheckpointId(row.checkpoint + 1))
-
-
-def released(world: World, claim: Claim, next_id: CheckpointId) -> None:
-    """Let the job go; the next claim goes on with that id."""
-    world.append(release_of(claim, next_id), world.version)
-
-
-def release_of(claim: Claim, next_id: CheckpointId) -> Release:
-    """Return the row that ends a claim."""
-    return Release(generation=claim.generation, next_id=next_id, at_ms=0, nonce=f"{claim.nonce}/release")
-
-
 def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Iterator[None]:
-    """Take tables, state and positions back to that row: claim, roll forward, discard, append, publish, release.
+    """Take tables, state and positions back to that row.
 
-    Nothing is changed but the claim if a table cannot go back, since a neighbour has merged its files, or since the
-    cut has gone with entries that its log has lost.
+    No row is appended if a table cannot go back, since a neighbour has merged its files, or since the cut has gone
+    with entries that its log has lost.
     """
-    claim, plan = claimed_at_rest(world)
-    yield
-    yield from made_ready(world, graph, claim, plan)
-    rows = world.checkpoints()
-    target = next(row for row in rows if row.checkpoint == checkpoint)
-    if checkpoint not in others_than_the_newest(world) or _merged(world, graph, target):
-        released(world, claim, claim.first_id)
-        return
-    yield from moved_on(world, graph, claim, _rollback_to(world, graph, target, claim), turn_back(rows, target))
 
+    def chosen(_: Work) -> TickFact:
+        rows = {row.checkpoint: row for row in world.checkpoints()}
+        target = rows[checkpoint]
+        if checkpoint not in others_than_the_newest(world) or _merged(world, graph, target):
+            return Worked()
+        newest, then = newest_checkpoint(world.rows()), columns_of(target)
+        tables = (
+            _back(world, vertex, table, target).model_copy(
+                update={"leaving": leaving(_shown(world, newest, table), then.get(table.name))}
+            )
+            for vertex, table in _tables(world, graph, target)
+        )
+        return RowChosen(Rollback(target, tuple(tables)))
 
-def _rollback_to(world: World, graph: JobGraph, target: CheckpointRecord, claim: Claim) -> CheckpointRecord:
-    newest = newest_checkpoint(world.rows())
-    return target.model_copy(
-        update={
-            "kind": RowKind.ROLLBACK,
-            "pinned": False,
-            "abandoned": False,
-            "checkpoint": claim.first_id,
-            "parent": target.checkpoint,
-            "generation": claim.generation,
-            "nonce": f"{claim.nonce}/rollback",
-            "vertices": nothing_staged(target),
-            "tables": tuple(
-                _back(world, vertex, table, target).model_copy(
-                    update={"leaving": leaving(_shown(world, newest, table), columns_of(target).get(table.name))}
-                )
-                for vertex, table in _tables(world, graph, target)
-            ),
-            "statistics": Statistics(triggered_ms=0, committed_ms=0, rows=0),
-        }
-    )
+    yield from at_rest(world, ROLLBACK, chosen, leaves_behind=checkpoint)
 
 
 def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple[TableColumn, ...]:

@@ -34,6 +34,7 @@ class Asked(TypedDict, total=False):
     resets_max: int
     releases: bool
     hooks: bool
+    restarts: bool
 
 
 def run_seed(seed: int, **asked: Unpack[Asked]) -> Result:
@@ -61,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         resets_max=options.resets,
         releases=options.releases,
         hooks=options.hooks,
+        restarts=options.restarts,
     )
     with _pool(options.processes or _processes(last - first)) as run_all:
         run = partial(run_seed, **asked)
@@ -86,6 +88,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--resets", type=int, default=0, help="how often a source may be read on from elsewhere then")
     parser.add_argument("--releases", action="store_true", help="ticks declare other columns than the one before")
     parser.add_argument("--hooks", action="store_true", help="every pipeline has master hooks")
+    parser.add_argument("--restarts", action="store_true", help="ticks restart a job that fails")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     return parser.parse_args(arguments)
 

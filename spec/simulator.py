@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from checkpointing.config import CheckpointingMode
+from checkpointing.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
@@ -30,6 +31,7 @@ DIES_RESETTING = 0.2
 """Per effect, of which there are fewer."""
 HOOKS_ONE_IN = 8
 """So many seeds, one runs a pipeline with master hooks by itself."""
+RESTART_DELAY_MS = 100
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
 
@@ -54,6 +56,7 @@ def simulate(  # noqa: PLR0913 - what may be asked of a run
     resets_max: int = 0,
     releases: bool = False,
     hooks: bool = False,
+    restarts: bool = False,
     mishaps: Mishaps | None = None,
 ) -> Outcome:
     """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last four parts of it."""
@@ -66,6 +69,7 @@ def simulate(  # noqa: PLR0913 - what may be asked of a run
         resets_max=resets_max,
         releases=releases,
         hooks=hooks,
+        restarts=restarts,
         mishaps=mishaps,
     )
     run.run()
@@ -86,12 +90,14 @@ class Simulation:
         resets_max: int = 0,
         releases: bool = False,
         hooks: bool = False,
+        restarts: bool = False,
         mishaps: Mishaps | None = None,
     ) -> None:
         """Draw the scenario; nothing has happened yet."""
         self._chance = Chance(seed, mishaps or mishaps_of(seed))
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
+        self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
         drawn = draw(self._random)
         chosen = scenario or drawn
         savepoints = chosen.savepoints_max if savepoints_max is None else savepoints_max
@@ -102,6 +108,7 @@ class Simulation:
             rollbacks_max=max(chosen.rollbacks_max, rollbacks_max),
             resets_max=max(chosen.resets_max, resets_max),
             releases=chosen.releases or releases,
+            restarts=chosen.restarts or restarts,
         )
         self.world = World(self._new_history)
         self._narrate = narrate
@@ -180,6 +187,7 @@ class Simulation:
             stop_after_ms=random.randint(0, 1_000),
             savepoints=self._drawn_savepoints(),
             release=self._release(),
+            strategy=self._strategy(),
         )
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
@@ -209,6 +217,11 @@ class Simulation:
     def _release(self) -> int:
         """Return which release of the pipeline a tick runs: drawn apart, so that a seed's other chances stay."""
         return self._releases.randrange(len(RELEASES)) if self.scenario.releases else 0
+
+    def _strategy(self) -> RestartStrategy:
+        """Return whether a tick restarts a job that fails, and how often: drawn apart, as a release is."""
+        attempts = self._restarts.randrange(4)
+        return FixedDelay(attempts, RESTART_DELAY_MS) if self.scenario.restarts and attempts else NoRestart()
 
     def _number(self) -> int:
         self._started += 1
@@ -249,6 +262,7 @@ class Simulation:
             take_over=True,
             savepoints=plan.savepoints,
             release=plan.release,
+            strategy=plan.strategy,
         )
         if not self._healing and len(self._alive) < 3:  # noqa: PLR2004 - a crowd shows nothing that two do not
             self._start(rival)
@@ -279,7 +293,7 @@ class Simulation:
             move = drawn_move(self._random, self._hands.readable)
             if self._narrate is not None:
                 self._narrate(f"{self.world.now_ms:>7} reset of {move.source} to {move.positions}")
-            for _ in resetting(self.world, graph(1), move):
+            for _ in resetting(self.world, move):
                 if self._strikes(DIES_RESETTING):
                     break
 

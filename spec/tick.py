@@ -6,17 +6,18 @@ one effect, step the door with the answer, queue what the door asks for.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import assert_never
 
-from checkpointing.commit.fencing import HolderObserved, Refused, newest_checkpoint, newest_claim
-from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
+from checkpointing.commit.fencing import IDS_PER_CLAIM, Refused, newest_checkpoint
 from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.restart import NoRestart, RestartStrategy
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
@@ -39,11 +40,32 @@ from checkpointing.messages import (
     SavepointRequested,
     SavepointTaken,
     StopRequested,
+    TickOutcome,
     TimeAdvanced,
     WakeAt,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
-from spec.behind import bringing_back, restore_what_is_lost, standing
+from checkpointing.metadata.record import CheckpointRecord, Holder
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import TICK, Terms
+from checkpointing.tick.messages import (
+    AppendClaim,
+    AppendRelease,
+    CorrectCuts,
+    DiscardLeftovers,
+    Finish,
+    Observe,
+    PublishAgain,
+    RolledForward,
+    TakeHold,
+    TickEffect,
+    TickFact,
+    Wait,
+    Waited,
+    Work,
+    WorkEnded,
+)
+from spec.at_the_door import Carrier
+from spec.behind import standing
 from spec.carrying_out import Hands
 from spec.faults import Faults, Scenario, with_state_of_nobody
 from spec.history import (
@@ -61,7 +83,6 @@ from spec.world import World
 
 NOBODY = Generation(0)
 STEPS_MAX = 6_000
-CLAIMS_MAX = 50
 LEAVES_STATE_EVERY = 4
 """One tick in so many restores a cut with state that its graph does not take, and may leave it behind."""
 
@@ -83,6 +104,8 @@ class TickPlan:
     stop_after_ms: int = 0
     release: int = 0
     """Which release of the pipeline it runs."""
+    strategy: RestartStrategy = field(default_factory=NoRestart)
+    """Whether it restarts a job that fails."""
     savepoints: tuple[tuple[int, SavepointRequested], ...] = ()
     """What is asked for, and how long after the start (ms), in order."""
 
@@ -106,110 +129,137 @@ class Tick:
     _queued: int = 0
     _next_id: CheckpointId = NO_CHECKPOINT
     _at_version: int = 0
+    _completed: int = 0
+    _asking: deque[tuple[int, SavepointRequested]] | None = None
+    """What is still to be asked for; a request is made once, whatever restarts meanwhile."""
 
     def turns(self) -> Turns:
         """Yield the time of each next turn until the tick is over."""
-        claimed = yield from self._claim()
-        if claimed is None:
-            return
-        claim, plan, seen = claimed
         try:
-            names = self._names(plan)
-            yield from self._recover(plan, names)
-            yield from self._drive(claim, seen, names)
+            yield from self._held()
         except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
             self.world.history.add(DoorBroke(self.generation, f"{type(error).__name__}: {error}"))
             self._say(f"BROKE {type(error).__name__}: {error}")
-            return
-        yield from self._release()
 
-    # -------------------------------------------------------------- claim and recovery
+    # -------------------------------------------------------------- holding the job
 
-    def _claim(self) -> Generator[int, None, tuple[Claim, RecoveryPlan, Observed] | None]:
-        restore_what_is_lost(self.world)
-        for _ in range(CLAIMS_MAX):
-            seen = self._observe()
-            decision = decide_recovery(seen, take_over=self.plan.take_over)
-            if isinstance(decision, Refused):
-                self._say(f"refused: {decision.why}")
-                return None
-            yield self._after(20)
-            claim = self._claim_row(decision)
-            answer = self.world.append(claim, seen.version)
-            if isinstance(answer, RowAppended):
-                self.generation = claim.generation
-                self._at_version, self._next_id = answer.version, claim.first_id
-                self._say(f"claimed at version {answer.version}, ids from {claim.first_id}")
-                return claim, decision, seen
-        return None
+    def _held(self) -> Turns:
+        """Drive the tick door to its end."""
+        carrier = Carrier(self.world, lambda claim: claim is not None and self.is_alive(claim.generation), self._name)
+        door = TickDoor(TICK, self._terms())
+        waiting = deque(door.start(carrier.moment()))
+        before: TickEffect | None = None
+        while waiting:
+            effect = waiting.popleft()
+            yield from self._takes_time(effect, before)
+            match effect:
+                case Work():
+                    fact: TickFact | None = yield from self._drive(effect)
+                case Wait():
+                    yield self.world.now_ms + effect.delay_ms
+                    fact = Waited()
+                case _:
+                    self._note(effect)
+                    fact = carrier.carry_out(effect)
+            if fact is not None:
+                waiting.extend(door.step(fact, carrier.moment()))
+            before = effect
 
-    def _observe(self) -> Observed:
-        world = self.world
-        newest = newest_claim(world.rows())
-        alive = newest is not None and self.is_alive(newest.generation)
-        return Observed(world.version, world.rows(), frozenset(world.cuts), HolderObserved(alive, None), world.now_ms)
-
-    def _claim_row(self, plan: RecoveryPlan) -> Claim:
-        holder = Holder(host="here", pid=self.plan.number, started="")
-        claim = plan.claim.claim(holder, self.world.now_ms, f"nonce-{self.plan.number}")
+    def _terms(self) -> Terms:
         few = self.scenario.ids_per_claim
-        return claim if few is None else claim.model_copy(update={"last_id": CheckpointId(claim.first_id + few - 1)})
+        return Terms(
+            holder=Holder(host="here", pid=self.plan.number, started=""),
+            take_over=self.plan.take_over,
+            limits=self.plan.limits,
+            strategy=self.plan.strategy,
+            ids=IDS_PER_CLAIM if few is None else few,
+        )
 
-    def _names(self, plan: RecoveryPlan) -> Names:
+    def _names(self, restored: CheckpointRecord | None) -> Names:
         """Return what is renamed; where a neighbour is in the way, the user goes on with the names that the cut has."""
-        names = names_of(self.graph, plan.restore)
-        if plan.restore is not None and blocked(self.world, self.graph, names):
-            release = RENAMING if is_renamed(plan.restore) else 0
+        names = names_of(self.graph, restored)
+        if restored is not None and blocked(self.world, self.graph, names):
+            release = RENAMING if is_renamed(restored) else 0
             self.graph = graph(self.plan.parallelism, release, self.graph.hooks)
-            return names_of(self.graph, plan.restore)
+            return names_of(self.graph, restored)
         return names
 
-    def _recover(self, plan: RecoveryPlan, names: Names) -> Turns:
-        world, record = self.world, plan.roll_forward
-        for _ in bringing_back(world):
-            yield self._after(self.scenario.latency_ms["store"])
-        if record is not None:
-            versions = _versions_at_parent(world, names.then(self.graph), record)
-            for publication in publications(record):
+    def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
+        """Let others have their turns while the stores are at work; a release that is refused is looked into."""
+        match effect:
+            case AppendClaim():
+                yield self._after(20)
+            case PublishAgain() | CorrectCuts() | PublishTable() | RecordCut():
                 yield self._after(self.scenario.latency_ms["store"])
-                versions[publication.table] = world.publish(record.checkpoint, publication).version
-            yield self._after(self.scenario.latency_ms["store"])
-            world.record_cut(record.checkpoint, tuple(versions.items()))
-            self._say(f"rolled checkpoint {record.checkpoint} forward")
-        yield self._after(10)
-        world.discard_leftovers(self.generation)
+            case DiscardLeftovers():
+                yield self._after(10)
+            case AppendRelease() if not isinstance(before, Observe):
+                yield self._after(10)
+            case Observe() if isinstance(before, AppendRelease):
+                yield self._after(10)
+            case _:
+                """It takes no time."""
+
+    def _note(self, effect: TickEffect) -> None:
+        match effect:
+            case TakeHold():
+                self.generation = effect.claim.generation
+                self._next_id = effect.claim.first_id
+                self._say(f"claimed, ids from {effect.claim.first_id}")
+            case RolledForward():
+                self._say(f"rolled checkpoint {effect.record.checkpoint} forward")
+            case Finish() if isinstance(effect.outcome, Refused):
+                self._say(f"refused: {effect.outcome.why}")
+            case _:
+                """Nobody asks."""
 
     # -------------------------------------------------------------- driving the door
 
-    def _setup(self, claim: Claim, names: Names, seen: Observed) -> JobSetup:
-        restored, renamed = link(self.world, self.graph, names, claim.generation)
+    def _setup(self, work: Work) -> JobSetup:
+        names = self._names(work.plan.restore)
+        restored, renamed = link(self.world, self.graph, names, work.claim.generation)
         leaves_state = self.plan.number % LEAVES_STATE_EVERY == 0
         return JobSetup(
             graph=self.graph,
             config=self.scenario.checkpoint_config(patient=self.plan.patient),
             job=JOB,
-            claim=claim,
-            at_version=self._at_version,
+            claim=work.claim,
+            at_version=work.at_version,
             restored=with_state_of_nobody(restored) if restored and leaves_state else restored,
             allow_non_restored_state=leaves_state,
-            retained=tuple(row for row in seen.rows if isinstance(row, CheckpointRecord)),
+            retained=tuple(row for row in work.seen.rows if isinstance(row, CheckpointRecord)),
             versions=self.world.cuts[restored.checkpoint] if restored else {},
             renamed=renamed,
             rows_per_epoch=self.scenario.rows_per_epoch,
-            limits=self.plan.limits,
+            limits=work.limits,
             seed=self.plan.number,
             idle_poll_ms=self.scenario.idle_poll_ms,
             linger_ms=self.scenario.linger_ms,
             credit_bytes=self.scenario.credit_bytes,
         )
 
-    def _drive(self, claim: Claim, seen: Observed, names: Names) -> Turns:
-        setup = self._setup(claim, names, seen)
+    def _drive(self, work: Work) -> Generator[int, None, WorkEnded]:
+        """Run the job until it ends, and say how."""
+        self._begin_anew(work)
+        yield from self._run(self._setup(work))
+        stuck = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
+        return WorkEnded(self.end or stuck, self._next_id, self._at_version, self._completed)
+
+    def _begin_anew(self, work: Work) -> None:
+        """Forget the attempt before."""
+        self.end, self._wake_ms, self._at_version, self._completed = None, None, work.at_version, 0
+        self.outstanding.clear()
+
+    def _run(self, setup: JobSetup) -> Turns:
         door = JobDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
         self.world.see_cuts(self.generation, standing(self.world).cuts)
-        stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
-        asking = deque((self.world.now_ms + after_ms, asked) for after_ms, asked in self.plan.savepoints)
+        if self._asking is None:
+            stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
+            self._asking = deque((self.world.now_ms + after_ms, asked) for after_ms, asked in self.plan.savepoints)
+        else:
+            stop_ms = None
+        asking = self._asking
         self._take(door, door.start(self.world.now_ms))
         for _ in range(STEPS_MAX):
             if self.end is not None:
@@ -234,9 +284,10 @@ class Tick:
         if self.end is None:
             self._stuck(f"it has not ended after {STEPS_MAX} steps")
 
-    def _ask_too_late(self, door: JobDoor, asking: Iterable[tuple[int, SavepointRequested]]) -> None:
+    def _ask_too_late(self, door: JobDoor, asking: deque[tuple[int, SavepointRequested]]) -> None:
         """Who asks after the end is answered too."""
-        for _, asked in asking:
+        while asking:
+            _, asked = asking.popleft()
             self.world.history.add(SavepointAsked(self.generation, asked.request, asked.kind))
             self._take(door, door.step(asked))
 
@@ -273,7 +324,9 @@ class Tick:
                     self._ended(effect)
                 case CancelJudgement():
                     self._cancel(effect)
-                case CloseHook() | NotifyComplete() | NotifyAborted() | SavepointTaken() | SavepointFailed():
+                case NotifyComplete():
+                    self._completed += 1
+                case CloseHook() | NotifyAborted() | SavepointTaken() | SavepointFailed():
                     """Somebody was told, which is noted."""
                 case (
                     PollSource()
@@ -323,28 +376,13 @@ class Tick:
     def _stuck(self, why: str) -> None:
         self.world.history.add(TickStuck(self.generation, why))
 
-    # -------------------------------------------------------------- release
-
-    def _release(self) -> Turns:
-        yield self._after(10)
-        if isinstance(self.world.append(self._release_row(), self._at_version), RowAppended):
-            return
-        yield self._after(10)
-        if self.world.generation == self.generation:
-            self.world.append(self._release_row(), self.world.version)
-
-    def _release_row(self) -> Release:
-        return Release(generation=self.generation, next_id=self._next_id, at_ms=0, nonce=f"release-{self.plan.number}")
-
     def _after(self, longest_ms: int) -> int:
         return self.world.now_ms + self.random.randint(1, longest_ms)
+
+    @property
+    def _name(self) -> str:
+        return f"tick-{self.plan.number}"
 
     def _say(self, what: str) -> None:
         if self.narrate is not None:
             self.narrate(f"{self.world.now_ms:>7} tick {self.plan.number} {what}")
-
-
-def _versions_at_parent(world: World, names: Iterable[TableName], record: CheckpointRecord) -> dict[TableName, int]:
-    parent = world.cuts.get(record.parent, {})
-    touched = {table.table: table.parent_version for table in record.tables}
-    return {name: parent.get(name, touched.get(name, 0)) for name in names}

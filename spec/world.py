@@ -14,14 +14,14 @@ from checkpointing.commit.behind import Correction, Cuts
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim
-from checkpointing.commit.leftovers import Referenced, is_unreferenced, referenced
+from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ROOT, StagedName
-from checkpointing.metadata.record import CheckpointRecord, Claim, Row
+from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from spec.history import (
     CutsSeen,
     CutWritten,
@@ -29,6 +29,8 @@ from spec.history import (
     FilesDiscarded,
     History,
     JobClaimed,
+    JobReleased,
+    LeftoversGone,
     PowerLost,
     RowCommitted,
     Rows,
@@ -175,11 +177,13 @@ class World:
             self._needed[record.checkpoint] = files_of(record)
         return self._needed[record.checkpoint]
 
-    def discard_leftovers(self, current: Generation) -> None:
-        """Delete what older generations staged and certainly nothing references (K4)."""
-        by = referenced(self.rows())
+    def discard_leftovers(self, current: Generation, by: Referenced) -> int:
+        """Delete what older generations staged and certainly nothing references (K4); return how many files."""
         there = [(path, file) for path, file in self.files.items() if path not in self.gone]
-        self.discard([path for path, file in there if _is_leftover(path, file, current, by)])
+        leftovers = [path for path, file in there if _is_leftover(path, file, current, by)]
+        self.history.add(LeftoversGone(current))
+        self.discard(leftovers)
+        return len(leftovers)
 
     # -------------------------------------------------------------- checkpoints
 
@@ -218,13 +222,17 @@ class World:
             return RowAppended(row.nonce, there)
         return RowRefused(row.nonce, f"generation {self.generation}")
 
-    def dispose(self, checkpoint: CheckpointId, row: Row) -> None:
-        """Drop a savepoint's row in the commit of another, and delete the state files that no row names any more."""
-        gone = next(record for record in self.checkpoints() if record.checkpoint == checkpoint)
-        self._commit(row, (checkpoint,), NO_MARKS)
-        self.history.add(SavepointDisposed(checkpoint))
-        named = frozenset[str]().union(*(self.paths_of(record) for record in self.checkpoints()))
-        self.discard(path for path in sorted(self.paths_of(gone) - named) if self.files[path].state)
+    def release(
+        self, row: Release, at_version: int, dropped: tuple[CheckpointId, ...]
+    ) -> RowAppended | RowRefused | RowUnknown:
+        """Append a release that drops savepoints, and then delete the state files that no row names any more."""
+        gone = [record for record in self.checkpoints() if record.checkpoint in dropped]
+        answer = self.append(row, at_version, dropped)
+        for record in gone if isinstance(answer, RowAppended) else ():
+            self.history.add(SavepointDisposed(record.checkpoint))
+            named = frozenset[str]().union(*(self.paths_of(record) for record in self.checkpoints()))
+            self.discard(path for path in sorted(self.paths_of(record) - named) if self.files[path].state)
+        return answer
 
     def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...], marks: Mapping[CheckpointId, bool]) -> None:
         self.version += 1
@@ -238,6 +246,8 @@ class World:
             self.history.add(RowCommitted(row, tuple(record.checkpoint for record in self.checkpoints())))
         elif isinstance(row, Claim):
             self.history.add(JobClaimed(row))
+        else:
+            self.history.add(JobReleased(row))
 
     # -------------------------------------------------------------- tables
 

@@ -152,6 +152,23 @@ class Correction:
     dropped: tuple[CheckpointId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What was seen of the tables, and what brings those in doubt back; nothing to mend: `is_none`.
+
+    `rebuilt` are cuts that were lost and told again from entries and logs. `seen` has them; they are to be recorded.
+    """
+
+    seen: Standing
+    mending: Mending
+    rebuilt: Cuts = field(default_factory=dict)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether every table and every cut is as it should be."""
+        return not self.mending.tables and not self.rebuilt
+
+
 def in_doubt(seen: Standing) -> frozenset[TableName]:
     """Return the tables whose log is not what the recorded cuts say; it is enough to have looked at their versions."""
     cuts = [(checkpoint, table, version) for checkpoint, cut in seen.cuts.items() for table, version in cut.items()]

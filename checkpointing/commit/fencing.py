@@ -39,9 +39,9 @@ class MayClaim:
     first_id: CheckpointId
     why: str
 
-    def claim(self, holder: Holder, at_ms: int, nonce: str) -> Claim:
-        """Return the row to append: a claim on a block of ids that no other generation hands out."""
-        last = CheckpointId(self.first_id + IDS_PER_CLAIM - 1)
+    def claim(self, holder: Holder, at_ms: int, nonce: str, ids: int = IDS_PER_CLAIM) -> Claim:
+        """Return the row to append: a claim on a block of so many ids that no other generation hands out."""
+        last = CheckpointId(self.first_id + ids - 1)
         return Claim(
             generation=self.generation,
             holder=holder,

@@ -25,6 +25,8 @@ class Observed:
     cuts: frozenset[CheckpointId]
     holder: HolderObserved
     now_ms: int
+    damaged: bool = False
+    """Entries that cannot be read were passed over: what those name is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reading a source on from elsewhere: the newest cut under a new id, with other positions (K2).
+"""Moves the positions of a source in the newest cut, so that it is read on from elsewhere (K2).
 
 Tables and state stay as they are: rows that the source gives once more are counted once more, rows that it leaves
 out are never counted. What the cut holds in flight had been read, and stays too.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from checkpointing.commit.net import nothing_staged
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,6 @@ class Move:
 def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
     """Return the vertices of the cut after the move; splits that it does not name stand where they stood."""
     return tuple(_moved(each, move) if each.vertex == move.source else each for each in nothing_staged(newest))
-
-
-def reset_row(newest: CheckpointRecord, move: Move, claim: Claim, *, nonce: str, committed_ms: int) -> CheckpointRecord:
-    """Return the row that moves the source of a job which that claim holds; it publishes nothing."""
-    return newest.model_copy(
-        update={
-            "kind": RowKind.RESET,
-            "pinned": False,
-            "checkpoint": claim.first_id,
-            "parent": newest.checkpoint,
-            "generation": claim.generation,
-            "nonce": nonce,
-            "vertices": moved(newest, move),
-            "tables": (),
-            "statistics": Statistics(triggered_ms=committed_ms, committed_ms=committed_ms, rows=0),
-        }
-    )
 
 
 def _moved(source: VertexRecord, move: Move) -> VertexRecord:

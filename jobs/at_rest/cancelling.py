@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from checkpointing.commit.leftovers import Referenced
+from checkpointing.commit.recovery import RecoveryPlan
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.tick.errand import CANCELLATION, CLEANUP
+from checkpointing.tick.messages import Work, Worked
 from jobs.holding.boundaries import Boundary, around, cross_freely
 from jobs.holding.failures import ClaimUnsettledError, TablesAheadError
 from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
-from jobs.recovery.held import held
-from jobs.recovery.recovering import roll_forward
+from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.renaming import find_renaming, names_before
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.stores.leftovers import delete_leftovers, own_folders
@@ -50,36 +52,48 @@ def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundar
     gone = _unpinned(stores.observe().rows)
     if gone:
         gone = _drop_rows(stores, plan, boundary)
-    with held(stores, boundary) as (claimed, _):
-        kept = tuple(_records(claimed.seen.rows))
+    done: list[Deleted] = []
+
+    def dropped(work: Work) -> Worked:
+        kept = tuple(_records(work.seen.rows))
         with around(boundary, DROP_CUTS):
             stores.drop_cuts()
         with around(boundary, DROP_FILES):
-            files = _drop_files(warehouse, kept, claimed.claim.generation)
-        resumes = claimed.plan.restore if _may_begin(stores, plan, kept) else None
-    return Deleted(gone, files, tuple(sorted(kept, key=lambda record: record.checkpoint)), resumes)
+            files = _drop_files(warehouse, kept, work.claim.generation)
+        resumes = work.plan.restore if _may_begin(stores, plan, kept) else None
+        done.append(Deleted(gone, files, tuple(sorted(kept, key=lambda record: record.checkpoint)), resumes))
+        return Worked()
+
+    done_at_rest(stores, Task(errand=CLEANUP, do_work=dropped, keeps_lease=False), boundary)
+    return done[0]
 
 
 def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[CheckpointId, ...]:
     """Publish what is committed, then drop the rows together with the release."""
-    with held(stores, boundary) as (claimed, hold):
-        pending = claimed.plan.roll_forward
-        if pending is not None:
-            renaming = find_renaming(plan.graph, stores.told(pending, names_before(plan.graph)))
-            stores.ensure(
-                plan.graph.tables(),
-                plan.table_schemas,
-                renaming.record,
-                unsettled=[table.name for table in plan.graph.tables()],
-                renamed=renaming.tables.values(),
-            )
-            roll_forward(stores, renaming.tables_then(plan.graph), renaming.was or pending, boundary)
-        gone = _unpinned(claimed.seen.rows)
-        hold.drop(gone)
+    gone: list[CheckpointId] = []
+
+    def ensure(recovery: RecoveryPlan) -> None:
+        if recovery.roll_forward is None:
+            return
+        renaming = find_renaming(plan.graph, stores.told(recovery.roll_forward, names_before(plan.graph)))
+        stores.ensure(
+            plan.graph.tables(),
+            plan.table_schemas,
+            renaming.record,
+            unsettled=[table.name for table in plan.graph.tables()],
+            renamed=renaming.tables.values(),
+        )
+
+    def dropped(work: Work) -> Worked:
+        gone.extend(_unpinned(work.seen.rows))
+        return Worked(tuple(gone))
+
+    task = Task(errand=CANCELLATION, do_work=dropped, ensure=ensure, keeps_lease=False)
+    done_at_rest(stores, task, boundary)
     left = set(gone).intersection(_unpinned(stores.observe().rows))
     if left:
         raise ClaimUnsettledError(stores.warehouse.paths.job, f"checkpoint {max(left)} is still there")
-    return gone
+    return tuple(gone)
 
 
 def _drop_files(warehouse: Warehouse, kept: tuple[CheckpointRecord, ...], current: Generation) -> int:

@@ -1,14 +1,17 @@
 """Disposing of a savepoint while no tick runs: its row goes, and the state files that only it named. No Spark."""
 
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.at_rest.rollback import holding, publish
+from checkpointing.tick.errand import DISPOSAL
+from checkpointing.tick.messages import Work, Worked
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import ClaimUnsettledError, NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
+from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.stores.reservations import deletable
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
@@ -24,18 +27,23 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     stays; ClaimUnsettledError if its row may still be there.
     """
     must_have_run(warehouse)
-    stores = JobStores(warehouse, cross_freely)
-    _disposable(stores.observe().rows, checkpoint, warehouse.paths.job)
-    with holding(stores, cross_freely) as (claimed, hold):
-        gone = _disposable(claimed.seen.rows, checkpoint, warehouse.paths.job)
-        if claimed.plan.roll_forward is not None:
-            publish(stores, claimed.plan.roll_forward, cross_freely)
-        hold.drop((gone.checkpoint,))
+    stores, job = JobStores(warehouse, cross_freely), warehouse.paths.job
+    seen: list[Row] = []
+
+    def possible(rows: Observed, _: RecoveryPlan) -> None:
+        _disposable(rows.rows, checkpoint, job)
+
+    def dropped(work: Work) -> Worked:
+        seen.extend(work.seen.rows)
+        return Worked((_disposable(work.seen.rows, checkpoint, job).checkpoint,))
+
+    done_at_rest(stores, Task(errand=DISPOSAL, do_work=dropped, possible=possible))
+    gone = _disposable(tuple(seen), checkpoint, job)
     if gone in stores.observe().rows:
-        raise ClaimUnsettledError(warehouse.paths.job, f"savepoint {gone.checkpoint} is still there")
+        raise ClaimUnsettledError(job, f"savepoint {gone.checkpoint} is still there")
     # As the rows were while the job was held. A tick that has begun since may have subsumed some of them, and until it
     # has published its first checkpoint, state tables show the files of the one before.
-    kept = [row for row in claimed.seen.rows if isinstance(row, CheckpointRecord) and row != gone]
+    kept = [row for row in seen if isinstance(row, CheckpointRecord) and row != gone]
     named = {path for row in kept for path in named_files(row)}
     unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
     return sum(warehouse.delete(path) for path in deletable(warehouse, unused))

@@ -11,39 +11,35 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from checkpointing.commit.at_rest import Imported
 from checkpointing.commit.columns import table_changes
-from checkpointing.commit.fencing import MayClaim, newest_checkpoint
-from checkpointing.commit.recovery import RecoveryPlan
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.evolution import first_refused
 from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.job.renaming import relocated
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.tick.errand import IMPORT
+from checkpointing.tick.messages import RowChosen, Work
 from jobs.at_rest.restore_origin import ForeignRow
-from jobs.holding import claiming
 from jobs.holding.boundaries import Boundary, around, cross_freely
-from jobs.holding.claiming import Claimed
-from jobs.holding.failures import ClaimUnsettledError, SavepointRefusedError
-from jobs.holding.hold import Hold
+from jobs.holding.failures import SavepointRefusedError
 from jobs.holding.job_state import has_run
 from jobs.holding.job_stores import JobStores
-from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.planner import JobPlan
-from jobs.recovery.held import append_row
+from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.renaming import Renaming, find_renaming, names_before
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
-from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
 from jobs.stores.savepoint_copy import checked_record, named_files, recorded_cuts
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
 COPY_FILES: Final = "CopyFiles"
 APPEND_IMPORTED: Final = "AppendImported"
-_LEASE_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,53 +105,24 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
     must_be_there(wanted.origin.warehouse.root, named_files(record).values())
     warehouse = Warehouse(wanted.root.absolute(), ProtocolPaths(wanted.plan.job))
     stores = JobStores(warehouse, boundary)
-    claimed = _claim(stores, wanted.origin, boundary)
-    hold = Hold(stores, claimed.claim, claimed.at_version, boundary)
-    try:
-        with LeaseKeeper(LeaseStore(warehouse), claimed.claim, _LEASE_MS):
-            with around(boundary, COPY_FILES):
-                moved = relocated(record, renaming.tables, claimed.claim.generation)
-                source, files = wanted.origin.warehouse.root, named_files(moved.record).values()
-                copied = copy_files(source, warehouse.root, files, link=wanted.claim, links=moved.links, told=told)
-            imported = _imported(checked_record(moved.record, copied), claimed)
-            with around(boundary, APPEND_IMPORTED):
-                hold.next_id = CheckpointId(imported.checkpoint + 1)
-                hold.at_version = append_row(stores, imported, hold.at_version)
-    finally:
-        hold.release()
+
+    def possible(seen: Observed, _: RecoveryPlan) -> None:
+        _must_hold_no_checkpoint(seen.rows, warehouse)
+
+    def copied(work: Work) -> RowChosen:
+        with around(boundary, COPY_FILES):
+            moved = relocated(record, renaming.tables, work.claim.generation)
+            source, files = wanted.origin.warehouse.root, named_files(moved.record).values()
+            handles = copy_files(source, warehouse.root, files, link=wanted.claim, links=moved.links, told=told)
+        return RowChosen(Imported(checked_record(moved.record, handles)))
+
+    # The claim lies above every generation and every id of the origin, so that no name is ever used twice.
+    above = (Generation(wanted.origin.last_generation), CheckpointId(wanted.origin.last_id))
+    task = Task(errand=IMPORT, do_work=copied, possible=possible, above=above, entry_boundary=APPEND_IMPORTED)
+    imported = done_at_rest(stores, task, boundary).entry
     if wanted.claim:
         _use_up(wanted.origin.warehouse.root)
     return imported
-
-
-def _claim(stores: JobStores, origin: ForeignRow, boundary: Boundary) -> Claimed:
-    """Claim the job above every generation and every id of the origin, so that no name is ever used twice."""
-    for _ in range(claiming.TRIES):
-        seen = stores.observe()
-        plan = claiming.decide(seen, stores.warehouse, take_over=False)
-        above = MayClaim(
-            generation=Generation(max(plan.claim.generation, origin.last_generation + 1)),
-            first_id=CheckpointId(max(plan.claim.first_id, origin.last_id + 1)),
-            why=plan.claim.why,
-        )
-        _must_hold_no_checkpoint(seen.rows, stores.warehouse)
-        claimed = claiming.append_claim(stores, seen, RecoveryPlan(above, None, None), this_process(), boundary)
-        if claimed is not None:
-            return claimed
-    raise ClaimUnsettledError(stores.warehouse.paths.job, f"others wrote first {claiming.TRIES} times")
-
-
-def _imported(record: CheckpointRecord, claimed: Claimed) -> CheckpointRecord:
-    return record.model_copy(
-        update={
-            "kind": RowKind.CHECKPOINT,
-            "pinned": False,
-            "abandoned": False,
-            "checkpoint": claimed.claim.first_id,
-            "generation": claimed.claim.generation,
-            "nonce": uuid4().hex,
-        }
-    )
 
 
 def _must_be_empty(root: Path, job: JobName) -> None:

@@ -6,19 +6,21 @@ source gives once more are counted once more, rows that it leaves out are never 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from uuid import uuid4
 
-from checkpointing.commit.reset import Move, moved, reset_row
-from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
+from checkpointing.commit.at_rest import SourceReset
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.commit.reset import Move, moved
+from checkpointing.identifiers import JobName, SplitId, VertexId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from jobs.at_rest.rollback import APPEND_ROW, discard_behind, holding, publish
+from checkpointing.tick.errand import RESET
+from checkpointing.tick.messages import RowChosen, Work
 from jobs.at_rest.savepoint import no_checkpoint_yet
-from jobs.holding import claiming
-from jobs.holding.boundaries import Boundary, around, cross_freely
+from jobs.holding.boundaries import Boundary, cross_freely
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
-from jobs.recovery.held import append_row
-from jobs.recovery.restore_damage import must_be_sound, observe_sound
+from jobs.recovery.at_rest import Task, done_at_rest
+from jobs.recovery.restore_damage import observe_sound
 from jobs.recovery.rollback_plan import NoSuchRowError, SplitBack, splits_back
 from jobs.sources.port import Source
 from jobs.sources.seeking import Place, seek
@@ -48,9 +50,7 @@ def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], aske
     """Return what `reset` would do; changes nothing. Raises what it raises before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
-    seen = observe_sound(stores)
-    plan = claiming.decide(seen, warehouse, take_over=True)
-    return _planned(warehouse, plan.restore, sources, asked)[0]
+    return _planned(warehouse, newest_checkpoint(observe_sound(stores).rows), sources, asked)[0]
 
 
 def reset(
@@ -64,21 +64,19 @@ def reset(
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)
-    seen = observe_sound(stores)
-    decision = claiming.decide(seen, warehouse, take_over=False)
-    must_be_sound(warehouse, decision)
-    _planned(warehouse, decision.restore, sources, asked)
-    with holding(stores, boundary) as (claimed, hold):
-        if claimed.plan.roll_forward is not None:
-            publish(stores, claimed.plan.roll_forward, boundary)
-        plan, move = _planned(warehouse, claimed.plan.restore, sources, asked)
-        discard_behind(stores, claimed, stores.read_cut(plan.newest.checkpoint) or (), boundary)
-        row = reset_row(plan.newest, move, claimed.claim, nonce=uuid4().hex, committed_ms=warehouse.now_ms())
-        with around(boundary, APPEND_ROW):
-            hold.next_id = CheckpointId(row.checkpoint + 1)
-            hold.at_version = append_row(stores, row, hold.at_version)
-        publish(stores, row, boundary)
-    return plan, row
+    plans: list[ResetPlan] = []
+
+    def possible(_: Observed, plan: RecoveryPlan) -> None:
+        _planned(warehouse, plan.restore, sources, asked)
+
+    def chosen(work: Work) -> RowChosen:
+        plan, move = _planned(warehouse, work.plan.restore, sources, asked)
+        plans.append(plan)
+        return RowChosen(SourceReset(plan.newest, move))
+
+    task = Task(errand=RESET, do_work=chosen, possible=possible, observe=observe_sound)
+    row = done_at_rest(stores, task, boundary).entry
+    return plans[-1], row
 
 
 def _planned(

@@ -1,36 +1,22 @@
 """Brings tables back that show less than a recorded cut says, or refuses by name before the job is claimed.
 
-`commit.behind` decides. Here its facts are gathered, its publications are carried out, and the cuts corrected. A
-process that dies in between has changed nothing that the next start would not do again.
+`commit.behind` decides, and the tick door orders what follows. Here the facts are gathered and the refusals worded.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from checkpointing.commit.behind import Correction, Cuts, Lost, Mending, Standing, corrected, decide_mending
+from checkpointing.commit.behind import Correction, Cuts, Doubt, Lost, Standing, decide_mending
 from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
 from checkpointing.identifiers import CheckpointId, JobName, TableName
-from checkpointing.messages import PublishFailed
 from checkpointing.metadata.record import Row
 from jobs.engine_paths import typed
-from jobs.holding.boundaries import CORRECT_CUTS, PUBLISH_AGAIN, Boundary, around
-from jobs.holding.failures import RollForwardError, TablesBehindError
+from jobs.holding.failures import TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.rollback_plan import reachable
 from jobs.stores.soundness import damages
 from jobs.stores.standing import TableLogDamagedError
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """What was seen of the tables, and what brings back those in doubt."""
-
-    seen: Standing
-    mending: Mending
-    rebuilt: Cuts
-    """Cuts that were lost, told again from rows and logs: `seen` has them, and they are yet to be recorded."""
 
 
 def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
@@ -117,35 +103,22 @@ def _way_out(stores: JobStores, rows: Collection[Row], table: TableName) -> str:
     return f"{backup}, or go back to {back.kind.value} {back.checkpoint}: '{command}'"
 
 
-def mend(stores: JobStores, doubt: Doubt, boundary: Boundary) -> tuple[str, ...]:
-    """Publish again what the tables lack, correct the cuts, and return what was done, a line a table.
+def published_since(stores: JobStores, doubt: Doubt) -> dict[TableName, dict[CheckpointId, int]]:
+    """Return at which version each table in doubt has come to show which checkpoint, now that all is published."""
+    now = stores.standing(doubt.seen.rows, doubt.mending.tables, whole=True).logs
+    return {
+        table: {entry.checkpoint: version for version, entry in sorted(now[table].published.items())}
+        for table in doubt.mending.tables
+    }
 
-    Only for the process that holds the job; every table must have a log. Raises RollForwardError, CutsNotRecordedError.
-    """
-    seen, mending = doubt.seen, doubt.mending
-    told = tuple(
+
+def mended_lines(doubt: Doubt, correction: Correction) -> tuple[str, ...]:
+    """Return what was done to bring tables and cuts back, a line a table."""
+    told = (
         f"the cut of checkpoint {each} was lost: rebuilt from checkpoint entries and logs" for each in doubt.rebuilt
     )
-    if not mending.tables and not doubt.rebuilt:
-        return ()
-    if not mending.tables:
-        with around(boundary, CORRECT_CUTS):
-            stores.correct_cuts(Correction(doubt.rebuilt, ()))
-        return told
-    for each in mending.again:
-        with around(boundary, f"{PUBLISH_AGAIN}:{each.publication.table}"):
-            answer = stores.publish(each.publication, each.checkpoint, again=True)
-        if isinstance(answer, PublishFailed):
-            raise RollForwardError(f"checkpoint {each.checkpoint} could not be published again: {answer.error}")
-    now = stores.standing(seen.rows, mending.tables, whole=True).logs
-    published: dict[TableName, dict[CheckpointId, int]] = {
-        table: {entry.checkpoint: version for version, entry in sorted(now[table].published.items())}
-        for table in mending.tables
-    }
-    correction = corrected(seen, published)
-    with around(boundary, CORRECT_CUTS):
-        stores.correct_cuts(replace(correction, changed={**doubt.rebuilt, **correction.changed}))
-    return (*told, *_told(doubt), *(f"the cut of checkpoint {each} is lost: dropped" for each in correction.dropped))
+    dropped = (f"the cut of checkpoint {each} is lost: dropped" for each in correction.dropped)
+    return (*told, *_told(doubt), *dropped)
 
 
 def _told(doubt: Doubt) -> list[str]:

@@ -12,6 +12,8 @@ import structlog
 
 from checkpointing.commit.cleanup import CleanupDecision, decide_cleanup, is_due
 from checkpointing.identifiers import Generation
+from checkpointing.tick.errand import CLEANUP as CLEAN_UP_AT_REST
+from checkpointing.tick.messages import Work, Worked
 from jobs.cleanup.deleting import Deleted, delete_unneeded, drop_empty_folders
 from jobs.cleanup.gathering import Gathered, gather
 from jobs.cleanup.looks import note_look, read_looks
@@ -19,17 +21,13 @@ from jobs.holding.boundaries import CLEANUP, Boundary, around, cross_freely
 from jobs.holding.failures import JobHeldError
 from jobs.holding.job_state import Activity, must_have_run, state_of
 from jobs.holding.job_stores import JobStores
-from jobs.holding.lease_keeper import LeaseKeeper
-from jobs.recovery.held import held
+from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.stores.files import drop_unfinished
-from jobs.stores.lease import LeaseStore
 from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 FILES_PER_TICK: Final = 5_000
 """Most files that the end of a tick deletes: a second or so; the next tick, or the command, goes on."""
-
-_LEASE_MS: Final = 30_000
 
 _UNFINISHED_S: Final = 3_600
 """Older files that were to replace the lease or the looks are those of dead processes."""
@@ -101,10 +99,16 @@ def is_cleanup_due(warehouse: Warehouse, grace_ms: int) -> bool:
 
 def _at_rest(stores: JobStores, grace_ms: int, boundary: Boundary) -> Cleanup:
     warehouse = stores.warehouse
-    with held(stores, boundary) as (claimed, _), LeaseKeeper(LeaseStore(warehouse), claimed.claim, _LEASE_MS):
+    done: list[Cleanup] = []
+
+    def cleaned(work: Work) -> Worked:
         stores.drop_cuts()
-        found = gather(stores, claimed.claim.generation, grace_ms, others_hold=False)
-        return _carry_out(warehouse, found, boundary)
+        found = gather(stores, work.claim.generation, grace_ms, others_hold=False)
+        done.append(_carry_out(warehouse, found, boundary))
+        return Worked()
+
+    done_at_rest(stores, Task(errand=CLEAN_UP_AT_REST, do_work=cleaned), boundary)
+    return done[0]
 
 
 def _carry_out(

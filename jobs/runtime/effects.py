@@ -24,15 +24,13 @@ from checkpointing.messages import (
     PollSource,
     PublishTable,
     RecordCut,
-    RowAppended,
-    RowRefused,
-    RowUnknown,
     RunMicroBatch,
     SliceOffered,
     SourceIdle,
     TablesChecked,
 )
 from jobs.cleanup.log_keeping import LogKeeping
+from jobs.holding.appending import appended
 from jobs.holding.boundaries import Boundary, CarriedOut, around, boundary_of
 from jobs.holding.job_stores import JobStores
 from jobs.operators.failures import MicroBatchError, reason_of
@@ -43,7 +41,6 @@ from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites, not_judged
 from jobs.sources.port import SourceError
-from jobs.stores.checkpoints import Appended, AppendResult, Refused, Unknown
 from jobs.stores.reservations import deletable
 from jobs.user_code import message_of
 
@@ -99,7 +96,7 @@ class EffectHandlers:
             case CheckTables():
                 return self._check(effect)
             case AppendRow():
-                return self._append(effect)
+                return appended(self._stores, effect.row, effect.at_version, subsumed=effect.subsumed)
             case PublishTable():
                 return self._stores.publish(effect.publication, effect.checkpoint)
             case RecordCut():
@@ -157,13 +154,6 @@ class EffectHandlers:
             text = f"the output tables could not be checked ({type(error).__name__}: {error}); start again"
             return TablesChecked(effect.checkpoint, (text,))
 
-    def _append(self, effect: AppendRow) -> Fact:
-        nonce = effect.row.nonce
-        try:
-            return _appended(nonce, self._stores.append(effect.row, effect.at_version, effect.subsumed))
-        except Exception as error:  # noqa: BLE001 - the outcome is open, whatever it was
-            return RowUnknown(nonce, f"{type(error).__name__}: {error}")
-
     def _discard(self, effect: DiscardFiles) -> None:
         """A file that can't be deleted is an orphan, which costs its space and nothing else."""
         for path in deletable(self._stores.warehouse, effect.paths):
@@ -181,15 +171,3 @@ class EffectHandlers:
             self._stores.look_again(tables)
         except Exception as error:  # noqa: BLE001 - logged; the next look may succeed
             _log.warning("maintenance failed", checkpoint=checkpoint, error=f"{type(error).__name__}: {error}")
-
-
-def _appended(nonce: str, result: AppendResult) -> Fact:
-    match result:
-        case Appended():
-            return RowAppended(nonce, result.version)
-        case Refused():
-            return RowRefused(nonce, result.holder)
-        case Unknown():
-            return RowUnknown(nonce, result.error)
-        case _ as unreachable:
-            assert_never(unreachable)

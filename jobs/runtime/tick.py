@@ -1,80 +1,91 @@
-"""One tick: observe, decide, claim, recover, drive the job until it ends, release.
+"""One tick: drives the tick door, and carries out what it asks for.
 
-The same steps in the same order whatever happened before, so that every start is a recovery and every
-tick tests it. Refusals come before the claim and change nothing; after it the job is released in order
-whatever happens, unless the process dies, and then the next tick finds the holder dead. A tick that
-restarts a failed job (G4) goes through all of them again, as the next generation.
+The same steps in the same order whatever happened before, so that every start is a recovery and every tick tests it.
+Refusals come before the claim and change nothing. After it the job is released in order whatever happens, unless the
+process dies, and then the next tick finds the holder dead. The order is the door's (`checkpointing.tick`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from zlib import crc32
+from uuid import uuid4
 
-import structlog
 from pyspark.sql import SparkSession
 
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.fencing import Refused, newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.restart import strategy_of
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import check_fits
-from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord, Claim
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import TICK, Terms
+from checkpointing.tick.messages import (
+    Failed,
+    Finish,
+    Question,
+    Recovered,
+    RestartDue,
+    RolledForward,
+    TickFact,
+    Unsettled,
+    Work,
+)
 from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
-from jobs.holding import claiming
-from jobs.holding.boundaries import ENSURE_TABLES, LEASE, Boundary, around, boundary_from_environment
-from jobs.holding.claiming import Claimed
-from jobs.holding.failures import ClaimUnsettledError, JobHeldError, RollForwardError, TickRefusedError
-from jobs.holding.hold import Hold
+from jobs.holding.boundaries import Boundary, boundary_from_environment
+from jobs.holding.failures import TickRefusedError
 from jobs.holding.job_state import must_be_usable
 from jobs.holding.job_stores import JobStores
-from jobs.holding.lease_keeper import LeaseKeeper
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
-from jobs.recovery.recovering import discard_leftovers, roll_forward
-from jobs.recovery.renaming import Linked, RenameFailedError, Renaming, link_renamed, renamed_plan
+from jobs.recovery.carrier import LEASE_MS, Carrier, refusal
+from jobs.recovery.renaming import RenameFailedError, Renaming, find_renaming, link_renamed, names_before
 from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
 from jobs.recovery.tables_ahead import must_not_be_ahead
-from jobs.recovery.tables_behind import mend, must_be_mendable
+from jobs.recovery.tables_behind import must_be_mendable
 from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
-from jobs.runtime.driver import Clock, Driver, Inbox
-from jobs.runtime.effects import EffectHandlers
+from jobs.runtime.driver import Clock, Inbox
 from jobs.runtime.engine import Engine, SparkEngine
 from jobs.runtime.input_look import look_at_input
 from jobs.runtime.interrupts import stopping_on_interrupt
-from jobs.runtime.listener import InputLooked, Narrator, OrderedListener, Recovery, SilentListener, TickListener
+from jobs.runtime.job_run import JobRun
+from jobs.runtime.listener import (
+    InputLooked,
+    Narrator,
+    OrderedListener,
+    Recovery,
+    Restarting,
+    SilentListener,
+    TickListener,
+)
 from jobs.runtime.notices import Notices
 from jobs.runtime.request_watcher import RequestWatcher
-from jobs.runtime.restarting import Restarts
-from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds, TraceWriter, drop_old_traces
+from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.sources.port import SourceError
 from jobs.spark.programs import must_start_spark
 from jobs.spark.session import SparkConfig
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
+from jobs.stores.leftovers import staging_folders
 from jobs.stores.output_tables import TableMismatchError
 from jobs.stores.warehouse import Warehouse, system_clock_ms
-
-_log = structlog.get_logger(__name__)
-
-LEASE_MS: Final = 30_000
 
 DRAIN_MS: Final = 10_000
 """How long a tick's end waits for effects whose answers nobody needs any more."""
 
-HELD_POLL_S: Final = 0.25
-"""How often a tick that goes on in another trace looks whether the job is free again."""
+POLL_MS: Final = 50
+"""How often a waiting tick looks whether it was asked to stop: a lock may not be waited for in a signal handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,240 +159,219 @@ def run_tick(
         stack.enter_context(stopping_on_interrupt(lambda: inbox.put(StopRequested(StopKind.NOW))))
         ordered = OrderedListener(listener or SilentListener())
         stack.callback(ordered.close)
-        tick = _Tick(plan, settings, ordered, inbox, boundary or boundary_from_environment())
+        carrier = TickCarrier(plan, settings, ordered, inbox, boundary or boundary_from_environment())
         if engine is None and spark is None and settings.spark.connect_url is None:
             must_start_spark()
-        return tick.run(engine or SparkEngine(settings.spark, ordered, spark))
+        return carrier.run(engine or SparkEngine(settings.spark, ordered, spark))
 
 
-class _Tick:
-    """The steps of one tick, in order."""
+class TickCarrier(Carrier):
+    """Carries out what the door of one tick asks for."""
 
     def __init__(
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener, inbox: Inbox, boundary: Boundary
     ) -> None:
+        """Nothing has begun. The tick's time is its settings' clock, which never goes back here."""
+        warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(plan.job), now_ms=settings.clock)
+        super().__init__(warehouse, boundary, lease_ms=settings.lease_ms)
         self._started = time.monotonic()
-        self._plan = plan
+        self.plan = plan
         self._settings = settings
         self._listener = listener
         self._inbox = inbox
-        self._boundary = boundary
-        paths = ProtocolPaths(plan.job)
-        self._warehouse = Warehouse(settings.warehouse.absolute(), paths, now_ms=settings.clock)
-        self._requests = RequestWatcher(self._warehouse, inbox.put)
-        self._narrator = Narrator(listener, self._requests.answer)
+        self._clock = Clock(settings.clock)
+        self.requests = RequestWatcher(self.warehouse, inbox.put)
+        self._narrator = Narrator(listener, self.requests.answer)
         self._notices = Notices(plan.sources, plan.listeners, listener)
-        self._restarts = Restarts(strategy_of(plan.config), settings.limits, inbox, listener)
+        self._engine: Engine
         self._renaming = Renaming()
-        self._renews = False
-        """The last attempt ended because its trace was full."""
-        self._inherited = 0
-        """Checkpoints that this tick publishes for an older one."""
+        self._claim: Claim | None = None
+        """The newest claim of this tick that was in."""
+        self._begins = True
+        """The next look at the rows begins an attempt, with stores of its own."""
 
     def run(self, engine: Engine) -> TickReport:
-        """Go on until no attempt follows on the last one; the engine serves them all."""
+        """Make attempts until none follows; the engine serves them all."""
+        self._engine = engine
         try:
-            claimed = self._claim(None)
-            self._inherited = int(claimed.plan.roll_forward is not None)
-            for seen in look_at_input(self._plan.sources, claimed.plan.restore):
-                self._listener.progress(InputLooked(seen))
-            end = self._attempt(claimed, engine)
-            while (last := self._last(claimed, end)) is None:
-                try:
-                    claimed = self._claim_next(claimed.claim.generation)
-                    end = self._attempt(claimed, engine)
-                except JobHeldError as held:
-                    end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(held))
-                except (TickRefusedError, SourceError, InvalidPipelineError) as error:
-                    end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, str(error))
-            return self._report(claimed, last)
+            finish = self.drive(self.door())
+            return self._report(finish)
         finally:
-            self._requests.close()
+            self.requests.close()
             engine.close()
 
-    def _last(self, claimed: Claimed, end: EndTick) -> EndTick | None:
-        """Return how the tick ends, or None if another attempt follows."""
-        if self._renews and self._restarts.renews(self._narrator.count - self._inherited):
-            return None
-        return self._restarts.follows(end, self._warehouse.now_ms(), _seed(claimed.claim))
+    def door(self) -> TickDoor:
+        """Return the door of this tick."""
+        return TickDoor(
+            TICK,
+            Terms(
+                holder=this_process(self._settings.dagster_run),
+                take_over=self._settings.take_over,
+                limits=self._settings.limits,
+                strategy=strategy_of(self.plan.config),
+                waits_ms=self._settings.lease_ms,
+            ),
+        )
 
-    def _claim_next(self, generation: Generation) -> Claimed:
-        """Claim the job for the next attempt.
+    def moment(self) -> Stamp:
+        """Return now, and whether somebody has asked the tick to stop."""
+        return Stamp(self._clock.now_ms(), uuid4().hex, self._inbox.stop_requested)
 
-        A tick that goes on in another trace has released the job for a moment. It waits for a command that took that
-        moment, as a savepoint at rest does, for `lease_ms` at most. Raises what `_claim` raises.
-        """
-        until = time.monotonic() + (self._settings.lease_ms / 1000 if self._renews else 0)
-        self._renews = False
-        while True:
-            try:
-                return self._claim(generation)
-            except JobHeldError:
-                if time.monotonic() >= until or self._inbox.stop_requested:
-                    raise
-                time.sleep(HELD_POLL_S)
+    # -------------------------------------------------------------- before the claim
 
-    def _attempt(self, claimed: Claimed, engine: Engine) -> EndTick:
-        hold = Hold(self._stores, claimed.claim, claimed.at_version, self._boundary)
-        self._listener.claimed(claimed.claim, claimed.plan.claim.why)
-        with self._requests.attempt(), self._inbox.attempt() as inbox, ExitStack() as stack:
-            with around(self._boundary, LEASE):
-                leases = LeaseStore(self._warehouse)
-                stack.enter_context(LeaseKeeper(leases, claimed.claim, self._settings.lease_ms))
-            stack.callback(hold.release)
-            try:
-                end = self._hold(claimed, hold, engine, inbox)
-            except OSError as error:  # the trace, or a folder of the job: the effects' own errors are facts
-                reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-                end = EndTick(TickOutcome.FAILED, reason, f"{type(error).__name__}: {error}")
-            return claiming.end_with_cause(self._stores, claimed.claim, end)
-
-    # -------------------------------------------------------------- the claim
-
-    def _claim(self, generation: Generation | None) -> Claimed:
-        """Claim the job; `generation` is that of this tick's own attempt before.
-
-        Whoever loses the race to another claim meets its holder, and takes nothing over from it.
-        """
-        must_be_usable(self._warehouse)
-        holder = this_process(self._settings.dagster_run)
-        take_over = self._settings.take_over or generation is not None
-        self._stores = JobStores(self._warehouse, self._boundary)
-        for _ in range(claiming.TRIES):
-            seen = observe_sound(self._stores, self._settings.run_ended)
-            newest = claiming.newest_generation(seen)
-            take_over = take_over and generation in (None, newest)
-            generation = newest
-            decided = claiming.decide(seen, self._warehouse, take_over=take_over)
-            decision, self._renaming = renamed_plan(self._stores, self._plan.graph, decided)
-            if not self._may_begin(seen, decision):
-                continue
-            claimed = claiming.append_claim(self._stores, seen, decision, holder, self._boundary)
-            if claimed is not None:
-                return claimed
-        raise ClaimUnsettledError(self._plan.job, f"others wrote first {claiming.TRIES} times")
-
-    def _may_begin(self, seen: Observed, decision: RecoveryPlan) -> bool:
-        """Raise unless the tick may begin where the decision says; False: look again.
-
-        Files and tables are looked at after the rows. If others wrote rows meanwhile, the two are of different
-        moments: a table may show what only a newer row says, and a file be gone that only an older one names.
-        """
-        try:
-            must_be_sound(self._warehouse, decision)
-            self._plan = self._fitting(decision.restore)
-            must_be_mendable(self._stores, seen.rows, self._table_names())
-            must_not_be_ahead(self._stores, self._table_names(), seen.rows)
-        except Exception:
-            if self._stores.observe().version == seen.version:
-                raise
-            return False
-        return True
-
-    def _table_names(self) -> tuple[TableName, ...]:
+    def tables(self) -> tuple[TableName, ...]:
         """Return the tables of the pipeline, and those that they are renamed from."""
-        names = [table.name for table in self._plan.graph.tables()]
-        return tuple(dict.fromkeys([*names, *self._renaming.tables_then(self._plan.graph)]))
+        names = [table.name for table in self.plan.graph.tables()]
+        return tuple(dict.fromkeys([*names, *self._renaming.tables_then(self.plan.graph)]))
+
+    def observe(self) -> Observed:
+        """Return what a start must know; the newest row says its columns, also if it was written before rows did."""
+        if self._begins:
+            must_be_usable(self.warehouse)
+            self.stores, self._begins = JobStores(self.warehouse, self.boundary), False
+        seen = observe_sound(self.stores, self._settings.run_ended)
+        newest = newest_checkpoint(seen.rows)
+        if newest is None:
+            return seen
+        told = self.stores.told(newest, names_before(self.plan.graph))
+        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
+
+    def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless the tick may begin where the plan says."""
+        match question:
+            case Question.SOUND:
+                self._renaming = find_renaming(self.plan.graph, plan.restore)
+                must_be_sound(self.warehouse, plan)
+            case Question.FITS:
+                self.plan = self._fitting(self._renaming.record)
+            case Question.MENDABLE:
+                must_be_mendable(self.stores, seen.rows, self.tables())
+            case Question.NOT_AHEAD:
+                must_not_be_ahead(self.stores, self.tables(), seen.rows)
+            case Question.POSSIBLE:
+                raise TypeError("nobody asks this of a tick")
 
     def _fitting(self, restored: CheckpointRecord | None) -> JobPlan:
         """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
-        plan = self._plan.with_discovered_splits(restored)
+        plan = self.plan.with_discovered_splits(restored)
         if restored is not None:
             allowed = self._settings.allow_non_restored_state
             check_fits(plan.graph, restored, plan.config.max_parallelism, allow_non_restored_state=allowed)
-            return plan_with_migrations(plan, restored, self._warehouse.root)
+            return plan_with_migrations(plan, restored, self.warehouse.root)
         return plan
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether a later attempt that meets this error has failed; any other error ends the tick by itself."""
+        return isinstance(error, (TickRefusedError, SourceError, InvalidPipelineError))
 
     # -------------------------------------------------------------- holding the job
 
-    def _hold(self, claimed: Claimed, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
-        """Recover, then drive. What goes wrong with tables is an end like any other; the rest is raised."""
-        try:
-            self._recover(claimed)
-            linked = link_renamed(self._stores, self._plan, self._renaming, claimed.claim.generation, self._boundary)
-        except (TableMismatchError, RollForwardError, RenameFailedError) as error:
-            return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error))
-        except (CutsNotRecordedError, OSError) as error:
-            return EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error))
-        self._plan = linked.plan
-        end = self._drive(claimed, linked, hold, engine, inbox)
-        self._clean_up(claimed, end)
-        return end
+    def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
+        """The job is held: tell who listens, and hear who asks for something."""
+        if self._claim is None:
+            for seen in look_at_input(self.plan.sources, plan.restore):
+                self._listener.progress(InputLooked(seen))
+        self._claim, self._begins = claim, True
+        self._listener.claimed(claim, plan.claim.why)
+        self._held.enter_context(self.requests.attempt())
+        self._attempt_inbox = self._held.enter_context(self._inbox.attempt())
 
-    def _clean_up(self, claimed: Claimed, end: EndTick) -> None:
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the output tables that are missing, and compare the others with the newest row."""
+        del plan  # the newest row has other names, if its tables are renamed
+        graph, renamed = self.plan.graph, self._renaming.tables.values()
+        self.stores.ensure(
+            graph.tables(), self.plan.table_schemas, self._renaming.record, unsettled=unsettled, renamed=renamed
+        )
+
+    def folders(self) -> Iterable[TableName]:
+        """Return every folder into which a vertex stages files."""
+        return staging_folders(self.plan.graph, self.warehouse.paths)
+
+    def told(self, effect: RolledForward | RestartDue) -> None:
+        """Tell who listens."""
+        match effect:
+            case RolledForward():
+                self._narrator.rolled_forward(effect.record, effect.notes, dict(effect.versions))
+            case RestartDue():
+                end = effect.end
+                self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
+
+    def recovered(self, done: Recovered, mended: tuple[str, ...]) -> None:
+        """Keep the logs short while nobody waits, and tell who listens."""
+        self.stores.maintain((table.name for table in self.plan.graph.tables()), self._keeping())
+        restored, pending = done.plan.restore, done.plan.roll_forward
+        self._listener.recovered(
+            Recovery(
+                restored.checkpoint if restored else None,
+                pending.checkpoint if pending else None,
+                done.leftovers,
+                mended,
+            )
+        )
+
+    def work(self, work: Work) -> TickFact:
+        """Run the job until it ends."""
+        settings = self._settings
+        return self.job(work).ended(self._engine, self._attempt_inbox, self._clock, settings.trace, settings.drain_ms)
+
+    def job(self, work: Work) -> JobRun:
+        """Return the job that this attempt runs; renamed tables have their files from here on."""
+        linked = link_renamed(self.stores, self.plan, self._renaming, work.claim.generation, self.boundary)
+        self.plan = linked.plan
+        return JobRun(
+            linked=linked,
+            work=work,
+            stores=self.stores,
+            boundary=self.boundary,
+            notices=self._notices,
+            narrator=self._narrator,
+            keeping=self._keeping(),
+            allow_non_restored_state=self._settings.allow_non_restored_state,
+        )
+
+    def clean_up(self) -> None:
         """Delete what nobody needs any more, while the job is still held and nobody waits for this tick to end."""
         grace_ms = self._settings.reader_grace_ms
-        if grace_ms is None or end.outcome is TickOutcome.FAILED or self._inbox.stop_requested:
+        if grace_ms is None or self._claim is None:
             return
-        if self._narrator.count or is_cleanup_due(self._warehouse, grace_ms):
-            clean_up_after_tick(self._stores, claimed.claim.generation, grace_ms, self._boundary)
+        if self._narrator.count or is_cleanup_due(self.warehouse, grace_ms):
+            clean_up_after_tick(self.stores, self._claim.generation, grace_ms, self.boundary)
 
     def _keeping(self) -> LogKeeping | None:
+        """Return how long log entries of tables stay; None: for ever."""
         grace_ms = self._settings.reader_grace_ms
         return None if grace_ms is None else LogKeeping(grace_ms, self._settings.table_log_keep_ms)
 
-    def _recover(self, claimed: Claimed) -> None:
-        graph, newest, pending = self._plan.graph, claimed.plan.restore, claimed.plan.roll_forward
-        doubt = must_be_mendable(self._stores, claimed.seen.rows, self._table_names())
-        unsettled = {*doubt.mending.tables, *(table.table for table in (pending.tables if pending is not None else ()))}
-        with around(self._boundary, ENSURE_TABLES):
-            renamed = self._renaming.tables.values()
-            self._stores.ensure(graph.tables(), self._plan.table_schemas, newest, unsettled=unsettled, renamed=renamed)
-        mended = mend(self._stores, doubt, self._boundary)
-        if pending is not None:
-            done = roll_forward(self._stores, self._renaming.tables_then(graph), pending, self._boundary)
-            self._narrator.rolled_forward(done.record, done.notes, done.versions)
-        leftovers = discard_leftovers(self._stores, graph, claimed.claim.generation, claimed.seen.rows, self._boundary)
-        self._stores.maintain((table.name for table in graph.tables()), self._keeping())
-        self._listener.recovered(
-            Recovery(newest.checkpoint if newest else None, pending.checkpoint if pending else None, leftovers, mended)
-        )
+    def failure(self, error: Exception) -> TickFact:
+        """Return how an attempt ends by an error: what goes wrong with tables is an end like any other."""
+        if isinstance(error, (TableMismatchError, RenameFailedError)):
+            return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error)))
+        if isinstance(error, (CutsNotRecordedError, OSError)):
+            return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error)))
+        return super().failure(error)
 
-    def _drive(self, claimed: Claimed, linked: Linked, hold: Hold, engine: Engine, inbox: Inbox) -> EndTick:
-        setup = self._setup(claimed, linked)
-        door = JobDoor(setup)
-        keeping = self._keeping()
-        handlers = EffectHandlers(self._plan, self._stores, engine, self._boundary, self._notices, keeping=keeping)
-        with TraceWriter(self._trace(claimed), self._settings.trace) as trace:
-            driver = Driver(door, handlers, inbox, trace, self._narrator, Clock(self._settings.clock))
-            try:
-                end, late = driver.run(setup, self._settings.drain_ms)
-            finally:
-                self._renews = driver.renews
-                self._narrator.counts += door.counts
-                hold.next_id = door.next_id
-                hold.at_version = driver.at_version or hold.at_version
-        if late:
-            _log.warning("effects still run after the end of the tick", effects=late)
-            engine.close()
-        return end
+    # -------------------------------------------------------------- the end
 
-    def _setup(self, claimed: Claimed, linked: Linked) -> JobSetup:
-        restored = linked.record
-        records = (row for row in claimed.seen.rows if isinstance(row, CheckpointRecord))
-        return JobSetup(
-            graph=self._plan.graph,
-            config=self._plan.config,
-            job=self._plan.job,
-            claim=claimed.claim,
-            at_version=claimed.at_version,
-            restored=restored,
-            retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
-            versions=(self._stores.read_cut(restored.checkpoint) or {}) if restored else {},
-            renamed=linked.renamed,
-            rows_per_epoch=dict(self._plan.rows_per_epoch),
-            limits=self._restarts.limits(self._narrator.count - self._inherited),
-            allow_non_restored_state=self._settings.allow_non_restored_state,
-            seed=_seed(claimed.claim),
-        )
+    def wait(self, delay_ms: int) -> None:
+        """Wait so long, or until somebody asks the tick to stop."""
+        until = time.monotonic() + delay_ms / 1000
+        while not self._inbox.stop_requested and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_MS / 1000))
 
-    def _trace(self, claimed: Claimed) -> Path:
-        paths, generation = self._warehouse.paths, claimed.claim.generation
-        drop_old_traces(self._warehouse.path(paths.traces), paths, generation)
-        return self._warehouse.path(paths.trace(generation))
-
-    def _report(self, claimed: Claimed, end: EndTick) -> TickReport:
-        generation = claimed.claim.generation
+    def _report(self, finish: Finish) -> TickReport:
+        """Return how the tick ended; raise what ended it before its first claim, or is a fault of Tidemark."""
+        end = finish.outcome
+        if isinstance(end, BaseException):
+            raise end
+        if isinstance(end, (Refused, Unsettled)):
+            error = refusal(self.warehouse, end)
+            if self._claim is None:
+                raise error
+            end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(error))
+        if self._claim is None or not isinstance(end, EndTick):
+            raise TypeError(f"a tick ended as {end}")
+        generation = self._claim.generation
         return TickReport(
             outcome=end.outcome,
             generation=generation,
@@ -389,12 +379,7 @@ class _Tick:
             message=end.message if end.reason is CheckpointFailureReason.TASK_FAILURE else explained(end.message),
             reason=end.reason,
             seconds=time.monotonic() - self._started,
-            trace=self._warehouse.path(self._warehouse.paths.trace(generation)),
-            restarts=self._restarts.count,
+            trace=self.warehouse.path(self.warehouse.paths.trace(generation)),
             counts=self._narrator.counts,
+            restarts=finish.restarts,
         )
-
-
-def _seed(claim: Claim) -> int:
-    """Return what a generation's chance is drawn from: as unlike another's as its nonce, and on record like it."""
-    return crc32(claim.nonce.encode())

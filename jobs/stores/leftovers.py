@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
+from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.metadata.paths import parse_generation, parse_staged_name
+from checkpointing.metadata.paths import ProtocolPaths, parse_generation, parse_staged_name
 from jobs.stores.warehouse import Warehouse
 
 
@@ -33,6 +34,14 @@ def own_folders(warehouse: Warehouse) -> Iterator[TableName]:
         folder = warehouse.path(root)
         if folder.is_dir():
             yield from (TableName(f"{root}/{each.name}") for each in sorted(folder.iterdir()) if each.is_dir())
+
+
+def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, ...]:
+    """Return every folder into which a vertex of the job stages files: its tables', its state's, its channel's."""
+    tables = [table.name for table in graph.tables()]
+    states = [paths.state_table(vertex.id) for vertex in graph.operators() if vertex.kind is VertexKind.KEYED]
+    channels = [paths.channel(vertex.id) for vertex in graph.operators()]
+    return tuple(dict.fromkeys([*tables, *states, *channels]))
 
 
 def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by: Referenced) -> Iterator[str]:

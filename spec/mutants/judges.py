@@ -40,7 +40,7 @@ class Judge:
     seeds_max: int
 
 
-def _simulated(
+def _simulated(  # noqa: PLR0913 - what may be asked of a run
     seed: int,
     savepoints_max: int | None = None,
     rollbacks_max: int = 0,
@@ -48,6 +48,7 @@ def _simulated(
     *,
     releases: bool = False,
     hooks: bool = False,
+    restarts: bool = False,
     mishaps: Mishaps | None = None,
 ) -> frozenset[str]:
     outcome = simulate(
@@ -57,6 +58,7 @@ def _simulated(
         resets_max=resets_max,
         releases=releases,
         hooks=hooks,
+        restarts=restarts,
         mishaps=mishaps,
     )
     return frozenset(violation.invariant for violation in outcome.violations)
@@ -90,6 +92,7 @@ RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=RO
 HOOKS = Judge(
     "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
 )
+RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from checkpointing.commit.net import Renamed
 from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import TableName
@@ -21,9 +22,10 @@ def build_on_the_row_before(patch: Patch, kind: RowKind) -> None:
         parent: CheckpointRecord | None,
         versions: Mapping[TableName, int],
         at_version: int,
+        renamed: Mapping[TableName, Renamed],
     ) -> None:
         if parent is not None and parent.kind is kind:
             parent = parent.model_copy(update={"checkpoint": parent.parent})
-        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version)
+        real(self, graph, identity, parent=parent, versions=versions, at_version=at_version, renamed=renamed)
 
     patch.put(TwoPhaseCommit, "__init__", begin)

@@ -21,6 +21,7 @@ _JUDGING = frozenset(
         "columns",
         "cut_contents",
         "durability",
+        "holding",
         "hooks",
         "judgements",
         "life",

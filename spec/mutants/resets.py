@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from checkpointing.commit import fencing, recovery, reset
+from checkpointing.commit.at_rest import SourceReset, Stamp
 from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.commit.reset import Move
@@ -54,15 +55,12 @@ Changes = Callable[[CheckpointRecord], Mapping[str, object]]
 
 
 def _append_otherwise(patch: Patch, changes: Changes) -> None:
-    real = reset.reset_row
+    real = SourceReset.row
 
-    def reset_row(
-        newest: CheckpointRecord, move: Move, claim: Claim, *, nonce: str, committed_ms: int
-    ) -> CheckpointRecord:
-        row = real(newest, move, claim, nonce=nonce, committed_ms=committed_ms)
-        return row.model_copy(update=dict(changes(newest)))
+    def row(self: SourceReset, claim: Claim, at: Stamp) -> CheckpointRecord:
+        return real(self, claim, at).model_copy(update=dict(changes(self.newest)))
 
-    patch.function(reset, "reset_row", reset_row)
+    patch.put(SourceReset, "row", row)
 
 
 @mutant("only-positions-move", RESETS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from deltalake import CommitProperties
 
 from checkpointing.commit import leftovers, recovery
-from jobs.recovery import recovering
+from checkpointing.tick import recovering
 from jobs.stores import checkpoints, cuts, delta_log, publisher, tables
 from jobs.stores import leftovers as deleting
 

@@ -113,7 +113,7 @@ class RealJob(DrivenJob):
                     """Carried out when it is chosen."""
             super()._take((effect,))
         if self.end is not None and self.tick is not None and self.door is not None:
-            self.tick.release(self.door.next_id, self._at_version)
+            self.tick.release(self.end, self.door.next_id, self._at_version)
             self.tick = None
 
     def _carry_out(self, effect: DiscardFiles | NotifyComplete | NotifyAborted) -> None:

@@ -4,18 +4,20 @@ Observe, decide, claim, recover, set up, carry out, release are the product's co
 left out is its clock, its threads and its loop.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpointing.commit.recovery import completion
+from checkpointing.commit.recovery import RecoveryPlan, completion
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
+    EndTick,
     Fact,
     JudgeSuites,
     MicroBatchFinished,
@@ -31,16 +33,14 @@ from checkpointing.messages import (
     SuitesJudged,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from checkpointing.tick.messages import Finish, Work, WorkEnded
 from jobs.holding.boundaries import CarriedOut
-from jobs.holding.hold import Hold
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
-from jobs.recovery.renaming import link_renamed
 from jobs.runtime.driver import Inbox
-from jobs.runtime.effects import EffectHandlers
 from jobs.runtime.engine import Engine
 from jobs.runtime.listener import SilentListener
-from jobs.runtime.tick import RuntimeSettings, _Tick
+from jobs.runtime.tick import RuntimeSettings, TickCarrier
 from jobs.state.failures import StateFileError
 from jobs.stores.holders import this_process
 from jobs.stores.requests import RequestFolder
@@ -89,6 +89,17 @@ class RollForwardListener(SilentListener):
         self._world.witness.note_cut(record.checkpoint, dict(versions))
 
 
+class SlowCarrier(TickCarrier):
+    """The product's carrier without its threads: no lease is kept, and requests are looked for when somebody says."""
+
+    def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
+        """The job is held."""
+        self._claim, self._begins, self._lease_ms = claim, True, None
+
+    def clean_up(self) -> None:
+        """Nobody cleans up between two steps."""
+
+
 class RealTick:
     """A tick from its claim on. Every step may raise DiedError where a strike says so."""
 
@@ -101,39 +112,38 @@ class RealTick:
         plan = plan_of(job.graph.vertex(JOINED).parallelism, job.config, self.sources)
         settings = RuntimeSettings(warehouse=world.root, limits=job.limits, take_over=True, clock=lambda: world.now_ms)
         self._inbox = Inbox()
-        self._tick = _Tick(plan, settings, RollForwardListener(world), self._inbox, self.boundaries)
+        self._carrier = SlowCarrier(plan, settings, RollForwardListener(world), self._inbox, self.boundaries)
+        self._door = self._carrier.door()
         self._credit_bytes = job.credit_bytes
 
     # -------------------------------------------------------------- its life
 
     def begin(self) -> JobSetup:
         """Claim and recover; return what the job's door is built from."""
-        claimed = self._claimed = self._tick._claim(None)
-        self._hold = Hold(self._tick._stores, claimed.claim, claimed.at_version, self.boundaries)
-        tick = self._tick
-        tick._recover(claimed)
-        linked = link_renamed(tick._stores, tick._plan, tick._renaming, claimed.claim.generation, self.boundaries)
-        tick._plan = linked.plan
-        setup = tick._setup(claimed, linked)
-        self._handlers = EffectHandlers(
-            self._tick._plan, self._tick._stores, self._engine, self.boundaries, self._tick._notices, keeping=None
-        )
+        carrier, waiting = self._carrier, deque(self._door.start(self._carrier.moment()))
+        while not isinstance(effect := waiting.popleft(), Work | Finish):
+            fact = carrier.carry_out(effect)
+            if fact is not None:
+                waiting.extend(self._door.step(fact, carrier.moment()))
+        if isinstance(effect, Finish):
+            raise TypeError(f"the start was refused: {effect.outcome}")
+        job = replace(carrier.job(effect), keeping=None)
+        self.claim, self._at_version, setup = effect.claim, effect.at_version, job.setup()
+        self._handlers = job.handlers(self._engine)
         if setup.restored is not None:
             self._handlers.carry_out(completion(setup.restored))
-        seed = claimed.claim.generation  # the product's is drawn from the nonce, which no run repeats
+        seed = self.claim.generation  # the product's is drawn from the nonce, which no run repeats
         return replace(setup, seed=seed, idle_poll_ms=NEVER_MS, linger_ms=0, credit_bytes=self._credit_bytes)
 
-    @property
-    def claim(self) -> Claim:
-        """The claim that is in."""
-        return self._claimed.claim
-
-    def release(self, next_id: CheckpointId, at_version: int | None) -> None:
+    def release(self, end: EndTick, next_id: CheckpointId, at_version: int | None) -> None:
         """Let the job go in order, and tell all who wait for a savepoint that the tick is over."""
-        self._hold.next_id = next_id
-        self._hold.at_version = at_version or self._hold.at_version
-        self._hold.release()
-        self._tick._requests._tell_the_end()
+        ended = WorkEnded(end, next_id, at_version or self._at_version)
+        waiting = deque(self._door.step(ended, self._carrier.moment()))
+        while not isinstance(effect := waiting.popleft(), Finish):
+            fact = self._carrier._answered(effect)
+            if fact is not None:
+                waiting.extend(self._door.step(fact, self._carrier.moment()))
+        self._carrier.requests._tell_the_end()
 
     # -------------------------------------------------------------- its effects
 
@@ -204,7 +214,7 @@ class RealTick:
     @contextmanager
     def _append_only(self, tables: tuple[TableName, ...]) -> Iterator[None]:
         """Somebody forbids replacing files in an upsert table, and allows it again later."""
-        upserts = [each.name for each in self._tick._plan.graph.tables() if each.mode is TableMode.UPSERT]
+        upserts = [each.name for each in self._carrier.plan.graph.tables() if each.mode is TableMode.UPSERT]
         mine = [table for table in upserts if table in tables]
         self._set_append_only(mine, "true")
         try:
@@ -227,11 +237,11 @@ class RealTick:
 
     def asked(self) -> Iterator[SavepointRequested]:
         """Yield what is asked for in the folder and was not handed over yet."""
-        self._tick._requests._look()
+        self._carrier.requests._look()
         while (fact := self._inbox.get(0)) is not None:
             if isinstance(fact, SavepointRequested):
                 yield fact
 
     def answer(self, effect: SavepointTaken | SavepointFailed) -> None:
         """Write the door's answer where whoever asked looks for it."""
-        self._tick._requests.answer(effect)
+        self._carrier.requests.answer(effect)

@@ -7,10 +7,10 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import RecoveryPlan, decide_recovery
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import CheckpointId, SplitId, TableName
 from checkpointing.metadata.record import Row
-from jobs.holding import claiming
 from jobs.holding.job_stores import JobStores
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
@@ -60,9 +60,10 @@ class RealWorld:
         """Let another coordinator claim the job, and die at once."""
         stores = JobStores(self.warehouse, self.watch)
         seen = stores.observe()
-        claiming.append_claim(
-            stores, seen, claiming.decide(seen, stores.warehouse, take_over=True), this_process(), self.watch
-        )
+        plan = decide_recovery(seen, take_over=True)
+        assert isinstance(plan, RecoveryPlan)
+        stores.append(plan.claim.claim(this_process(), self.now_ms, f"rival-{seen.version}"), seen.version)
+        self.watch("after:Claim")
 
     def others(self) -> tuple[CheckpointId, ...]:
         """Return the rows that the job may go back to: all but where it stands."""

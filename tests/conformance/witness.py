@@ -24,7 +24,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication
 from checkpointing.metadata.codec import decode
 from checkpointing.metadata.files import files_of
-from checkpointing.metadata.record import CheckpointRecord, Claim, Row
+from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from jobs.stores.delta_log import METADATA_KEY
 from spec.history import (
     CutWritten,
@@ -32,6 +32,7 @@ from spec.history import (
     FilesDiscarded,
     History,
     JobClaimed,
+    JobReleased,
     RowCommitted,
     Rows,
     TableChanged,
@@ -187,6 +188,8 @@ class Witness:
     def _see_row(self, row: Row) -> None:
         if isinstance(row, Claim):
             self.history.add(JobClaimed(row))
+        elif isinstance(row, Release):
+            self.history.add(JobReleased(row))
         elif isinstance(row, CheckpointRecord):
             self.committed[row.checkpoint] = row
             for path in sorted(files_of(row)):

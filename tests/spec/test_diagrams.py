@@ -5,11 +5,19 @@ from contextlib import suppress
 import pytest
 
 from checkpointing.commit import two_phase
-from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState, TwoPhaseCommit
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState, TwoPhaseCommit, UnexpectedFactError
 from checkpointing.coordinator.pending import PHASES, PendingCheckpoint, PendingPhase, PhaseOrderError
 from checkpointing.coordinator.plan import CheckpointPlan
 from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.messages import CutRecorded, RowAppended, TablePublished
+from checkpointing.metadata.record import Holder
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import TICK, Terms
+from checkpointing.tick.messages import AppendEntry, LookAtLogs, Observe, PublishAgain, ReadCut, Wait, Waited
+from checkpointing.tick.moves import MOVES
 from spec.diagrams import PAGE, page
+from spec.mishaps import Mishaps
 from spec.simulator import simulate
 
 DRAWN = {(state, reached) for (state, _), follow in {**OFFERS, **TRANSITIONS}.items() for reached in follow}
@@ -71,6 +79,35 @@ def test_pending_checkpoints_move_as_the_table_says_and_every_move_is_met(phases
     for seed in range(5):
         simulate(seed)
     assert DRAWN_PHASES == phases
+
+
+def test_the_tick_door_moves_as_the_table_says(monkeypatch):
+    """Simulated ticks with restarts, rollbacks, resets and mishaps: no other move."""
+    seen, real = set(), TickDoor.step
+
+    def step(door, fact, at):
+        before = type(door.awaits)
+        effects = real(door, fact, at)
+        seen.add((before, type(fact), type(door.awaits)))
+        return effects
+
+    monkeypatch.setattr(TickDoor, "step", step)
+    for seed in range(8):
+        simulate(seed, rollbacks_max=1, resets_max=1, mishaps=Mishaps(1, 1))
+    simulate(11, savepoints_max=1, restarts=True)
+    drawn = {(effect, fact, asked) for (effect, fact), follow in MOVES.items() for asked in follow}
+    assert set() == seen - drawn
+    met = {(PublishAgain, TablePublished, LookAtLogs), (AppendEntry, RowAppended, ReadCut), (Wait, Waited, Observe)}
+    assert met <= seen
+
+
+def test_an_answer_that_nobody_waits_for_is_refused():
+    """The tick door names both; it stays as it was."""
+    door = TickDoor(TICK, Terms(holder=Holder(host="here", pid=1, started="")))
+    door.start(Stamp(0, "a"))
+    with pytest.raises(UnexpectedFactError, match="CutRecorded as the answer to Observe"):
+        door.step(CutRecorded(1), Stamp(0, "b"))
+    assert Observe() == door.awaits
 
 
 def test_a_phase_that_does_not_follow_is_refused():

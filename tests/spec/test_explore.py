@@ -124,11 +124,11 @@ def test_a_path_can_be_told_again():
 def never_roll_forward(monkeypatch):
     from dataclasses import replace
 
-    from spec import rolling_back
+    from checkpointing.tick import claiming
 
     real = recovery.decide_recovery
     monkeypatch.setattr(
-        rolling_back,
+        claiming,
         "decide_recovery",
         lambda seen, take_over: replace(real(seen, take_over=take_over), roll_forward=None),
     )

@@ -20,7 +20,9 @@ from spec.history import (
     FileMissed,
     FilesDiscarded,
     HookRestoring,
+    JobReleased,
     JudgementCancelled,
+    LeftoversGone,
     OrderBroken,
     PowerLost,
     ResetAsked,
@@ -223,13 +225,27 @@ def begin_from_an_older_row(events):
     return [*events, replace(began, generation=Generation(999), restored=commits[-2])]
 
 
+def still_held(events):
+    """Nobody has let the job go."""
+    return [event for event in events if not isinstance(event, JobReleased)]
+
+
+def release_twice(events):
+    return [*events, events[first(events, JobReleased, skip=-1)]]
+
+
+def delete_leftovers_before_the_cut(events):
+    place = first(events, CutWritten, skip=-1)
+    return put(events, place, LeftoversGone(Generation(1_000)))
+
+
 def go_back_to_what_is_newest(events):
     """The row of a rollback says where it goes back to, and holds the cut of where the job stood."""
     last = events[first(events, RowCommitted, skip=-1)]
     older = last.kept[-2]
     wrong = {"kind": RowKind.ROLLBACK, "parent": older, "checkpoint": last.record.checkpoint + 1000}
     row = last.record.model_copy(update=wrong)
-    return [*events, RowCommitted(row, (*last.kept[:-1], row.checkpoint))]
+    return [*still_held(events), RowCommitted(row, (*last.kept[:-1], row.checkpoint))]
 
 
 def move_the_payments_too(events):
@@ -242,7 +258,7 @@ def move_the_payments_too(events):
     wrong = {"kind": RowKind.RESET, "parent": last.record.checkpoint, "checkpoint": last.record.checkpoint + 1000}
     row = last.record.model_copy(update={**wrong, "pinned": False, "tables": (), "vertices": vertices})
     asked = ResetAsked((("a", "99"), ("b", "99")))
-    return [*events, asked, RowCommitted(row, (*last.kept, row.checkpoint))]
+    return [*still_held(events), asked, RowCommitted(row, (*last.kept, row.checkpoint))]
 
 
 def show_a_cut_without_its_files(events):
@@ -289,6 +305,8 @@ FALSIFIED = {
     "published-in-order": commit_before_the_cut,
     "published-completely": record_without_publishing,
     "one-generation": commit_by_an_old_generation,
+    "held": release_twice,
+    "recovered-in-order": delete_leftovers_before_the_cut,
     "parent-line": leave_the_line,
     "ids-rise": give_an_id_again,
     "line": begin_from_an_older_row,

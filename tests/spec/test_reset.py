@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.commit.reset import Move, reset_row
+from checkpointing.commit.at_rest import SourceReset, Stamp
+from checkpointing.commit.reset import Move
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import InputSegments, RunMicroBatch
 from checkpointing.metadata.record import Claim, Holder, RowKind
@@ -17,6 +18,7 @@ from spec.history import (
     CutWritten,
     DoorStarted,
     JobClaimed,
+    LeftoversGone,
     OrderBroken,
     ResetAsked,
     RowCommitted,
@@ -62,10 +64,11 @@ def reset_to(positions_asked, /, *, kept=None, versions=None, asked=None, **chan
         at_ms=0,
         nonce="n",
     )
-    row = reset_row(newest, Move(ORDERS, positions_asked), claim, nonce="r", committed_ms=0)
+    row = SourceReset(newest, Move(ORDERS, positions_asked)).row(claim, Stamp(0, "r"))
     row = row.model_copy(update=changes)
     events = [
         JobClaimed(claim),
+        LeftoversGone(claim.generation),
         ResetAsked(tuple((asked or positions_asked).items())),
         RowCommitted(row, kept or (*last.kept, row.checkpoint)),
         replace(cut, checkpoint=row.checkpoint, versions=cut.versions if versions is None else versions),

@@ -8,7 +8,7 @@ import pytest
 
 from checkpointing.commit import recovery
 from checkpointing.commit.two_phase import TwoPhaseCommit
-from spec import tick
+from checkpointing.tick import recovering
 from spec.invariants import INVARIANTS
 from spec.mutants import __main__ as command
 from spec.mutants import hunting, planting
@@ -54,12 +54,12 @@ def test_after_a_mutant_the_core_is_as_before():
     """Whatever is replaced is put back, in every module that had it, also if something raises meanwhile."""
     step, real = TwoPhaseCommit.step, recovery.publications
     with planted(MUTANTS["the last table is left out of the publications"]):
-        assert tick.publications is recovery.publications
-        assert tick.publications is not real
+        assert recovering.publications is recovery.publications
+        assert recovering.publications is not real
     with pytest.raises(KeyError), planted(MUTANTS["a failed publication is taken for a success"]):
         raise KeyError(TwoPhaseCommit.step is step)
     assert TwoPhaseCommit.step is step
-    assert (real, real) == (recovery.publications, tick.publications)
+    assert (real, real) == (recovery.publications, recovering.publications)
 
 
 def test_those_who_judge_are_not_bent():

@@ -7,10 +7,11 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.metadata.paths import table_of_state
+from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
 from jobs.at_rest.disposing import dispose
 from jobs.at_rest.savepoint import savepoint_at_rest
 from jobs.holding import job_stores
-from jobs.holding.hold import Hold
+from jobs.recovery.carrier import Carrier
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
@@ -72,16 +73,17 @@ def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, mo
     """A tick begins as soon as the command has released the job, and dies between its commit and its publication."""
     run(tmp_path, 1, plan=PLAN)
     savepoint = savepoint_at_rest(at(tmp_path))
-    released = Hold.release
+    append = Carrier._append
 
-    def asleep(hold: Hold) -> bool:
-        done = released(hold)
-        monkeypatch.setattr(Hold, "release", released)
-        with pytest.raises(Dead):
-            tick(plan=PLAN, take_over=True, boundary=Mortal("after:AppendRow"))
+    def asleep(carrier: Carrier, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        done = append(carrier, effect)
+        if isinstance(effect, AppendRelease):
+            monkeypatch.setattr(Carrier, "_append", append)
+            with pytest.raises(Dead):
+                tick(plan=PLAN, take_over=True, boundary=Mortal("after:AppendRow"))
         return done
 
-    monkeypatch.setattr(Hold, "release", asleep)
+    monkeypatch.setattr(Carrier, "_append", asleep)
     dispose(at(tmp_path), savepoint.checkpoint)
     table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
     assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]

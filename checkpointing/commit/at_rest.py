@@ -1,0 +1,99 @@
+"""The recipes for entries that no tick writes: a savepoint at rest, a rollback, a reset and an import (A9, G1, K2).
+
+Each takes an entry that is there and appends it again under a new id, with what its kind changes. The claim of the
+process that holds the job gives the id and the generation. The moment gives the time and a nonce.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from checkpointing.commit.line import Turn, turn_back
+from checkpointing.commit.net import nothing_staged
+from checkpointing.commit.reset import Move, moved
+from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics, TableRecord
+
+NO_TURN = Turn((), (), ())
+"""The other entries stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the world tells with each fact: the time, a nonce that is unique, whether the tick is asked to stop."""
+
+    now_ms: int
+    nonce: str
+    stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointAtRest:
+    """A plain savepoint of a committed cut: its snapshots, with nothing of its own for any table (A9)."""
+
+    cut: CheckpointRecord
+
+    def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
+        """Return the entry that a process with this claim appends."""
+        changed = {"kind": RowKind.SAVEPOINT, "pinned": True, "vertices": nothing_staged(self.cut), "tables": ()}
+        return _under_a_new_id(self.cut, claim, at, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """An older cut under a new id; `tables` take each table from what it shows to its content there (K2).
+
+    The table records say which files come and go, and which columns leave.
+    """
+
+    target: CheckpointRecord
+    tables: tuple[TableRecord, ...]
+
+    def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
+        """Return the entry that a process with this claim appends."""
+        changed = {"kind": RowKind.ROLLBACK, "pinned": False, "vertices": nothing_staged(self.target)}
+        return _under_a_new_id(self.target, claim, at, **changed, tables=self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReset:
+    """The newest cut under a new id, with other positions for one source; it publishes nothing (K2)."""
+
+    newest: CheckpointRecord
+    move: Move
+
+    def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
+        """Return the entry that a process with this claim appends."""
+        changed = {"kind": RowKind.RESET, "pinned": False, "vertices": moved(self.newest, self.move), "tables": ()}
+        return _under_a_new_id(self.newest, claim, at, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """An entry of another warehouse, whose files are copied: its tables are published here by the next tick (G1)."""
+
+    record: CheckpointRecord
+
+    def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
+        """Return the entry that a process with this claim appends; its parent and its statistics stay the origin's."""
+        stays = {"parent": self.record.parent, "statistics": self.record.statistics}
+        return _under_a_new_id(self.record, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
+
+
+Recipe = SavepointAtRest | Rollback | SourceReset | Imported
+
+
+def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
+    """Return what the entry of that recipe does to the entries that are there: only a rollback leaves any behind."""
+    return turn_back(rows, recipe.target) if isinstance(recipe, Rollback) else NO_TURN
+
+
+def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed: object) -> CheckpointRecord:
+    """Return an entry again, under the first id of the claim and as the child of what it was made of."""
+    new = {
+        "abandoned": False,
+        "checkpoint": claim.first_id,
+        "parent": record.checkpoint,
+        "generation": claim.generation,
+        "nonce": at.nonce,
+        "statistics": Statistics(triggered_ms=at.now_ms, committed_ms=at.now_ms, rows=0),
+    }
+    return record.model_copy(update=new | changed)

@@ -1,0 +1,101 @@
+"""The transition table of the tick door: which effect may be asked for after which answer.
+
+The door's state is the effect that it waits for. docs/STATES.md draws this table.
+"""
+
+from typing import Final
+
+from checkpointing.commit.recovery import Observed
+from checkpointing.messages import (
+    CutRecorded,
+    PublishFailed,
+    PublishTable,
+    RecordCut,
+    RowAppended,
+    RowRefused,
+    RowUnknown,
+    TablePublished,
+)
+from checkpointing.tick.messages import (
+    AppendClaim,
+    AppendEntry,
+    AppendRelease,
+    Broke,
+    CleanUp,
+    CorrectCuts,
+    CutRead,
+    DiscardLeftovers,
+    Done,
+    EnsureTables,
+    Examine,
+    Failed,
+    Finish,
+    LeftoversDiscarded,
+    LogsSeen,
+    LookAtLogs,
+    LookAtTables,
+    LookForRival,
+    Objected,
+    Observe,
+    PublishAgain,
+    ReadCut,
+    RivalSeen,
+    RowChosen,
+    TablesSeen,
+    Wait,
+    Waited,
+    Work,
+    Worked,
+    WorkEnded,
+)
+
+Kinds = tuple[type, ...]
+_END: Final[Kinds] = (LookForRival, AppendRelease)
+"""What fails behind the claim ends with the release."""
+_NEXT: Final[Kinds] = (Observe, Wait, Finish)
+"""Behind the release another attempt may follow."""
+_WORK: Final[Kinds] = (DiscardLeftovers, Work)
+_ROLL: Final[Kinds] = (ReadCut, *_WORK)
+_MEND: Final[Kinds] = (PublishAgain, LookAtLogs, CorrectCuts, *_ROLL)
+_PUBLISH: Final[Kinds] = (PublishTable, RecordCut)
+_HELD: Final[dict[type, dict[type, Kinds]]] = {
+    LookAtTables: {TablesSeen: (EnsureTables, *_MEND)},
+    EnsureTables: {Done: _MEND},
+    PublishAgain: {TablePublished: (PublishAgain, LookAtLogs), PublishFailed: _END},
+    LookAtLogs: {LogsSeen: (CorrectCuts,)},
+    CorrectCuts: {Done: _ROLL},
+    ReadCut: {CutRead: _PUBLISH},
+    PublishTable: {TablePublished: _PUBLISH, PublishFailed: (*_END, *_WORK)},
+    RecordCut: {CutRecorded: (*_WORK, AppendRelease)},
+    DiscardLeftovers: {LeftoversDiscarded: (Work,)},
+    Work: {WorkEnded: (CleanUp, *_END), RowChosen: (AppendEntry,), Worked: (AppendRelease,)},
+    AppendEntry: {
+        RowAppended: (ReadCut, AppendRelease),
+        RowRefused: (AppendRelease,),
+        RowUnknown: (AppendEntry, AppendRelease),
+    },
+    CleanUp: {Done: (AppendRelease,)},
+}
+"""Between a claim and its release."""
+
+MOVES: Final[dict[tuple[type, type], Kinds]] = {
+    (Observe, Observed): (Examine, AppendClaim, AppendRelease, *_NEXT),
+    (Observe, Objected): _NEXT,
+    (Observe, Broke): _NEXT,
+    (Examine, Done): (Examine, AppendClaim),
+    (Examine, Objected): (Observe,),
+    (Examine, Broke): (Observe,),
+    (AppendClaim, RowAppended): (LookAtTables, *_ROLL),
+    (AppendClaim, RowRefused): _NEXT,
+    (AppendClaim, RowUnknown): (AppendClaim, *_NEXT),
+    (AppendClaim, Broke): (Finish,),
+    **{(effect, fact): reached for effect, facts in _HELD.items() for fact, reached in facts.items()},
+    **{(effect, fact): _END for effect in _HELD for fact in (Failed, Broke)},
+    (LookForRival, RivalSeen): (AppendRelease,),
+    (AppendRelease, RowAppended): _NEXT,
+    (AppendRelease, RowRefused): _NEXT,
+    (AppendRelease, RowUnknown): _NEXT,
+    (AppendRelease, Broke): _NEXT,
+    (Wait, Waited): (Observe, Finish),
+}
+"""(the effect that is awaited, its answer) -> the effects that may be asked for next. Other answers are refused."""

@@ -1,0 +1,124 @@
+"""The steps between a claim and its work: bring back tables that are behind, roll forward, discard leftovers.
+
+Recovery is the normal path: every start comes through here, and a crash in here is met by the next one.
+"""
+
+from dataclasses import replace
+
+from checkpointing.commit.behind import Correction, Doubt, Versions, corrected
+from checkpointing.commit.columns import columns_of
+from checkpointing.commit.leftovers import referenced
+from checkpointing.commit.recovery import Observed, publications
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.messages import (
+    CutRecorded,
+    EndTick,
+    PublishTable,
+    RecordCut,
+    TablePublished,
+)
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from checkpointing.tick.asking import StepFailedError, Steps, asked
+from checkpointing.tick.claiming import Held
+from checkpointing.tick.errand import Errand, Terms
+from checkpointing.tick.messages import (
+    CorrectCuts,
+    CutRead,
+    DiscardLeftovers,
+    Done,
+    EnsureTables,
+    LeftoversDiscarded,
+    LogsSeen,
+    LookAtLogs,
+    LookAtTables,
+    PublishAgain,
+    ReadCut,
+    Recovered,
+    RolledForward,
+    TablesSeen,
+)
+
+
+def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
+    """Do all that dead holders left undone, in this order."""
+    pending = held.plan.roll_forward if errand.rolls_forward else None
+    if errand.mends:
+        yield from mended(errand, held)
+    if pending is not None:
+        yield from rolled_forward_or_left(terms, pending)
+    leftovers = 0
+    if errand.discards:
+        leftovers = yield from discarded(held.claim.generation, held.seen)
+    return Recovered(held.plan, leftovers)
+
+
+def mended(errand: Errand, held: Held) -> Steps[None]:
+    """Bring tables back that show less than a recorded cut says, and correct the cuts."""
+    looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
+    doubt, pending = looked.doubt, held.plan.roll_forward
+    if errand.ensures:
+        unsettled = {table.table for table in pending.tables} if pending is not None else set()
+        unsettled |= doubt.mending.tables if doubt is not None else set()
+        yield from asked(EnsureTables(held.plan, frozenset(unsettled)), Done)
+    if doubt is None or doubt.is_none:
+        return
+    for again in doubt.mending.again:
+        yield from asked(PublishAgain(again), TablePublished)
+    yield from asked(CorrectCuts(doubt, (yield from _correction(doubt))), Done)
+
+
+def _correction(doubt: Doubt) -> Steps[Correction]:
+    if not doubt.mending.tables:
+        return Correction(doubt.rebuilt, ())
+    logs = yield from asked(LookAtLogs(doubt), LogsSeen)
+    correction = corrected(doubt.seen, logs.published)
+    return replace(correction, changed={**doubt.rebuilt, **correction.changed})
+
+
+def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord) -> Steps[None]:
+    """Roll an entry forward that a dead holder left.
+
+    A rollback leaves one behind that cannot be published, unless it goes back to just that one.
+    """
+    try:
+        yield from rolled_forward(pending)
+    except StepFailedError as failed:
+        if not isinstance(failed.outcome, EndTick) or terms.leaves_behind in (None, pending.checkpoint):
+            raise
+
+
+def rolled_forward(record: CheckpointRecord) -> Steps[None]:
+    """Publish every table of a committed entry, and record its cut.
+
+    The cut has all tables whose columns the entry says: those of the pipeline that wrote it. It says of tables that the
+    entry does not touch what its parent's cut says. An entry that no tick wrote, or that says no columns, keeps all
+    tables of its parent's cut.
+    """
+    parent = (yield from asked(ReadCut(record.parent), CutRead)).versions
+    versions, notes = _versions_at(parent, record), []
+    for publication in publications(record):
+        published = yield from asked(PublishTable(record.checkpoint, publication), TablePublished)
+        versions[publication.table] = published.version
+        if published.note:
+            notes.append(f"{publication.table}: {published.note}")
+    yield from asked(RecordCut(record.checkpoint, tuple(versions.items())), CutRecorded)
+    yield RolledForward(record, tuple(versions.items()), tuple(notes))
+
+
+def _versions_at(parent: Versions, record: CheckpointRecord) -> dict[TableName, int]:
+    touched = {table.table: table.parent_version for table in record.tables}
+    said = columns_of(record)
+    kept = () if said and record.kind is RowKind.CHECKPOINT else parent
+    names = (*said, *kept, *touched)
+    return {table: parent.get(table, touched.get(table, 0)) for table in names}
+
+
+def discarded(current: Generation, seen: Observed) -> Steps[int]:
+    """Delete what older generations staged and nothing references; return how many files that were.
+
+    Where an entry cannot be read nothing is deleted, since it may name some of the files.
+    """
+    if seen.damaged:
+        return 0
+    gone = yield from asked(DiscardLeftovers(current, referenced(seen.rows)), LeftoversDiscarded)
+    return gone.files

@@ -1,0 +1,164 @@
+"""Does something to a job while no tick runs: through the tick door, as a tick would hold it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from checkpointing.commit.behind import Doubt
+from checkpointing.commit.fencing import Refused, newest_checkpoint
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.messages import AppendRow, EndTick
+from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import Errand, Terms
+from checkpointing.tick.messages import Question, RestartDue, RolledForward, TickFact, Unsettled, Work
+from jobs.holding.boundaries import Boundary, cross_freely
+from jobs.holding.failures import RollForwardError, TablesBehindError
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.carrier import LEASE_MS, Carrier, refusal
+from jobs.recovery.restore_damage import must_be_sound
+from jobs.recovery.tables_behind import must_be_mendable, must_have_logs
+from jobs.stores.holders import this_process
+from jobs.stores.leftovers import own_folders
+
+DoWork = Callable[[Work], TickFact]
+
+
+def allow_it(seen: Observed, plan: RecoveryPlan) -> None:
+    """Object to nothing."""
+    del seen, plan
+
+
+def ensure_nothing(plan: RecoveryPlan) -> None:
+    """Create no table: no pipeline is at hand that says its columns."""
+    del plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is done to a job at rest, and what is special about it.
+
+    `possible` raises if it cannot be done; it is asked before the claim. `ensure` creates tables that are missing.
+    `entry_boundary` names the append of its entry, where a test may strike.
+    """
+
+    errand: Errand
+    do_work: DoWork
+    possible: Callable[[Observed, RecoveryPlan], None] = allow_it
+    ensure: Callable[[RecoveryPlan], None] = ensure_nothing
+    observe: Callable[[JobStores], Observed] = JobStores.observe
+    goes_back_to: CheckpointId | None = None
+    """A rollback's target. Tables that cannot be brought back stay as they are: a rollback leads out of that."""
+    above: tuple[Generation, CheckpointId] = (Generation(0), CheckpointId(0))
+    keeps_lease: bool = True
+    """Whether the work may take longer than a moment."""
+    entry_boundary: str = AppendRow.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAtRest:
+    """What came of it: the entry that was appended, if any, and what was published last."""
+
+    row: CheckpointRecord | None
+    last: RolledForward | None
+
+    @property
+    def entry(self) -> CheckpointRecord:
+        """The entry of a task that appends one."""
+        if self.row is None:
+            raise TypeError("the task has appended nothing")
+        return self.row
+
+    @property
+    def published(self) -> RolledForward:
+        """The publication of a task that publishes."""
+        if self.last is None:
+            raise TypeError("the task has published nothing")
+        return self.last
+
+
+def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freely) -> DoneAtRest:
+    """Hold the job, do the task, and release the job.
+
+    Raises JobHeldError, naming who holds the job; ClaimUnsettledError; what the task's own functions raise;
+    TablesBehindError before the claim; RollForwardError and CutsNotRecordedError for an entry that is committed and
+    not published: the next start of the job does that.
+    """
+    carrier = _AtRest(stores, task, boundary)
+    terms = Terms(holder=this_process(), leaves_behind=task.goes_back_to, above=task.above)
+    outcome = carrier.drive(TickDoor(task.errand, terms)).outcome
+    match outcome:
+        case CheckpointRecord() | None:
+            return DoneAtRest(outcome, carrier.published)
+        case EndTick():
+            raise RollForwardError(outcome.message)
+        case Refused() | Unsettled():
+            raise refusal(stores.warehouse, outcome)
+        case _:
+            raise outcome
+
+
+class _AtRest(Carrier):
+    """Carries out what the door of a task asks for."""
+
+    def __init__(self, stores: JobStores, task: Task, boundary: Boundary) -> None:
+        """Nothing has begun."""
+        super().__init__(stores.warehouse, boundary, lease_ms=LEASE_MS if task.keeps_lease else None)
+        self.stores = stores
+        self.entry_boundary = task.entry_boundary
+        self.published: RolledForward | None = None
+        self._task = task
+
+    def observe(self) -> Observed:
+        """Return what a start must know; an entry that is yet to be published says its columns."""
+        seen = replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
+        newest = newest_checkpoint(seen.rows)
+        if newest is None or newest.checkpoint in seen.cuts:
+            return seen
+        told = self.stores.told(newest, self._tables_of(newest))
+        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
+
+    def _tables_of(self, row: CheckpointRecord) -> Iterable[TableName]:
+        return dict.fromkeys([*(self.stores.read_cut(row.parent) or {}), *(table.table for table in row.tables)])
+
+    def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless that is so."""
+        match question:
+            case Question.SOUND:
+                must_be_sound(self.warehouse, plan)
+            case Question.MENDABLE:
+                self.look_at_tables(seen.rows)
+            case Question.POSSIBLE:
+                self._task.possible(seen, plan)
+            case Question.FITS | Question.NOT_AHEAD:
+                raise TypeError("nobody asks this without a pipeline")
+
+    def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
+        """Return which tables are in doubt; None if they stay as they are. Raises TablesBehindError."""
+        try:
+            return must_have_logs(self.stores, must_be_mendable(self.stores, rows))
+        except TablesBehindError:
+            if self._task.goes_back_to is None:
+                raise
+            return None
+
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the output tables that are missing."""
+        del unsettled
+        self._task.ensure(plan)
+
+    def folders(self) -> Iterable[TableName]:
+        """Return every folder of state and channels, and of every table that a cut or an entry names."""
+        rows = (row for row in self.stores.rows() if isinstance(row, CheckpointRecord))
+        named = (table.table for row in rows for table in row.tables)
+        cut = (table for each in self.stores.recorded_cuts().values() for table in each)
+        return dict.fromkeys([*own_folders(self.warehouse), *cut, *named])
+
+    def work(self, work: Work) -> TickFact:
+        """Do what the job was claimed for."""
+        return self._task.do_work(work)
+
+    def told(self, effect: RolledForward | RestartDue) -> None:
+        """Remember what was published last."""
+        if isinstance(effect, RolledForward):
+            self.published = effect

@@ -1,0 +1,315 @@
+"""Carries out what the tick door asks for over a job's real stores. The order of everything is the door's.
+
+Every start of anything drives the door through here: a tick, and work on a job at rest. A process that dies anywhere
+is met by the next start, which takes the same steps.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.behind import Doubt
+from checkpointing.commit.fencing import Refused
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.identifiers import TableName
+from checkpointing.messages import AppendRow, CutRecorded, PublishTable, RecordCut
+from checkpointing.metadata.record import Claim, Row
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.messages import (
+    AppendClaim,
+    AppendEntry,
+    AppendRelease,
+    Broke,
+    CleanUp,
+    CorrectCuts,
+    CutRead,
+    DiscardLeftovers,
+    Done,
+    EnsureTables,
+    Examine,
+    Finish,
+    GiveLease,
+    LeftoversDiscarded,
+    LetGo,
+    LogsSeen,
+    LookAtLogs,
+    LookAtTables,
+    LookForRival,
+    Objected,
+    Observe,
+    PublishAgain,
+    Question,
+    ReadCut,
+    Recovered,
+    RestartDue,
+    RivalSeen,
+    RolledForward,
+    TablesSeen,
+    TakeHold,
+    TickEffect,
+    TickFact,
+    Unsettled,
+    Wait,
+    Waited,
+    Work,
+)
+from jobs.holding.appending import appended
+from jobs.holding.boundaries import (
+    CLAIM,
+    CORRECT_CUTS,
+    DISCARD_LEFTOVERS,
+    ENSURE_TABLES,
+    LEASE,
+    PUBLISH_AGAIN,
+    RELEASE,
+    ROLL_FORWARD,
+    ROLL_FORWARD_CUT,
+    Boundary,
+    around,
+)
+from jobs.holding.failures import ClaimUnsettledError, JobHeldError
+from jobs.holding.job_stores import JobStores
+from jobs.holding.lease_keeper import LeaseKeeper
+from jobs.recovery.tables_behind import mended_lines, must_be_mendable, published_since
+from jobs.stores.lease import LeaseStore
+from jobs.stores.leftovers import delete_leftovers
+from jobs.stores.warehouse import Warehouse
+
+LEASE_MS: Final = 30_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Carrier(ABC):
+    """One process at one job. `stores` are those of the present attempt."""
+
+    stores: JobStores
+    entry_boundary = AppendRow.__name__
+
+    def __init__(self, warehouse: Warehouse, boundary: Boundary, *, lease_ms: int | None = LEASE_MS) -> None:
+        """Nothing is open yet. Without `lease_ms` no lease is kept: the work is done in a moment."""
+        self.warehouse = warehouse
+        self.boundary = boundary
+        self._lease_ms = lease_ms
+        self._held = ExitStack()
+        """What is held until the attempt is over."""
+        self._mended: tuple[str, ...] = ()
+
+    # -------------------------------------------------------------- what differs
+
+    @abstractmethod
+    def observe(self) -> Observed:
+        """Return what a start must know. Raises what refuses the start."""
+
+    @abstractmethod
+    def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless that is so."""
+
+    @abstractmethod
+    def work(self, work: Work) -> TickFact:
+        """Do what the job was claimed for."""
+
+    @abstractmethod
+    def folders(self) -> Iterable[TableName]:
+        """Return every folder that staged files may lie in."""
+
+    def tables(self) -> tuple[TableName, ...] | None:
+        """Return the pipeline's tables: no others are looked at. None: no pipeline is at hand."""
+        return None
+
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the output tables that are missing, and compare the others with the newest row."""
+        del plan, unsettled
+
+    def clean_up(self) -> None:
+        """Delete what nobody needs any more; only a tick that has run a job is asked to."""
+        raise TypeError("nothing has run that leaves anything behind")
+
+    def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
+        """Take note that the job is held."""
+        del claim, plan
+
+    def told(self, effect: RolledForward | RestartDue) -> None:
+        """Take note of what happens."""
+        del effect
+
+    def recovered(self, done: Recovered, mended: tuple[str, ...]) -> None:
+        """Take note that the work begins; `mended` says what was brought back, a line a table."""
+        del done, mended
+
+    def wait(self, delay_ms: int) -> None:
+        """Wait so long, or until somebody asks for an end; only a tick waits."""
+        raise TypeError(f"nobody waits {delay_ms} ms for a job at rest")
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether an error before the claim refuses the start, and is no fault of Tidemark."""
+        del error
+        return True
+
+    def failure(self, error: Exception) -> TickFact:
+        """Return how an attempt ends by an error behind its claim."""
+        return Broke(error)
+
+    def moment(self) -> Stamp:
+        """Return now."""
+        return Stamp(self.warehouse.now_ms(), uuid4().hex)
+
+    # -------------------------------------------------------------- driving
+
+    def drive(self, door: TickDoor) -> Finish:
+        """Drive the door to its end."""
+        waiting = deque(door.start(self.moment()))
+        try:
+            while True:
+                match waiting.popleft():
+                    case Finish() as finish:
+                        return finish
+                    case effect:
+                        fact = self._answered(effect)
+                if fact is not None:
+                    waiting.clear()  # what was only to be told failed: what was to follow on it does not
+                    waiting.extend(door.step(fact, self.moment()))
+        finally:
+            self._held.close()
+
+    def _answered(self, effect: TickEffect) -> TickFact | None:
+        try:
+            return self.carry_out(effect)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the door says what follows
+            match effect:
+                case Observe() | Examine():
+                    return Objected(error) if self.is_refusal(error) else Broke(error)
+                case AppendClaim():
+                    return Broke(error)
+                case AppendRelease() | LookForRival():
+                    _log.warning("job not released", job=self.warehouse.paths.job, error=f"{error}")
+                    return Broke(error) if isinstance(effect, AppendRelease) else RivalSeen(None)
+                case _:
+                    return self.failure(error)
+        except (KeyboardInterrupt, SystemExit) as error:
+            return Broke(error)
+
+    def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: PLR0911 - an alphabet
+        """Carry out one effect; return its answer, None if it has none. Raises what goes wrong."""
+        match effect:
+            case Observe():
+                return self.observe()
+            case Examine():
+                self.examine(effect.question, effect.seen, effect.plan)
+                return Done()
+            case Work():
+                return self.work(effect)
+            case CleanUp():
+                self.clean_up()
+                return Done()
+            case Wait():
+                self.wait(effect.delay_ms)
+                return Waited()
+            case AppendClaim() | AppendEntry() | AppendRelease():
+                return self._append(effect)
+            case LookAtTables() | EnsureTables() | PublishAgain() | LookAtLogs() | CorrectCuts():
+                return self._mend(effect)
+            case ReadCut() | PublishTable() | RecordCut() | DiscardLeftovers() | LookForRival():
+                return self._recover(effect)
+            case _:
+                self._take_note(effect)
+                return None
+
+    # -------------------------------------------------------------- rows
+
+    def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        match effect:
+            case AppendClaim():
+                with around(self.boundary, CLAIM):
+                    return appended(self.stores, effect.row, effect.at_version)
+            case AppendEntry():
+                with around(self.boundary, self.entry_boundary):
+                    turn = effect.turn
+                    return appended(self.stores, effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
+            case AppendRelease():
+                with around(self.boundary, RELEASE):
+                    return appended(self.stores, effect.row, effect.at_version, disposed=effect.dropped)
+
+    # -------------------------------------------------------------- recovery
+
+    def _mend(self, effect: LookAtTables | EnsureTables | PublishAgain | LookAtLogs | CorrectCuts) -> TickFact:
+        match effect:
+            case LookAtTables():
+                return TablesSeen(self.look_at_tables(effect.rows))
+            case EnsureTables():
+                with around(self.boundary, ENSURE_TABLES):
+                    self.ensure(effect.plan, effect.unsettled)
+                return Done()
+            case PublishAgain():
+                publication = effect.again.publication
+                with around(self.boundary, f"{PUBLISH_AGAIN}:{publication.table}"):
+                    return self.stores.publish(publication, effect.again.checkpoint, again=True)
+            case LookAtLogs():
+                return LogsSeen(published_since(self.stores, effect.doubt))
+            case CorrectCuts():
+                with around(self.boundary, CORRECT_CUTS):
+                    self.stores.correct_cuts(effect.correction)
+                self._mended = mended_lines(effect.doubt, effect.correction)
+                return Done()
+
+    def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
+        """Return which tables are in doubt and what brings them back; raise TablesBehindError if that cannot be."""
+        return must_be_mendable(self.stores, rows, self.tables())
+
+    def _recover(self, effect: ReadCut | PublishTable | RecordCut | DiscardLeftovers | LookForRival) -> TickFact:
+        match effect:
+            case ReadCut():
+                return CutRead(self.stores.read_cut(effect.checkpoint) or {})
+            case PublishTable():
+                with around(self.boundary, f"{ROLL_FORWARD}:{effect.publication.table}"):
+                    return self.stores.publish(effect.publication, effect.checkpoint)
+            case RecordCut():
+                with around(self.boundary, ROLL_FORWARD_CUT):
+                    self.stores.record_cut(effect.checkpoint, effect.versions)
+                return CutRecorded(effect.checkpoint)
+            case DiscardLeftovers():
+                with around(self.boundary, DISCARD_LEFTOVERS):
+                    gone = delete_leftovers(self.warehouse, self.folders(), current=effect.current, by=effect.by)
+                return LeftoversDiscarded(len(gone))
+            case LookForRival():
+                return RivalSeen(self.stores.rival(effect.generation))
+
+    # -------------------------------------------------------------- what nobody answers
+
+    def _take_note(self, effect: TickEffect) -> None:
+        match effect:
+            case GiveLease():
+                with suppress(OSError):  # then the next start is refused in the same words, and --take-over is the way
+                    LeaseStore(self.warehouse).renew(effect.to.generation, effect.to.holder, effect.lease_ms)
+            case TakeHold():
+                self._hold(effect)
+            case LetGo():
+                self._held.close()
+            case Recovered():
+                self.recovered(effect, self._mended)
+                self._mended = ()
+            case RolledForward() | RestartDue():
+                self.told(effect)
+            case _:
+                raise TypeError(f"{effect} is not to be carried out")
+
+    def _hold(self, effect: TakeHold) -> None:
+        """Keep the lease alive from here on."""
+        self.begins(effect.claim, effect.plan)
+        if self._lease_ms is not None:
+            with around(self.boundary, LEASE):
+                self._held.enter_context(LeaseKeeper(LeaseStore(self.warehouse), effect.claim, self._lease_ms))
+
+
+def refusal(warehouse: Warehouse, outcome: Refused | Unsettled) -> JobHeldError | ClaimUnsettledError:
+    """Return the error that tells a user who holds the job, or that the outcome is open."""
+    job = warehouse.paths.job
+    if isinstance(outcome, Unsettled):
+        return ClaimUnsettledError(job, outcome.error)
+    return JobHeldError(job, outcome.holder, outcome.generation, outcome.why)

@@ -1,0 +1,97 @@
+"""Runs a job that a tick holds: builds its door at the restored cut, drives it to its end, and says how that was."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.job.door import JobDoor
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import EndTick, TickOutcome
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.tick.door import seed_of
+from checkpointing.tick.messages import Work, WorkEnded
+from jobs.cleanup.log_keeping import LogKeeping
+from jobs.holding.boundaries import Boundary
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.renaming import Linked
+from jobs.runtime.driver import Clock, Driver, Inbox
+from jobs.runtime.effects import EffectHandlers
+from jobs.runtime.engine import Engine
+from jobs.runtime.listener import Narrator
+from jobs.runtime.notices import Notices
+from jobs.runtime.trace import TraceBounds, TraceWriter, drop_old_traces
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """One attempt's job. `keeping` says how long log entries of tables stay; None: for ever."""
+
+    linked: Linked
+    work: Work
+    stores: JobStores
+    boundary: Boundary
+    notices: Notices
+    narrator: Narrator
+    keeping: LogKeeping | None
+    allow_non_restored_state: bool
+
+    def setup(self) -> JobSetup:
+        """Return what the job's door is built from."""
+        work, plan, restored = self.work, self.linked.plan, self.linked.record
+        records = (row for row in work.seen.rows if isinstance(row, CheckpointRecord))
+        return JobSetup(
+            graph=plan.graph,
+            config=plan.config,
+            job=plan.job,
+            claim=work.claim,
+            at_version=work.at_version,
+            restored=restored,
+            retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
+            versions=(self.stores.read_cut(restored.checkpoint) or {}) if restored else {},
+            renamed=self.linked.renamed,
+            rows_per_epoch=dict(plan.rows_per_epoch),
+            limits=work.limits,
+            allow_non_restored_state=self.allow_non_restored_state,
+            seed=seed_of(work.claim),
+        )
+
+    def handlers(self, engine: Engine) -> EffectHandlers:
+        """Return what carries out the effects of the job's door."""
+        return EffectHandlers(self.linked.plan, self.stores, engine, self.boundary, self.notices, keeping=self.keeping)
+
+    def ended(self, engine: Engine, inbox: Inbox, clock: Clock, bounds: TraceBounds, drain_ms: int) -> WorkEnded:
+        """Drive the job to its end. A full disk is an end like any other; other errors are returned as they are."""
+        before, door, driver = self.narrator.count, None, None
+        try:
+            setup = self.setup()
+            door = JobDoor(setup)
+            with TraceWriter(self._trace(), bounds) as trace:
+                driver = Driver(door, self.handlers(engine), inbox, trace, self.narrator, clock)
+                ended, late = driver.run(setup, drain_ms)
+            if late:
+                _log.warning("effects still run after the end of the tick", effects=late)
+                engine.close()
+            end: EndTick | BaseException = ended
+        except OSError as error:  # the trace, or a folder of the job: the effects' own errors are facts
+            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+            end = EndTick(TickOutcome.FAILED, reason, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - raised when the job is released
+            end = error
+        if door is not None:
+            self.narrator.counts += door.counts
+        return WorkEnded(
+            end,
+            next_id=self.work.claim.first_id if door is None else door.next_id,
+            at_version=(driver and driver.at_version) or self.work.at_version,
+            completed=self.narrator.count - before,
+            renews=driver is not None and driver.renews,
+        )
+
+    def _trace(self) -> Path:
+        warehouse, generation = self.stores.warehouse, self.work.claim.generation
+        drop_old_traces(warehouse.path(warehouse.paths.traces), warehouse.paths, generation)
+        return warehouse.path(warehouse.paths.trace(generation))

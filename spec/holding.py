@@ -1,0 +1,75 @@
+"""What must be true of those who hold a job, one after the other: the predicates behind the invariants of that name."""
+
+from collections.abc import Iterator
+
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from spec.history import (
+    CheckpointTriggered,
+    CutWritten,
+    DoorStarted,
+    History,
+    JobClaimed,
+    JobReleased,
+    LeftoversGone,
+    RowCommitted,
+)
+from spec.rollback import at_rest
+
+
+def held_wrongly(history: History) -> Iterator[str]:
+    """Yield every release that is not its holder's only one, or not its last row, and every id that one gives away."""
+    newest, highest = Generation(0), NO_CHECKPOINT
+    released = set[Generation]()
+    for event in history.events:
+        match event:
+            case JobClaimed(claim):
+                newest = claim.generation
+                if newest in released:
+                    yield f"generation {newest} claimed the job, and had released it"
+            case JobReleased(release):
+                if release.generation != newest:
+                    yield f"generation {release.generation} released the job, {newest} holds it"
+                if release.generation in released:
+                    yield f"generation {release.generation} released the job twice"
+                if release.next_id <= highest:
+                    yield f"generation {release.generation} releases id {release.next_id}, and {highest} was given out"
+                released.add(release.generation)
+            case RowCommitted(record):
+                if record.generation == newest and newest in released:
+                    yield f"row {record.checkpoint} came after generation {record.generation} had released the job"
+                highest = max(highest, record.checkpoint)
+            case CheckpointTriggered(generation, checkpoint) if generation == newest:
+                highest = max(highest, checkpoint)
+            case _:
+                pass
+
+
+def recovered_out_of_order(history: History) -> Iterator[str]:
+    """Yield leftovers that went while a committed row had no cut, and rows that came before leftovers went.
+
+    Where nobody was seen to delete leftovers, as in a trace, nothing is said of the latter. A zombie knows only rows
+    of older generations.
+    """
+    watched = any(isinstance(event, LeftoversGone) for event in history.events)
+    recorded = {NO_CHECKPOINT, *history.baseline}
+    committed: list[tuple[Generation, CheckpointId]] = []
+    gone = set[Generation]()
+    started = set[Generation]()
+    for event in history.events:
+        match event:
+            case RowCommitted(record):
+                works = record.generation in started or at_rest(record)
+                if watched and works and record.generation not in gone:
+                    yield f"row {record.checkpoint} came before generation {record.generation} had deleted leftovers"
+                committed += [(record.generation, record.checkpoint)] * record.commits
+            case DoorStarted(generation):
+                started.add(generation)
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case LeftoversGone(generation):
+                gone.add(generation)
+                newest = next((row for by, row in reversed(committed) if by < generation), NO_CHECKPOINT)
+                if newest not in recorded:
+                    yield f"generation {generation} deleted leftovers before the cut of {newest} was recorded"
+            case _:
+                pass
