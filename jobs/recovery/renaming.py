@@ -20,6 +20,7 @@ from jobs.holding.boundaries import LINK_RENAMED, Boundary, around
 from jobs.holding.job_stores import JobStores
 from jobs.operators.spec import KeyedSpec
 from jobs.planner import JobPlan
+from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import FileNotCopiedError, link_files
 from jobs.stores.whole_tables import TableNotCopyableError, appended_files
 
@@ -91,15 +92,18 @@ def link_renamed(
 ) -> Linked:
     """Link the files of renamed tables into the tables' folders, as the claimed `generation`; the folders have logs.
 
-    An append table takes along what its old log shows now, rows of others too. Raises RenameFailedError for an old log
-    that cannot be told whole or a file that is missing, and OSError.
+    An append table takes along what its old log shows now, rows of others too. A new append table whose folder was
+    another table of the job before begins empty. Raises RenameFailedError for an old log that cannot be told whole or
+    a file that is missing, and OSError.
     """
-    if renaming.record is None or not renaming.due:
-        return Linked(renaming.record, {}, plan)
+    if renaming.record is None:
+        return Linked(None, {}, plan)
+    if not renaming.due:
+        return Linked(renaming.record, _emptied(stores, plan, renaming.record), plan)
     folders, job = renaming.tables, plan.job
     moved = relocated(renaming.record, folders, generation)
     links, before = dict(moved.links), {now: was for was, now in folders.items()}
-    renamed: dict[TableName, Renamed] = {}
+    renamed = _emptied(stores, plan, renaming.record)
     for table in (each for each in plan.graph.tables() if each.name in before):
         with stores.newest(table.name) as shown:
             columns = tuple(field.name for field in shown.schema().fields)
@@ -116,6 +120,22 @@ def link_renamed(
         except FileNotCopiedError as error:
             raise RenameFailedError(f"renamed tables cannot take their files along: {error}") from error
     return Linked(moved.record, renamed, _with_paths(plan, links))
+
+
+def _emptied(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:
+    """Return the append tables that the cut does not have, and whose logs still show rows of ours.
+
+    The job wrote such a table once, and gave it another name or up. Its rows belong to cuts from before.
+    """
+    known = {each.table for each in record.columns}
+    new = [each for each in plan.graph.tables() if each.mode is TableMode.APPEND and each.name not in known]
+    emptied = {}
+    for table in new if known else ():
+        with stores.newest(table.name) as log:
+            columns, paths = tuple(field.name for field in log.schema().fields), active_paths(log)
+        if any(staging_folder(f"{table.name}/{path}") == table.name for path in paths):
+            emptied[table.name] = Renamed((), _of_ours(table.name, _shown(stores, table.name)), columns)
+    return emptied
 
 
 def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:

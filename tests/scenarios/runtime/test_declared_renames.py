@@ -356,3 +356,18 @@ def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path, swapped):
     assert sums(held) == shown(root, version.gold)
     tick(root, HALF + 9, version)
     must_be_exact(root, version, HALF + 9)
+
+
+def test_a_new_table_under_a_name_of_before_begins_empty(tmp_path):
+    """Its old rows belong to cuts from before. The table shows what came since, and a rollback brings them back."""
+    tick(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 5, APPEND)
+    assert list(range(HALF)) == numbers(tmp_path)
+    tick(tmp_path, HALF + 9, FIRST, allowed=True)
+    assert list(range(HALF + 5, HALF + 9)) == numbers(tmp_path)
+    tick(tmp_path, HALF + 12, FIRST)
+    assert list(range(HALF + 5, HALF + 12)) == numbers(tmp_path)
+    roll_back(at(tmp_path), first)
+    tick(tmp_path, HALF + 12, FIRST)
+    assert list(range(HALF + 12)) == numbers(tmp_path)
