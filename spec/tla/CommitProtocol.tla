@@ -147,7 +147,7 @@ Price(j, work) ==
 \* models: jobs.stores.observe.observe
 \* models: checkpointing.commit.recovery.decide_recovery
 \* models: checkpointing.commit.fencing.decide_claim
-\* models: jobs.holding.claiming.append_claim
+\* models: checkpointing.tick.claiming.Claiming.claimed
 Claim(p, work) ==
     LET j == p[1]
         v == Version(j)
@@ -167,11 +167,11 @@ Claim(p, work) ==
     /\ Send(p, me, "claiming", [Blank EXCEPT !.kind = "claim", !.first = first, !.last = first + IdsPerClaim - 1])
     /\ UNCHANGED <<log, tables, cuts, files, handed, ended, recorded>>
 
-\* models: jobs.holding.claiming.append_claim
+\* models: checkpointing.tick.claiming.Claiming.claimed
 ClaimIsIn(p) ==
     LET me == proc[p]
         pc == CASE me.work \in {"tick", "rollback"} -> IF me.row # Blank THEN "publishing" ELSE "leftovers"
-                [] me.work = "rest" -> "planning"
+                [] me.work = "rest" -> IF me.row # Blank THEN "publishing" ELSE "planning"
                 [] me.work = "clean" -> "dropping"
                 [] me.work = "dispose" -> IF me.row # Blank THEN "publishing" ELSE "disposing"
     IN
@@ -181,7 +181,7 @@ ClaimIsIn(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* Somebody else's entry came first. A claim or a tick that is fenced off ends; it has changed nothing since.
-\* models: jobs.holding.claiming.append_claim
+\* models: checkpointing.tick.claiming.Claiming.claimed
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.step
 Fenced(p) ==
     LET j == p[1] IN
@@ -193,7 +193,7 @@ Fenced(p) ==
 \* Whether the entry is in, or may still come in, cannot be told: the reply is lost, or reading back fails. Or a table
 \* or the cut of a committed entry cannot be written. Then the tick ends, and the next one finds out.
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.step
-\* models: jobs.holding.hold.Hold.release
+\* models: checkpointing.tick.holding.Holding._released
 InDoubt(p) ==
     LET j == p[1] IN
     /\ proc[p].pc \in Waiting \cup {"publishing", "recording"}
@@ -218,7 +218,7 @@ Reserved(p) ==
     /\ Becomes(p, [me EXCEPT !.pc = "running", !.at = me.sent.version, !.last = me.sent.last, !.sent = Blank])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* models: jobs.holding.hold.Hold.release
+\* models: checkpointing.tick.holding.Holding._released
 Release(p) ==
     LET me == proc[p] IN
     /\ me.pc = "ending"
@@ -226,7 +226,7 @@ Release(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, left, handed, ended, recorded>>
 
 \* Released; or taken over meanwhile; or an entry of its own, whose outcome was unknown, came in before.
-\* models: jobs.holding.hold.Hold.release
+\* models: checkpointing.tick.holding.Holding._released
 Leave(p) ==
     LET me == proc[p]
         v == Version(p[1])
@@ -316,7 +316,7 @@ Appended(p) ==
 
 \* Enter the entry's files into one table's log, unless the log says that the table shows it. A compare-and-swap too.
 \* models: jobs.stores.publisher.Publisher.publish
-\* models: jobs.recovery.recovering.roll_forward
+\* models: checkpointing.tick.recovering.rolled_forward
 Publish(p, t) ==
     LET j == p[1]
         me == proc[p]
@@ -353,7 +353,7 @@ RecordCut(p) ==
         me == proc[p]
         cut == [id |-> me.row.id, versions |-> me.versions]
         then == IF me.row.gen # me.gen
-                THEN IF me.work = "dispose" THEN "disposing" ELSE "leftovers"
+                THEN CASE me.work = "dispose" -> "disposing" [] me.work = "rest" -> "planning" [] OTHER -> "leftovers"
                 ELSE IF me.row.kind = "checkpoint" THEN "running" ELSE "ending"
     IN
     /\ me.pc = "recording"
@@ -365,8 +365,7 @@ RecordCut(p) ==
 
 \* Delete what older generations staged and no entry can name. What is known of the entries is as old as the claim.
 \* models: checkpointing.commit.leftovers.is_unreferenced
-\* models: jobs.recovery.recovering.discard_leftovers
-\* models: jobs.at_rest.rollback.discard_behind
+\* models: checkpointing.tick.recovering.discarded
 DiscardLeftovers(p) ==
     LET j == p[1]
         me == proc[p]
