@@ -74,7 +74,7 @@ class Carrier:
         return Stamp(self._world.now_ms, f"{self._name}-{self._world.version}")
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: C901, PLR0911, PLR0912 - an alphabet
-        """Carry out one effect; return its answer, None if it has none or is for whoever drives the door."""
+        """Carry out one effect; return its answer. None: nobody answers it, or the code that drives the door does."""
         world = self._world
         match effect:
             case Observe():
@@ -133,7 +133,7 @@ def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[T
 
 
 def at_rest(world: World, errand: Errand, do_work: DoWork, leaves_behind: CheckpointId | None = None) -> Iterator[None]:
-    """Do something to a job that nobody holds any more, to its end. Yields where whoever does it may die."""
+    """Do something to a job that nobody holds any more, to its end. Yields where the process may die."""
     door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind))
     for effect in carried_out(door, Carrier(world, _is_dead, "rest"), do_work):
         if isinstance(effect, CHANGES):

@@ -1,4 +1,4 @@
-"""The tick door: holds a job from the look at its entries to the release, `step(fact, moment) -> effects`.
+"""The tick door: holds a job from the look at its entries to the release, `step(fact, stamp) -> effects`.
 
 A tick goes through it, and so does everything that is done to a job at rest: savepoint, rollback, reset, import,
 disposal, cancellation, clean-up. An errand says which steps it takes; their order is that of `claiming`, `recovering`
@@ -127,9 +127,7 @@ def _as_failed(refused: StepFailedError) -> Outcome:
     outcome = refused.outcome
     if not refused.is_refusal or isinstance(outcome, Refused):
         return outcome
-    said = (
-        f"the job could not be claimed ({' '.join(outcome.error.split())})"
-        if isinstance(outcome, Unsettled)
-        else outcome
-    )
-    return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, str(said))
+    message = str(outcome)
+    if isinstance(outcome, Unsettled):
+        message = f"the job could not be claimed ({' '.join(outcome.error.split())}): start again"
+    return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, message)

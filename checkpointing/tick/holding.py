@@ -117,7 +117,8 @@ class Holding:
     def _with_cause(self, end: EndTick) -> Steps[EndTick]:
         """Return how an attempt ended, as fenced off if it failed and the job is another's by now.
 
-        Whoever took it deleted what this attempt had staged, which fails micro-batches before a refused row tells.
+        The process that took the job deleted what this attempt had staged. Micro-batches fail of that before a refused
+        row tells.
         """
         if end.reason is CheckpointFailureReason.FENCED:
             return end

@@ -144,6 +144,22 @@ def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_pat
     assert undisturbed == read_cut(tmp_path)
 
 
+def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_first(
+    tick, tmp_path, undisturbed, monkeypatch
+):
+    """No entry comes before the cut of the one before; the cut has every table of the pipeline that died."""
+    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    with pytest.raises(Dead):
+        tick(boundary=Mortal("after:AppendRow"))
+    (newest,) = records(tmp_path).values()
+    taken = savepoint_at_rest(at(tmp_path))
+    assert newest.checkpoint == taken.parent
+    cut = JobStores(at(tmp_path), cross_freely).read_cut(newest.checkpoint)
+    assert {table.name for table in build().graph.tables()} == set(cut)
+    run(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
 def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
     """The newest checkpoint, an older one and an id that is none are refused by name; nothing goes."""
     run(tmp_path, 2)
