@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.coordinator.properties import CheckpointProperties
-from checkpointing.coordinator.task import SnapshotMetrics, Task
+from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 
@@ -33,8 +33,8 @@ class CheckpointStatistics:
     tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
 
     def measured(self, task: Task, metrics: SnapshotMetrics) -> None:
-        """Take a task's measurements, also late ones: they change neither status nor count."""
-        self.state_size += metrics.state_bytes or 0
+        """Take a task's measurements instead of its earlier ones. Late ones change neither status nor count."""
+        self.state_size += (metrics.state_bytes or 0) - (self.tasks.get(task, NO_METRICS).state_bytes or 0)
         self.tasks[task] = metrics
 
 

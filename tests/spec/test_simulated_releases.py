@@ -24,7 +24,7 @@ def test_every_seed_keeps_every_invariant_when_the_columns_change(share):
 def test_the_seeds_meet_columns_that_come_go_and_are_taken_back():
     """Else the invariants would judge nothing: more and fewer columns in turn, and rollbacks to fewer."""
     met = set()
-    for seed in range(55, 65):
+    for seed in range(40, 50):
         shown = {}
         for event in run(seed, rollbacks_max=2, releases=True).history.events:
             if isinstance(event, RowCommitted):
