@@ -193,7 +193,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a request that began nothing is in no total": 0,
     "a failed checkpoint counts twice": 0,
     "a failed checkpoint is taken off twice": 0,
-    "a late measurement counts once more": 0,
+    "what a task measured twice counts twice": 0,
     "a reservation keeps only what tables show": 0,
     "a tick deletes state although it is reserved": 0,
     "only the newest reservation counts": 0,

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 from checkpointing import distribution
 from checkpointing.coordinator.properties import CheckpointProperties
-from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.statistics import CheckpointStatistics, StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate.messages import TriggerCheckpoint
@@ -141,10 +141,9 @@ def a_percentile_is_taken_of_the_numbers_as_they_came(patch: Patch) -> None:
 
 
 @mutant("statistics-add-up", COORDINATOR)
-def a_late_measurement_counts_once_more(patch: Patch) -> None:
-    def measured(self: StatisticsTracker, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
-        known = self.of(checkpoint)
-        if known is not None:
-            known.measured(task, metrics)
+def what_a_task_measured_twice_counts_twice(patch: Patch) -> None:
+    def measured(self: CheckpointStatistics, task: Task, metrics: SnapshotMetrics) -> None:
+        self.state_size += metrics.state_bytes or 0
+        self.tasks[task] = metrics
 
-    patch.put(StatisticsTracker, "measured", measured)
+    patch.put(CheckpointStatistics, "measured", measured)
