@@ -1,1 +1,1 @@
-"""Holding a job: observing its rows, claiming it, keeping its lease, releasing it."""
+"""What a process that holds a job has: its stores, its lease, and the boundaries where a test may strike."""
