@@ -80,6 +80,7 @@ def rows_of_state(root, state):
     return [("", "", key, n) for key, n in found.items()]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_declared_rename_keeps_everything(tmp_path, version):
     """State, positions and rows go on under the new names; ticks after it, with the same code, change nothing."""
@@ -152,6 +153,7 @@ def test_renamed_twice_and_back(tmp_path):
     must_be_exact(tmp_path, FIRST, HALF + 5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version):
     """Old cuts go on naming the old tables; behind the rollback the rename happens again, or never happened."""
@@ -223,6 +225,7 @@ def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_
     must_be_exact(tmp_path, RENAMED, HALF + 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
     """The tick that finds it renames; the cut of the old checkpoint has every table of its own, and none of the new."""
