@@ -25,7 +25,7 @@ class UnfitStateError(ValueError):
 
 
 class HookCalls:
-    """Calls the hooks of one tick, from any thread. Whoever starts the calls keeps those of one hook in order."""
+    """Calls the hooks of one tick, from any thread. Its caller keeps the calls of one hook in order."""
 
     def __init__(self, hooks: Mapping[str, MasterHook]) -> None:
         """Call these hooks, by name."""
