@@ -22,7 +22,9 @@ from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexR
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A table that no row has published under its new name yet: the next one publishes it whole.
+    """A table that no row has published under its name yet: the next one publishes it whole.
+
+    It is a renamed one, or a new one under a name that the job gave up.
 
     `files` are those that an append table begins with. If a table had the name before, its log is there still:
     `columns` names what it shows now, and `removes` are the files of ours that an append table has to let go.

@@ -105,15 +105,13 @@ def link_renamed(
     links, before = dict(moved.links), {now: was for was, now in folders.items()}
     renamed = _emptied(stores, plan, renaming.record)
     for table in (each for each in plan.graph.tables() if each.name in before):
-        with stores.newest(table.name) as shown:
-            columns = tuple(field.name for field in shown.schema().fields)
         files: tuple[FileHandle, ...] = ()
         removes: tuple[FileHandle, ...] = ()
         if table.mode is TableMode.APPEND:
             files, more = relocated_files(_shown(stores, before[table.name]), job, folders, generation)
             links |= more
             removes = _of_ours(table.name, _shown(stores, table.name))
-        renamed[table.name] = Renamed(files, removes, columns)
+        renamed[table.name] = Renamed(files, removes, _columns(stores, table.name))
     with around(boundary, LINK_RENAMED):
         try:
             link_files(stores.warehouse.root, links)
@@ -132,10 +130,16 @@ def _emptied(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict
     emptied = {}
     for table in new if known else ():
         with stores.newest(table.name) as log:
-            columns, paths = tuple(field.name for field in log.schema().fields), active_paths(log)
+            paths = active_paths(log)
         if any(staging_folder(f"{table.name}/{path}") == table.name for path in paths):
-            emptied[table.name] = Renamed((), _of_ours(table.name, _shown(stores, table.name)), columns)
+            removes = _of_ours(table.name, _shown(stores, table.name))
+            emptied[table.name] = Renamed((), removes, _columns(stores, table.name))
     return emptied
+
+
+def _columns(stores: JobStores, table: TableName) -> tuple[str, ...]:
+    with stores.newest(table) as log:
+        return tuple(field.name for field in log.schema().fields)
 
 
 def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:
@@ -143,7 +147,7 @@ def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:
     try:
         return appended_files(stores.warehouse, table, rows)
     except TableNotCopyableError as error:
-        raise RenameFailedError(f"table {table} cannot take another name: {error}") from error
+        raise RenameFailedError(f"the rows that table {table} has from before cannot be told: {error}") from error
 
 
 def _of_ours(table: TableName, files: tuple[FileHandle, ...]) -> tuple[FileHandle, ...]:
