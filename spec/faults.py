@@ -89,18 +89,8 @@ class Scenario:
     idle_poll_ms: int
     credit_bytes: int
     ids_per_claim: int | None
-    savepoints_max: int = 0
-    """Per tick: how often somebody may ask for a savepoint."""
-    rollbacks_max: int = 0
-    """Behind each tick: how often somebody may take the job back to another row."""
-    resets_max: int = 0
-    """Behind each tick: how often somebody may let a source be read on from elsewhere."""
-    releases: bool = False
-    """Whether ticks run releases of the pipeline that declare other columns."""
     hooks: tuple[Hook, ...] = ()
     """The pipeline's master hooks."""
-    restarts: bool = False
-    """Whether ticks restart a job that fails."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
 
     @property

@@ -72,6 +72,13 @@ class CutWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CutsCorrected:
+    """Recorded cuts name other versions now, since tables that had lost theirs were published again."""
+
+    cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, int], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CutsSeen:
     """What readers by cut would find when a generation's door was built: the files of each table, by cut."""
 
@@ -300,6 +307,7 @@ Event = (
     | RowCommitted
     | TableChanged
     | CutWritten
+    | CutsCorrected
     | CutsSeen
     | PowerLost
     | FilesDiscarded

@@ -9,8 +9,6 @@ from typing import Final
 
 from spec.world import World
 
-ONE_IN: Final = 8
-"""So many seeds, one has mishaps by itself."""
 SURVIVES: Final = 0.5
 """An entry or a file that nobody synced outlives a power cut."""
 LOST_MAX: Final = 3
@@ -25,9 +23,7 @@ class Mishaps:
     losses_max: int = 0
 
 
-def mishaps_of(seed: int) -> Mishaps:
-    """Return what befalls the run of that seed if nobody asks for more."""
-    return Mishaps(1, 1) if seed % ONE_IN == 5 else Mishaps()  # noqa: PLR2004 - few known mutants have such seeds
+NO_MISHAPS: Final = Mishaps()
 
 
 class Chance:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
-from spec.history import CutWritten, History, ResetAsked, RowCommitted
+from spec.history import CutsCorrected, CutWritten, History, ResetAsked, RowCommitted
 
 if TYPE_CHECKING:
-    from checkpointing.identifiers import CheckpointId
+    from checkpointing.identifiers import CheckpointId, TableName
 
 Splits = dict[tuple[str, str], str | None]
 """(source, split) -> its position."""
@@ -24,7 +24,7 @@ def badly_moved(history: History) -> Iterator[str]:
     Of a reset that nobody was heard to ask for at least this is known: it moves splits of one source only.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
-    cuts: dict[CheckpointId, CutWritten] = {}
+    cuts: dict[CheckpointId, dict[TableName, int]] = {}
     asked: Mapping[str, str | None] | None = None
     for event in history.events:
         match event:
@@ -36,12 +36,14 @@ def badly_moved(history: History) -> Iterator[str]:
                     yield from _of_row(record, rows.get(record.parent), asked)
                     asked = None
             case CutWritten(checkpoint, versions) if checkpoint not in cuts:
-                cuts[checkpoint] = event
+                cuts[checkpoint] = dict(versions)
                 record_of = rows.get(checkpoint)
                 if record_of is not None and record_of.kind is RowKind.RESET and record_of.parent in cuts:
-                    before = cuts[record_of.parent].versions
-                    if dict(versions) != dict(before):
+                    before = cuts[record_of.parent]
+                    if dict(versions) != before:
                         yield f"the cut of reset {checkpoint} is {versions}, that of {record_of.parent} was {before}"
+            case CutsCorrected(changed):
+                cuts |= {checkpoint: dict(versions) for checkpoint, versions in changed}
             case _:
                 pass
 

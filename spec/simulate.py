@@ -6,14 +6,16 @@ is the whole story of its run: `--seeds 1234:1235 --transcript` tells it again.
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Any, Final
 
 from spec.invariants import Violation
+from spec.moves import NO_MOVES, Moves, drawn
 from spec.simulator import Outcome, simulate
 
 TRANSCRIPTS_MAX = 3
@@ -22,31 +24,24 @@ WIDTH_MAX = 240
 BAR_WIDTH = 40
 SEEDS_A_PROCESS = 50
 """With fewer seeds another process costs more than it saves."""
+MOVES: Final = {
+    each.name: type(value) for each in fields(Moves) if isinstance(value := getattr(NO_MOVES, each.name), int)
+}
+"""The moves that a flag forces, each with its type."""
 Result = tuple[int, tuple[Violation, ...]]
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
-class Asked(TypedDict, total=False):
-    """What a run has besides what its seed draws."""
-
-    savepoints_max: int | None
-    rollbacks_max: int
-    resets_max: int
-    releases: bool
-    hooks: bool
-    restarts: bool
-
-
-def run_seed(seed: int, **asked: Unpack[Asked]) -> Result:
+def run_seed(seed: int, **forced: Any) -> Result:  # noqa: ANN401 - fields of Moves
     """Run one seed and return what it broke."""
-    return seed, simulate(seed, **asked).violations
+    return seed, simulate(seed, moves=drawn(seed, **forced)).violations
 
 
-def transcript(seed: int, **asked: Unpack[Asked]) -> Iterator[str]:
+def transcript(seed: int, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - fields of Moves
     """Yield the story of a seed: its scenario, every fact and effect in virtual time, what it broke."""
     lines: list[str] = []
-    outcome = simulate(seed, lines.append, **asked)
-    yield f"seed {seed}: {outcome.scenario}"
+    outcome = simulate(seed, lines.append, drawn(seed, **forced))
+    yield f"seed {seed}: {outcome.scenario} {outcome.moves}"
     yield from (line if len(line) <= WIDTH_MAX else f"{line[:WIDTH_MAX]}..." for line in lines)
     yield from _verdict(outcome)
 
@@ -56,23 +51,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     first, last = options.seeds
     failed: list[int] = []
-    asked = Asked(
-        savepoints_max=options.savepoints,
-        rollbacks_max=options.rollbacks,
-        resets_max=options.resets,
-        releases=options.releases,
-        hooks=options.hooks,
-        restarts=options.restarts,
-    )
+    forced = {name: value for name, value in vars(options).items() if name in MOVES and value is not None}
     with _pool(options.processes or _processes(last - first)) as run_all:
-        run = partial(run_seed, **asked)
+        run = partial(run_seed, **forced)
         for done, (seed, broken) in enumerate(run_all(run, range(first, last)), start=1):
             if broken:
                 failed.append(seed)
                 _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
             _progress(done, last - first, len(failed))
     for seed in range(first, last) if options.transcript else failed[:TRANSCRIPTS_MAX]:
-        lines = list(transcript(seed, **asked))
+        lines = list(transcript(seed, **forced))
         shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
         _say("\n" + "\n".join(shown))
     _say(f"\n{last - first - len(failed)} passed, {len(failed)} failed")
@@ -83,13 +71,14 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser = ArgumentParser(prog="python -m spec.simulate", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=(0, 200), help="FIRST:LAST, LAST not included")
     parser.add_argument("--processes", type=int, help="how many seeds run at a time; by default as the cores allow")
-    parser.add_argument("--savepoints", type=int, help="how often a tick may be asked for a savepoint or a stop")
-    parser.add_argument("--rollbacks", type=int, default=0, help="how often the job may be taken back behind a tick")
-    parser.add_argument("--resets", type=int, default=0, help="how often a source may be read on from elsewhere then")
-    parser.add_argument("--releases", action="store_true", help="ticks declare other columns than the one before")
-    parser.add_argument("--hooks", action="store_true", help="every pipeline has master hooks")
-    parser.add_argument("--restarts", action="store_true", help="ticks restart a job that fails")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
+    moves = parser.add_argument_group("moves", "what every seed has, instead of what it draws")
+    for name, kind in MOVES.items():
+        flag = f"--{name.removesuffix('_max')}"
+        if kind is bool:
+            moves.add_argument(flag, dest=name, action=BooleanOptionalAction)
+        else:
+            moves.add_argument(flag, dest=name, type=kind, metavar="MOST")
     return parser.parse_args(arguments)
 
 

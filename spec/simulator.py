@@ -5,7 +5,7 @@ effects of the dead that come late, replies that are lost; at last a tick withou
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 
@@ -18,7 +18,8 @@ from spec.carrying_out import Hands
 from spec.faults import NONE, Scenario, draw, hooked
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
-from spec.mishaps import Chance, Mishaps, mishaps_of
+from spec.mishaps import Chance
+from spec.moves import Moves, drawn
 from spec.pipeline import MAX_PARALLELISM, RELEASES, graph
 from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
@@ -29,8 +30,6 @@ DIES_ROLLING_BACK = 0.05
 """Per effect."""
 DIES_RESETTING = 0.2
 """Per effect, of which there are fewer."""
-HOOKS_ONE_IN = 8
-"""So many seeds, one runs a pipeline with master hooks by itself."""
 RESTART_DELAY_MS = 100
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
@@ -42,74 +41,30 @@ class Outcome:
 
     seed: int
     scenario: Scenario
+    moves: Moves
     history: History
     violations: tuple[Violation, ...]
 
 
-def simulate(  # noqa: PLR0913 - what may be asked of a run
-    seed: int,
-    narrate: Narrate | None = None,
-    scenario: Scenario | None = None,
-    *,
-    savepoints_max: int | None = None,
-    rollbacks_max: int = 0,
-    resets_max: int = 0,
-    releases: bool = False,
-    hooks: bool = False,
-    restarts: bool = False,
-    mishaps: Mishaps | None = None,
-) -> Outcome:
-    """Run one seed and judge it; `scenario` replaces the one that the seed draws, the last four parts of it."""
-    run = Simulation(
-        seed,
-        narrate,
-        scenario,
-        savepoints_max=savepoints_max,
-        rollbacks_max=rollbacks_max,
-        resets_max=resets_max,
-        releases=releases,
-        hooks=hooks,
-        restarts=restarts,
-        mishaps=mishaps,
-    )
+def simulate(seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> Outcome:
+    """Run one seed and judge it; `moves` replaces what the seed draws."""
+    run = Simulation(seed, narrate, moves)
     run.run()
-    return Outcome(seed, run.scenario, run.world.history, violations(run.world.history))
+    return Outcome(seed, run.scenario, run.moves, run.world.history, violations(run.world.history))
 
 
 class Simulation:
     """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
 
-    def __init__(  # noqa: PLR0913 - what may be asked of a run
-        self,
-        seed: int,
-        narrate: Narrate | None = None,
-        scenario: Scenario | None = None,
-        *,
-        savepoints_max: int | None = None,
-        rollbacks_max: int = 0,
-        resets_max: int = 0,
-        releases: bool = False,
-        hooks: bool = False,
-        restarts: bool = False,
-        mishaps: Mishaps | None = None,
-    ) -> None:
+    def __init__(self, seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> None:
         """Draw the scenario; nothing has happened yet."""
-        self._chance = Chance(seed, mishaps or mishaps_of(seed))
+        self.moves = drawn(seed) if moves is None else moves
+        self._chance = Chance(seed, self.moves.mishaps)
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
-        drawn = draw(self._random)
-        chosen = scenario or drawn
-        savepoints = chosen.savepoints_max if savepoints_max is None else savepoints_max
-        has_hooks = scenario is None and (hooks or seed % HOOKS_ONE_IN == 6)  # noqa: PLR2004 - few known mutants have such seeds
-        self.scenario = replace(
-            hooked(chosen, seed) if has_hooks else chosen,
-            savepoints_max=savepoints,
-            rollbacks_max=max(chosen.rollbacks_max, rollbacks_max),
-            resets_max=max(chosen.resets_max, resets_max),
-            releases=chosen.releases or releases,
-            restarts=chosen.restarts or restarts,
-        )
+        scenario = draw(self._random)
+        self.scenario = hooked(scenario, seed) if self.moves.hooks else scenario
         self.world = World(self._new_history)
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
@@ -192,7 +147,7 @@ class Simulation:
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
         """Several requests, some at the same moment; after a first stop mostly more of them come too late."""
-        most = self.scenario.savepoints_max
+        most = self.moves.savepoints_max
         if not most:
             return ()
         times = sorted(self._random.choice([0, 100, 1_000]) * self._random.randint(0, 3) for _ in range(most))
@@ -216,12 +171,12 @@ class Simulation:
 
     def _release(self) -> int:
         """Return which release of the pipeline a tick runs: drawn apart, so that a seed's other chances stay."""
-        return self._releases.randrange(len(RELEASES)) if self.scenario.releases else 0
+        return self._releases.randrange(len(RELEASES)) if self.moves.releases else 0
 
     def _strategy(self) -> RestartStrategy:
         """Return whether a tick restarts a job that fails, and how often: drawn apart, as a release is."""
         attempts = self._restarts.randrange(4)
-        return FixedDelay(attempts, RESTART_DELAY_MS) if self.scenario.restarts and attempts else NoRestart()
+        return FixedDelay(attempts, RESTART_DELAY_MS) if self.moves.restarts and attempts else NoRestart()
 
     def _number(self) -> int:
         self._started += 1
@@ -274,7 +229,7 @@ class Simulation:
 
     def _roll_back(self) -> None:
         """Go back to some other row, abandoned savepoints among them, or do not; who does it may die midway."""
-        most = self.scenario.rollbacks_max
+        most = self.moves.rollbacks_max
         for _ in range(self._random.randint(0, most) if most else 0):
             others = others_than_the_newest(self.world)
             if not others:
@@ -288,7 +243,7 @@ class Simulation:
 
     def _reset(self) -> None:
         """Let a source be read on from elsewhere, or do not; who does it may die midway."""
-        most = self.scenario.resets_max
+        most = self.moves.resets_max
         for _ in range(self._random.randint(0, most) if most else 0):
             move = drawn_move(self._random, self._hands.readable)
             if self._narrate is not None:

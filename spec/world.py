@@ -23,6 +23,7 @@ from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ROOT, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from spec.history import (
+    CutsCorrected,
     CutsSeen,
     CutWritten,
     FileMissed,
@@ -324,6 +325,7 @@ class World:
         """Record cuts otherwise: of those that were seen the changed ones are new, the dropped ones gone."""
         kept = {checkpoint: dict(cut) for checkpoint, cut in seen.items() if checkpoint not in correction.dropped}
         self.cuts = kept | {checkpoint: dict(cut) for checkpoint, cut in correction.changed.items()}
+        self.history.add(CutsCorrected(tuple((each, tuple(cut.items())) for each, cut in self.cuts.items())))
         for log in self.tables.values():
             log.durable.update(range(log.version + 1))
 

@@ -6,6 +6,7 @@ A judge gives no reasons and keeps nothing: `broken(seed)` are the ids of the in
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from hypothesis import seed as seeded
 from hypothesis import settings
@@ -18,6 +19,7 @@ from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.mishaps import Mishaps
+from spec.moves import Moves
 from spec.simulator import simulate
 
 EXAMPLES = 40
@@ -40,27 +42,8 @@ class Judge:
     seeds_max: int
 
 
-def _simulated(  # noqa: PLR0913 - what may be asked of a run
-    seed: int,
-    savepoints_max: int | None = None,
-    rollbacks_max: int = 0,
-    resets_max: int = 0,
-    *,
-    releases: bool = False,
-    hooks: bool = False,
-    restarts: bool = False,
-    mishaps: Mishaps | None = None,
-) -> frozenset[str]:
-    outcome = simulate(
-        seed,
-        savepoints_max=savepoints_max,
-        rollbacks_max=rollbacks_max,
-        resets_max=resets_max,
-        releases=releases,
-        hooks=hooks,
-        restarts=restarts,
-        mishaps=mishaps,
-    )
+def _simulated(seed: int, **moves: Any) -> frozenset[str]:  # noqa: ANN401 - fields of Moves
+    outcome = simulate(seed, moves=Moves(**moves))
     return frozenset(violation.invariant for violation in outcome.violations)
 
 

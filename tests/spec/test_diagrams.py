@@ -18,6 +18,7 @@ from checkpointing.tick.messages import AppendEntry, LookAtLogs, Observe, Publis
 from checkpointing.tick.moves import MOVES
 from spec.diagrams import PAGE, page
 from spec.mishaps import Mishaps
+from spec.moves import Moves
 from spec.simulator import simulate
 
 DRAWN = {(state, reached) for (state, _), follow in {**OFFERS, **TRANSITIONS}.items() for reached in follow}
@@ -67,7 +68,7 @@ def test_the_page_is_what_the_tables_say():
 def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
     """Simulated commits, with savepoints, faults and blocks of ids that run out: no other move, and none unused."""
     for seed in (18, 97, *range(60)):  # the first two meet every move, as scenarios are drawn today
-        simulate(seed, savepoints_max=2)
+        simulate(seed, moves=Moves(savepoints_max=2))
         if DRAWN - STAYS <= moves:
             break
     assert set() == moves - DRAWN - GIVEN_UP
@@ -93,8 +94,8 @@ def test_the_tick_door_moves_as_the_table_says(monkeypatch):
 
     monkeypatch.setattr(TickDoor, "step", step)
     for seed in range(8):
-        simulate(seed, rollbacks_max=1, resets_max=1, mishaps=Mishaps(1, 1))
-    simulate(11, savepoints_max=1, restarts=True)
+        simulate(seed, moves=Moves(rollbacks_max=1, resets_max=1, mishaps=Mishaps(1, 1)))
+    simulate(11, moves=Moves(savepoints_max=1, restarts=True))
     drawn = {(effect, fact, asked) for (effect, fact), follow in MOVES.items() for asked in follow}
     assert set() == seen - drawn
     met = {(PublishAgain, TablePublished, LookAtLogs), (AppendEntry, RowAppended, ReadCut), (Wait, Waited, Observe)}

@@ -35,6 +35,7 @@ from spec.history import (
     TickStuck,
 )
 from spec.invariants import INVARIANTS, violations
+from spec.moves import Moves
 from spec.simulator import simulate as run
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
 from tests.spec.descriptions_falsified import describe_no_state
@@ -42,14 +43,14 @@ from tests.spec.names_falsified import tell_no_rename
 
 
 @cache
-def healthy(seed, savepoints_max=None):
+def healthy(seed, savepoints_max=0):
     """A run with several ticks, restores and a few cuts, which breaks nothing."""
-    outcome = run(seed, savepoints_max=savepoints_max)
+    outcome = run(seed, moves=Moves(savepoints_max=savepoints_max))
     assert () == outcome.violations
     return outcome.history
 
 
-def falsified(change, seed, savepoints_max=None):
+def falsified(change, seed, savepoints_max=0):
     """Return which invariants a changed copy of the healthy history breaks."""
     history = healthy(seed, savepoints_max)
     events = change(list(history.events))

@@ -28,6 +28,7 @@ from spec.history import (
 from spec.invariants import violations
 from spec.micro_batches import MicroBatches
 from spec.model import replay
+from spec.moves import NO_MOVES
 from spec.pipeline import BRONZE_ORDERS, JOINED, ORDERS, ORDERS_TABLE, graph
 from spec.reset import badly_moved
 from spec.simulator import simulate
@@ -40,7 +41,7 @@ A, B, C = (SplitId(split) for split in "abc")
 def healthy():
     """Return a simulated history in which a source was read some way, its last row, and that row's cut."""
     for seed in range(200):
-        history = simulate(seed).history
+        history = simulate(seed, moves=NO_MOVES).history
         commits = [event for event in history.events if isinstance(event, RowCommitted) and event.record.commits]
         cuts = {event.checkpoint: event for event in history.events if isinstance(event, CutWritten)}
         if not commits or commits[-1].record.checkpoint not in cuts:

@@ -11,6 +11,7 @@ from checkpointing.metadata.record import RowKind
 from spec.history import CutWritten, DoorStarted, RowCommitted, TickOver
 from spec.invariants import INVARIANTS
 from spec.life import left_uncommitted
+from spec.moves import NO_MOVES
 from spec.rollback import not_gone_back, off_the_line
 from spec.simulator import simulate
 
@@ -19,7 +20,7 @@ from spec.simulator import simulate
 def healthy():
     """Return a simulated history of one warehouse in which some cuts of the end are still there."""
     for seed in range(200):
-        history = simulate(seed).history
+        history = simulate(seed, moves=NO_MOVES).history
         commits = [event for event in history.events if isinstance(event, RowCommitted) and event.record.commits]
         if not commits:
             continue
@@ -50,7 +51,7 @@ def rolled_back(**changes):
 def test_a_history_without_rollbacks_is_one_line():
     """Whatever is killed and restored: each row builds on the one before, each tick begins from the newest."""
     for seed in range(15):
-        history = simulate(seed).history
+        history = simulate(seed, moves=NO_MOVES).history
         assert [] == [*off_the_line(history), *not_gone_back(history)], seed
 
 

@@ -5,6 +5,7 @@ import pytest
 from checkpointing.metadata.record import RowKind
 from spec.columns import wrongly_said, wrongly_shown
 from spec.history import CutWritten, RowCommitted
+from spec.moves import Moves, drawn
 from spec.pipeline import is_renamed
 from spec.simulator import simulate as run
 
@@ -17,7 +18,7 @@ SHARES = 6
 def test_every_seed_keeps_every_invariant_when_the_columns_change(share):
     """Forth and back between releases, with crashes, zombies and rollbacks: each cut shows what its row says."""
     seeds = range(share, SEEDS, SHARES)
-    outcomes = {seed: run(seed, savepoints_max=3, rollbacks_max=2, releases=True) for seed in seeds}
+    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2, releases=True)) for seed in seeds}
     assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
@@ -26,7 +27,7 @@ def test_the_seeds_meet_columns_that_come_go_and_are_taken_back():
     met = set()
     for seed in range(40, 50):
         shown = {}
-        for event in run(seed, rollbacks_max=2, releases=True).history.events:
+        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
             if isinstance(event, RowCommitted):
                 for each in event.record.columns:
                     names = {column.name for column in each.columns}
@@ -43,7 +44,7 @@ def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
     met = set()
     for seed in range(30):
         names, before = set(), None
-        for event in run(seed, rollbacks_max=2, releases=True).history.events:
+        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
             if isinstance(event, RowCommitted) and event.record.commits:
                 now = is_renamed(event.record)
                 if before is not None and now != before:
@@ -57,7 +58,7 @@ def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
 
 def test_a_cut_with_columns_of_no_row_is_found():
     """The judge is not blind: the same history with a column less at one cut, or without the rows that say columns."""
-    history = run(0, releases=True).history
+    history = run(0, moves=Moves(releases=True)).history
     assert [] == [*wrongly_shown(history), *wrongly_said(history)]
     place, cut = next((n, event) for n, event in enumerate(history.events) if isinstance(event, CutWritten))
     columns = tuple((table, names - {"row"}) for table, names in cut.columns)
@@ -67,7 +68,7 @@ def test_a_cut_with_columns_of_no_row_is_found():
 
 def test_columns_of_a_row_that_is_not_in_are_found():
     """A table that shows more than the committed rows say shows a checkpoint that never was."""
-    history = next(each for seed in range(20) if _growing(each := run(seed, releases=True).history))
+    history = next(each for seed in range(20) if _growing(each := run(seed, moves=Moves(releases=True)).history))
     history.events.remove(_growing(history))
     assert any("no row says them" in what for what in wrongly_shown(history))
 

@@ -5,6 +5,7 @@ import pytest
 from checkpointing.metadata.record import RowKind
 from spec.cut_contents import in_flight, positions
 from spec.history import CutWritten, JobClaimed, RowCommitted
+from spec.moves import Moves, drawn
 from spec.simulator import simulate as run
 
 SEEDS = 60
@@ -18,7 +19,7 @@ SEEDS_OF_ALL_KINDS = (*range(12), 50)
 def test_every_seed_keeps_every_invariant_when_a_source_is_read_on_from_elsewhere(share):
     """Back or forth, by somebody who may die over it, behind rollbacks and savepoints too: every cut stays exact."""
     seeds = range(share, SEEDS, SHARES)
-    outcomes = {seed: run(seed, savepoints_max=3, rollbacks_max=1, resets_max=2) for seed in seeds}
+    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=1, resets_max=2)) for seed in seeds}
     assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
@@ -26,7 +27,7 @@ def test_the_seeds_meet_every_kind_of_reset():
     """Back and forth; of a cut with rows in flight; of rollbacks, stops and resets; behind its row somebody died."""
     met = set()
     for seed in SEEDS_OF_ALL_KINDS:
-        events = run(seed, savepoints_max=3, rollbacks_max=1, resets_max=2).history.events
+        events = run(seed, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).history.events
         rows = {event.record.checkpoint: event.record for event in events if isinstance(event, RowCommitted)}
         for place, event in enumerate(events):
             if isinstance(event, RowCommitted) and event.record.kind is RowKind.RESET:

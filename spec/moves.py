@@ -1,0 +1,52 @@
+"""Draws what is done to a job besides running its ticks: savepoints, rollbacks, resets, releases, mishaps.
+
+Each seed has some of these moves and is free of the others (swarm testing). They are drawn from a stream of their own.
+A caller may replace any of them: `drawn(seed, rollbacks_max=2)`.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final
+
+from spec.mishaps import NO_MISHAPS, Mishaps
+
+SOMETIMES: Final = 0.35
+"""How often a seed has a move that seeds have or have not."""
+SELDOM: Final = 0.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What a run has besides its ticks; as it stands here it has nothing."""
+
+    savepoints_max: int = 0
+    """Per tick: how often somebody may ask for a savepoint, a drain or a suspension."""
+    rollbacks_max: int = 0
+    """Behind each tick: how often somebody may take the job back to another entry."""
+    resets_max: int = 0
+    """Behind each tick: how often somebody may let a source be read on from elsewhere."""
+    releases: bool = False
+    """Whether ticks run releases of the pipeline that declare other columns and names."""
+    hooks: bool = False
+    """Whether the pipeline has master hooks."""
+    restarts: bool = False
+    """Whether ticks restart a job that fails."""
+    mishaps: Mishaps = NO_MISHAPS
+
+
+NO_MOVES: Final = Moves()
+
+
+def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
+    """Return the moves that a seed has; those that are named are as the caller says."""
+    random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
+    moves = Moves(
+        savepoints_max=random.choice([0, 0, 2, 5]),
+        rollbacks_max=random.choice([0, 0, 0, 1, 2]),
+        resets_max=random.choice([0, 0, 0, 1, 2]),
+        releases=random.random() < SOMETIMES,
+        hooks=random.random() < SELDOM,
+        restarts=random.random() < SOMETIMES,
+        mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
+    )
+    return replace(moves, **forced)
