@@ -1,7 +1,6 @@
 """Stores what earlier clean-ups observed, in a small file. If it is lost, the grace period starts again."""
 
 from typing import Literal
-from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -49,7 +48,7 @@ def note_look(
     """Note a look, and return all kept looks. Two clean-ups at a time may lose one, which only delays deletions."""
     kept = noted(earlier, now, grace_ms)
     content = _LooksFile(looks=tuple(_persisted(look) for look in kept)).model_dump_json(indent=1)
-    replace(warehouse.path(warehouse.paths.cleanup_looks), content.encode(), unique=str(uuid4()))
+    replace(warehouse.path(warehouse.paths.cleanup_looks), content.encode())
     return kept
 
 

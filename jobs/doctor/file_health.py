@@ -16,7 +16,7 @@ from jobs.recovery.restore_damage import way_out
 from jobs.runtime.cleaning import plan_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.stores.cuts import Cut
-from jobs.stores.delta_log import file_size
+from jobs.stores.files import file_size
 from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 

@@ -17,8 +17,7 @@ from jobs.holding.job_stores import JobStores
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_mendable
 from jobs.showing.quantities import plural
-from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.delta_log import LogEntry, active_paths, newest_entries
+from jobs.stores.delta_log import LogEntry, active_paths, newest_entries, paths_with_deletion_vectors
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
 from jobs.stores.output_tables import shape_of
 from jobs.stores.row_files import is_own

@@ -20,7 +20,7 @@ from jobs.reading.moments import time_of
 from jobs.reading.operator_state import OperatorState, opened_state
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.delta_log import active_paths
-from jobs.stores.log_entries import entry_versions, published_by
+from jobs.stores.log_entries import log_versions, published_by
 from jobs.stores.warehouse import Warehouse
 from jobs.suggestions import there_are
 
@@ -161,7 +161,7 @@ class Cut:
         entry = published_by(folder, version, self._warehouse.paths.transaction_id(table))
         named = self._row is not None and any(each.table == table for each in self._row.tables)
         published = {} if entry is None else {version: entry}
-        seen = LogSeen(version, published=published, oldest=min(entry_versions(folder), default=0))
+        seen = LogSeen(version, published=published, oldest=min(log_versions(folder), default=0))
         return seen.is_as_published(
             version, Wanted(self._recorded.checkpoint if named else None, self._recorded.checkpoint)
         )

@@ -1,4 +1,4 @@
-"""Computes the Delta statistics of a file, by which readers skip files (Delta protocol, per-file statistics).
+"""Computes a file's statistics as a Delta log has them, by which readers skip files (Delta protocol).
 
 A column gets bounds only if all engines agree on its order. Nested, binary and boolean columns get none, and so do
 float columns with NaN. Timestamps have microseconds in memory and milliseconds in statistics, so the upper bound is
@@ -6,8 +6,10 @@ rounded up.
 """
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,34 +21,51 @@ _HIGHEST = "\U0010ffff"
 _LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(microseconds=999)
 
 _Bound = str | int | float
+_ORDERED = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
 
 
 def statistics_json(rows: pa.Table) -> str:
-    """Return the statistics of a file that holds exactly these rows, as Delta's log wants them."""
-    lowest: dict[str, _Bound] = {}
-    highest: dict[str, _Bound] = {}
-    nulls: dict[str, int] = {}
-    for name in rows.column_names[:_COLUMNS_MAX]:
-        column = rows.column(name)
-        if pa.types.is_nested(column.type):
-            continue
-        nulls[name] = column.null_count
-        bounds = _bounds(column)
-        if bounds is not None:
-            low, high = bounds
-            lowest[name] = _lower(low)
-            upper = _upper(high)
-            if upper is not None:
-                highest[name] = upper
-    return json.dumps(
-        {"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls},
-        separators=(",", ":"),
-        ensure_ascii=False,
+    """Return the statistics of a file that holds exactly these rows."""
+    columns = {name: rows.column(name) for name in rows.column_names[:_COLUMNS_MAX]}
+    flat = {name: column for name, column in columns.items() if not pa.types.is_nested(column.type)}
+    extremes = {name: found for name, column in flat.items() if (found := _extremes(column)) is not None}
+    return _json(
+        {
+            "numRecords": rows.num_rows,
+            "minValues": _bounds({name: _lower(low) for name, (low, _) in extremes.items()}),
+            "maxValues": _bounds({name: _upper(high) for name, (_, high) in extremes.items()}),
+            "nullCount": {name: column.null_count for name, column in flat.items()},
+        }
     )
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
-    if column.null_count == len(column) or not _is_ordered(column.type):
+def logged_statistics(action: Mapping[str, Any]) -> str:
+    """Return the statistics of an add action, as `DeltaTable.get_add_actions` shows it; what it lacks stays absent."""
+    found = {
+        "numRecords": action.get("num_records"),
+        "minValues": _bounds(action.get("min") or {}),
+        "maxValues": _bounds(action.get("max") or {}),
+        "nullCount": {
+            name: nulls for name, nulls in (action.get("null_count") or {}).items() if isinstance(nulls, int)
+        },
+    }
+    return _json({name: each for name, each in found.items() if each is not None and each != {}})
+
+
+def _json(statistics: Mapping[str, object]) -> str:
+    return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False)
+
+
+def _extremes(column: pa.ChunkedArray) -> tuple[object, object] | None:
+    if column.null_count == len(column) or not any(is_kind(column.type) for is_kind in _ORDERED):
         return None
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return None
@@ -57,32 +76,14 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object] | None:
     return low, high
 
 
-def _is_ordered(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_timestamp(kind)
-    )
+def _lower(value: object) -> object:
+    return value[:_TEXT_MAX] if isinstance(value, str) else value
 
 
-def _lower(value: object) -> _Bound:
-    if isinstance(value, str):
-        return value[:_TEXT_MAX]
+def _upper(value: object) -> object:
     if isinstance(value, datetime):
-        return _milliseconds(value)
-    return _plain(value)
-
-
-def _upper(value: object) -> _Bound | None:
-    if isinstance(value, str):
-        return _longer_than(value)
-    if isinstance(value, datetime):
-        return _milliseconds(min(value, _LATEST.replace(tzinfo=value.tzinfo)) + timedelta(microseconds=999))
-    return _plain(value)
+        return min(value, _LATEST.replace(tzinfo=value.tzinfo)) + timedelta(microseconds=999)
+    return _longer_than(value) if isinstance(value, str) else value
 
 
 def _longer_than(value: str) -> str | None:
@@ -92,17 +93,24 @@ def _longer_than(value: str) -> str | None:
     return value[:_TEXT_MAX] + _HIGHEST if value[_TEXT_MAX] != _HIGHEST else None
 
 
-def _milliseconds(value: datetime) -> str:
-    if value.tzinfo is None:
-        return value.isoformat(timespec="milliseconds")
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+def _bounds(values: Mapping[str, object]) -> dict[str, _Bound]:
+    """Return values as a log writes them; those of types without bounds are left out."""
+    return {name: bound for name, value in values.items() if (bound := _bound(value)) is not None}
 
 
-def _plain(value: object) -> _Bound:
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, int | float):
-        return value
-    raise TypeError(f"no statistics for a value of {type(value).__name__}")
+def _bound(value: object) -> _Bound | None:
+    match value:
+        case bool():
+            return None
+        case datetime(tzinfo=None):
+            return value.isoformat(timespec="milliseconds")
+        case datetime():
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case int() | float() | str():
+            return value
+        case _:
+            return None

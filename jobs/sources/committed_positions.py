@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
-from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +73,7 @@ class CommitsToFile:
             if before is not None and before.checkpoint >= checkpoint:
                 return
             now = Committed(checkpoint=checkpoint, positions=dict(positions))
-            replace_durable(self._file, now.model_dump_json(indent=1).encode(), unique=uuid4().hex)
+            replace_durable(self._file, now.model_dump_json(indent=1).encode())
 
 
 def committed_in(file: Path) -> Committed | None:

@@ -16,18 +16,15 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from pydantic import ValidationError
-
 from checkpointing.metadata.record import Holder
 from jobs.holding.failures import TickRefusedError
-from jobs.stores.files import read_regular, write_durable
+from jobs.stores.files import read_document, write_durable
 from jobs.stores.holders import is_alive, this_process
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
 """What a log of Spark may have grown to when it is opened: it is kept beside a new one then."""
 
 _OWNER_SUFFIX: Final = ".owner.json"
-_OWNER_BYTES_MAX: Final = 64 * 1024
 _OPEN_TO_OTHERS: Final = 0o077
 
 
@@ -88,11 +85,8 @@ def remove_dead() -> tuple[Path, ...]:
 
 def _dead(private: Path) -> Iterator[Path]:
     for note in private.glob(f"spark-*{_OWNER_SUFFIX}"):
-        try:
-            owner = Holder.model_validate_json(read_regular(note, _OWNER_BYTES_MAX))
-        except (OSError, ValidationError):
-            continue  # nobody can tell whose it is
-        if is_alive(owner) is False:
+        owner = read_document(Holder, note)
+        if owner is not None and is_alive(owner) is False:  # else nobody can tell whose it is
             yield note.with_name(note.name.removesuffix(_OWNER_SUFFIX))
 
 

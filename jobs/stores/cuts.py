@@ -1,6 +1,6 @@
 """The Delta table `cuts`: which version of each table belongs to checkpoint n, so that all can be read as one (K1)."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,11 +34,23 @@ Cut = dict[TableName, int]
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A cut and when it was recorded, the publication of its last table being complete; ms since the epoch."""
+    """A cut, and when the publication of its last table was complete; ms since the epoch."""
 
     checkpoint: CheckpointId
     published_at_ms: int
-    versions: Mapping[TableName, int]
+    versions: Cut
+
+
+_Recorded = dict[CheckpointId, RecordedCut]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One commit: the recorded cuts that stay (None: all), the cuts that are written, and what the log says of it."""
+
+    staying: Collection[CheckpointId] | None
+    written: Sequence[RecordedCut]
+    says: dict[str, Any]
 
 
 class CutsNotRecordedError(RuntimeError):
@@ -68,94 +80,53 @@ class CutStore:
         What the caller knows as retained is older than the newer cut. Raises CutsNotRecordedError if the log refuses
         it, and OSError if it cannot be made durable.
         """
-        rows = [self._row(checkpoint, table, version) for table, version in versions]
-        met: Exception | None = None
-        for _ in range(TRIES):
-            table = self._log.current()
-            if any(known >= checkpoint for known in self._cuts(table)):
-                self._log.sync(table.version())
-                return
-            try:
-                self._commit(table, checkpoint, rows, retained)
-            except Exception as error:  # noqa: BLE001 - read back at the next turn
-                met = error
-                self._log.reopen()
-                continue
-            self._log.sync(table.version() + 1)
-            return
-        raise CutsNotRecordedError(f"the cut of checkpoint {checkpoint} could not be recorded: {met}")
+        cut = RecordedCut(checkpoint, self._warehouse.now_ms(), dict(versions))
+
+        def change(recorded: _Recorded) -> _Change | None:
+            newer = any(known >= checkpoint for known in recorded)
+            return None if newer else _Change(retained, [cut], {"cut": checkpoint})
+
+        self._change(change, f"the cut of checkpoint {checkpoint} could not be recorded")
 
     def drop(self, checkpoints: Collection[CheckpointId]) -> None:
         """Drop the cuts of these checkpoints; raise CutsNotRecordedError if the log refuses it."""
-        met: Exception | None = None
-        for _ in range(TRIES):
-            table = self._log.current()
-            known = self._cuts(table).keys()
-            dropped = sorted(known & set(checkpoints))
-            if not dropped:
-                return
-            survivors, actions = self._without(table, known - set(dropped))
-            if survivors:
-                actions.append(self._files.write(f"{dropped[-1]:020d}", survivors, self._warehouse.now_ms()))
-            try:
-                self._log.commit(table, actions, says={"cuts_dropped": dropped})
-            except Exception as error:  # noqa: BLE001 - read back at the next turn
-                met = error
-                self._log.reopen()
-        raise CutsNotRecordedError(f"the cuts of deleted checkpoints could not be dropped: {met}")
+
+        def change(recorded: _Recorded) -> _Change | None:
+            dropped = sorted(recorded.keys() & set(checkpoints))
+            return _Change(recorded.keys() - set(dropped), [], {"cuts_dropped": dropped}) if dropped else None
+
+        self._change(change, "the cuts of deleted checkpoints could not be dropped")
 
     def correct(
         self, changed: Mapping[CheckpointId, Mapping[TableName, int]], dropped: Collection[CheckpointId]
     ) -> None:
-        """Record these cuts otherwise and drop others, in one durable commit; they keep the time of their publication.
+        """Record these cuts otherwise and drop others, in one durable commit. They keep the time of their publication.
 
         Raises CutsNotRecordedError if the log refuses it, and OSError if it cannot be made durable.
         """
-        met: Exception | None = None
-        for _ in range(TRIES):
-            table = self._log.current()
-            known = self._cuts(table)
-            if not known.keys() & set(dropped) and all(known.get(each) == cut for each, cut in changed.items()):
-                self._log.sync(table.version())
-                return
-            at_ms = {each: cut.published_at_ms for each, cut in self.entries().items()}
-            survivors, actions = self._without(table, known.keys() - set(dropped) - changed.keys())
-            rows = [
-                {
-                    "checkpoint": each,
-                    "table": name,
-                    "version": version,
-                    "published_at_ms": at_ms.get(each, self._warehouse.now_ms()),
-                }
-                for each, cut in changed.items()
-                for name, version in cut.items()
-            ]
-            if survivors or rows:
-                now_ms = self._warehouse.now_ms()
-                actions.append(self._files.write(f"{max((*known, *changed)):020d}", [*survivors, *rows], now_ms))
-            try:
-                self._log.commit(table, actions, says={"cuts_corrected": sorted(changed), "cuts_dropped": [*dropped]})
-            except Exception as error:  # noqa: BLE001 - read back at the next turn
-                met = error
-                self._log.reopen()
-        raise CutsNotRecordedError(f"the corrected cuts could not be recorded: {met}")
+
+        def change(recorded: _Recorded) -> _Change | None:
+            now_ms = self._warehouse.now_ms()
+            at_ms = {each: recorded[each].published_at_ms if each in recorded else now_ms for each in changed}
+            wanted = [RecordedCut(each, at_ms[each], dict(cut)) for each, cut in changed.items()]
+            if recorded.keys().isdisjoint(dropped) and all(recorded.get(cut.checkpoint) == cut for cut in wanted):
+                return None
+            staying = recorded.keys() - set(dropped) - changed.keys()
+            return _Change(staying, wanted, {"cuts_corrected": sorted(changed), "cuts_dropped": [*dropped]})
+
+        self._change(change, "the corrected cuts could not be recorded")
 
     def read(self, checkpoint: CheckpointId) -> Cut | None:
         """Return the version of each table at that checkpoint, or None if its cut is not recorded."""
         return self.all().get(checkpoint)
 
     def entries(self) -> dict[CheckpointId, RecordedCut]:
-        """Return all recorded cuts with their times, of one version of the table."""
-        table = self._opened()
-        at_ms: dict[CheckpointId, int] = {}
-        for rows in self._files.read_sound(active_paths(table))[0].values():
-            for row in rows:
-                at_ms[row["checkpoint"]] = max(row["published_at_ms"], at_ms.get(row["checkpoint"], 0))
-        return {each: RecordedCut(each, at_ms[each], cut) for each, cut in self._cuts(table).items()}
+        """Return every recorded cut, of one version of the table; raise UnreadableRowError for a foreign entry."""
+        return self._recorded(opened(self._warehouse, self._log, self._warehouse.paths.cuts))
 
     def all(self) -> dict[CheckpointId, Cut]:
-        """Return every recorded cut, of one version of the table; raise UnreadableRowError for a foreign entry."""
-        return self._cuts(self._opened())
+        """Return the versions of every recorded cut; raises what `entries` raises."""
+        return {checkpoint: cut.versions for checkpoint, cut in self.entries().items()}
 
     def recorded(self) -> frozenset[CheckpointId]:
         """Return the checkpoints whose cut is recorded."""
@@ -166,63 +137,71 @@ class CutStore:
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
-    def _opened(self) -> DeltaTable:
-        return opened(self._warehouse, self._log, self._warehouse.paths.cuts)
+    def _change(self, change: Callable[[_Recorded], _Change | None], failed: str) -> None:
+        """Commit what `change` makes of the recorded cuts, durably. None from it means that nothing is left to do.
 
-    def _row(self, checkpoint: CheckpointId, table: TableName, version: int) -> dict[str, Any]:
-        now_ms = self._warehouse.now_ms()
-        return {"checkpoint": checkpoint, "table": table, "version": version, "published_at_ms": now_ms}
+        A commit that raises may be in all the same, so each turn reads the cuts anew.
+        """
+        met: Exception | None = None
+        for _ in range(TRIES):
+            table = self._log.current()
+            wanted = change(self._recorded(table))
+            if wanted is None:
+                self._log.sync(table.version())
+                return
+            try:
+                self._commit(table, wanted)
+            except Exception as error:  # noqa: BLE001 - read back at the next turn
+                met = error
+                self._log.reopen()
+                continue
+            self._log.sync(table.version() + 1)
+            return
+        raise CutsNotRecordedError(f"{failed}: {met}")
 
-    def _commit(
-        self,
-        table: DeltaTable,
-        checkpoint: CheckpointId,
-        rows: list[dict[str, Any]],
-        retained: Collection[CheckpointId] | None,
-    ) -> None:
-        survivors, actions = self._without(table, retained)
-        actions.append(self._files.write(f"{checkpoint:020d}", [*survivors, *rows], self._warehouse.now_ms()))
-        self._log.commit(table, actions, says={"cut": checkpoint})
-
-    def _without(
-        self, table: DeltaTable, retained: Collection[CheckpointId] | None
-    ) -> tuple[list[dict[str, Any]], list[Any]]:
-        """Return what takes out all files with a cut that is not retained, and the rows of theirs that stay."""
+    def _commit(self, table: DeltaTable, change: _Change) -> None:
+        """Write a file of the new cuts. Files with a cut that goes, and files of others, leave with the same commit."""
         at_ms = self._warehouse.now_ms()
-        survivors: list[dict[str, Any]] = []
-        actions: list[Any] = []
         found, lost = self._files.read_sound(active_paths(table))
-        actions += [remove(path, at_ms) for path in lost]
+        actions: list[Any] = [remove(path, at_ms) for path in lost]
+        rows: list[dict[str, Any]] = [
+            {"checkpoint": cut.checkpoint, "table": name, "version": version, "published_at_ms": cut.published_at_ms}
+            for cut in change.written
+            for name, version in cut.versions.items()
+        ]
         for path, entries in found.items():
-            kept = [row for row in entries if retained is None or row["checkpoint"] in retained]
+            kept = [row for row in entries if change.staying is None or row["checkpoint"] in change.staying]
             if len(kept) < len(entries) or not is_own(path):
                 actions.append(remove(path, at_ms))
-                survivors.extend(kept)
-        return survivors, actions
+                rows = [*kept, *rows]
+        if rows:
+            actions.append(self._files.write(f"{max(row['checkpoint'] for row in rows):020d}", rows, at_ms))
+        self._log.commit(table, actions, says=change.says)
 
-    def _cuts(self, table: DeltaTable) -> dict[CheckpointId, Cut]:
-        cuts: dict[CheckpointId, Cut] = {}
+    def _recorded(self, table: DeltaTable) -> _Recorded:
+        versions: dict[CheckpointId, Cut] = {}
+        at_ms: dict[CheckpointId, int] = {}
         for rows in self._files.read_sound(active_paths(table))[0].values():
             for row in rows:
-                checkpoint, name, version = self._entry(row)
-                cuts.setdefault(checkpoint, {})[name] = version
-        return cuts
+                checkpoint, name, version, published_at_ms = self._entry(row)
+                versions.setdefault(checkpoint, {})[name] = version
+                at_ms[checkpoint] = max(published_at_ms, at_ms.get(checkpoint, 0))
+        return {each: RecordedCut(each, at_ms[each], cut) for each, cut in versions.items()}
 
-    def _entry(self, row: dict[str, Any]) -> tuple[CheckpointId, TableName, int]:
+    def _entry(self, row: dict[str, Any]) -> tuple[CheckpointId, TableName, int, int]:
         """Return what an entry says; raise UnreadableRowError for one that this job cannot have written."""
-        checkpoint, version = row["checkpoint"], row["version"]
         try:
             name = self._warehouse.paths.known_table(str(row["table"]))
         except InvalidNameError as error:
             raise self._foreign(str(error)) from error
-        for number in (checkpoint, version):
+        numbers = (row["checkpoint"], row["version"], row["published_at_ms"])
+        for number in numbers:
             if not isinstance(number, int) or not 0 <= number <= NUMBER_MAX:
-                raise self._foreign(f"{number} is no checkpoint and no version")
-        return CheckpointId(checkpoint), name, version
+                raise self._foreign(f"{number} is no checkpoint, no version and no time")
+        return CheckpointId(numbers[0]), name, numbers[1], numbers[2]
 
     def _foreign(self, why: str) -> UnreadableRowError:
-        job = self._warehouse.paths.job
         return UnreadableRowError(
-            f"an entry of {self._log.folder} is not one that Tidemark writes for {job}: {why}. "
+            f"an entry of {self._log.folder} is not one that Tidemark writes for {self._warehouse.paths.job}: {why}. "
             "Restore the folder from a backup"
         )

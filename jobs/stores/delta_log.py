@@ -10,26 +10,21 @@ power cut is another matter: delta-rs does not fsync, so an entry may be lost wi
 `DeltaLog.sync` makes one durable; the job's stores do so before anything relies on it (`stores.durable`).
 """
 
-import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs.stores.files import sync_file, sync_folder
+from jobs.stores.files import sync
+from jobs.stores.log_entries import METADATA_KEY, entry_path, log_of
 from jobs.stores.log_entry import write_entry
-
-METADATA_KEY = "tidemark"
-"""Under this key each of our commits says in its commitInfo what it is."""
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -70,29 +65,24 @@ class DeltaLog:
 
     def __init__(self, folder: Path, *, hook: FaultHook = no_fault) -> None:
         """Name the table; nothing is read yet."""
-        self._folder = folder
+        self.folder = folder
         self._hook = hook
         self._table: DeltaTable | None = None
         self.sound_at: int | None = None
         """The version at which nobody else was found to have taken anything out (`own_tables`)."""
 
-    @property
-    def folder(self) -> Path:
-        """Where the table lies."""
-        return self._folder
-
     def exists(self) -> bool:
         """Return whether a table is there."""
-        return DeltaTable.is_deltatable(str(self._folder))
+        return DeltaTable.is_deltatable(str(self.folder))
 
     def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
         """Create the table unless it is there; of several processes that try at once one succeeds, all go on."""
         if self.exists():
             return
-        there = next(folder for folder in self._folder.parents if folder.is_dir())
+        there = next(folder for folder in self.folder.parents if folder.is_dir())
         try:
             DeltaTable.create(
-                str(self._folder),
+                str(self.folder),
                 schema,
                 mode="ignore",
                 configuration=configuration,
@@ -104,14 +94,14 @@ class DeltaLog:
             if not self.exists():
                 raise
         self.sync(0)
-        for folder in (self._folder, *self._folder.parents):
-            sync_folder(folder)
+        for folder in (self.folder, *self.folder.parents):
+            sync(folder)
             if folder == there:
                 return
 
     def drop(self) -> None:
         """Take the log away: the folder is no table any more. Only for a table that nobody has ever committed to."""
-        shutil.rmtree(self._folder / "_delta_log")
+        shutil.rmtree(log_of(self.folder))
         self._table = None
 
     def current(self) -> DeltaTable:
@@ -124,20 +114,19 @@ class DeltaLog:
             self._table.update_incremental()
         except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
             return self.reopen()
-        return self._table if self._entry(self._table.version()).exists() else self.reopen()
+        return self._table if entry_path(self.folder, self._table.version()).exists() else self.reopen()
 
     def ends_at(self, version: int) -> bool:
-        """Return whether that is the newest version, by one look for its file and one for the next."""
-        return self._entry(version).exists() and not self._entry(version + 1).exists()
+        """Return whether that is the newest version, by one look for its entry and one for the next.
 
-    def _entry(self, version: int) -> Path:
-        """Where a version's log entry lies: the newest one's always does, unless the table was dropped."""
-        return self._folder / "_delta_log" / f"{version:020d}.json"
+        The newest version always has its entry, unless the table was dropped.
+        """
+        return entry_path(self.folder, version).exists() and not entry_path(self.folder, version + 1).exists()
 
     def reopen(self) -> DeltaTable:
         """Return the table as its log says, read anew."""
         self._table = None
-        self._table = DeltaTable(str(self._folder))
+        self._table = DeltaTable(str(self.folder))
         return self._table
 
     def commit(
@@ -158,35 +147,27 @@ class DeltaLog:
         """
         self._hook(CommitMoment.BEFORE)
         if schema is None:
-            self._append(table, actions, says, transaction)
-        else:
-            write_entry(self._folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
-        self._hook(CommitMoment.AFTER)
-
-    def _append(
-        self,
-        table: DeltaTable,
-        actions: Sequence[Action],
-        says: dict[str, Any],
-        transaction: Transaction | None,
-    ) -> None:
-        table.create_write_transaction(
-            list(actions),
-            "append",
-            table.schema(),
-            commit_properties=CommitProperties(
+            properties = CommitProperties(
                 custom_metadata={METADATA_KEY: says},
                 max_commit_retries=0,
                 app_transactions=[transaction] if transaction else None,
-            ),
-            post_commithook_properties=NO_HOOKS,
-        )
+            )
+            table.create_write_transaction(
+                list(actions),
+                "append",
+                table.schema(),
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
+        else:
+            write_entry(self.folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
+        self._hook(CommitMoment.AFTER)
 
     def sync(self, version: int) -> None:
         """Make one log entry durable: after this a power cut does not take it back."""
-        entry = self._entry(version)
-        sync_file(entry)
-        sync_folder(entry.parent)
+        entry = entry_path(self.folder, version)
+        sync(entry)
+        sync(entry.parent)
 
 
 def newest_entries(table: DeltaTable, *, first_look: int = 4) -> Iterator[LogEntry]:
@@ -212,17 +193,25 @@ def entries_after(table: DeltaTable, version: int) -> Iterator[LogEntry]:
         yield entry
 
 
-def file_actions(folder: Path, version: int) -> Iterator[tuple[str, str]]:
-    """Yield the removes of one log entry, then its adds, each with its path inside the table; raise OSError."""
-    entry = folder / "_delta_log" / f"{version:020d}.json"
-    lines = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines() if line]
-    for action in ("remove", "add"):
-        yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)
-
-
 def active_paths(table: DeltaTable) -> list[str]:
     """Return the paths of the table's active files, as its log names them."""
     return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+
+
+def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
+    """Return the paths, as `active_paths` names them, of active files with a deletion vector.
+
+    delta-rs cannot name those in a remove. Asking costs nothing for a table that never had the feature.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return frozenset()
+    vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+    root = _plain(str(table.table_uri)).rstrip("/") + "/"
+    return frozenset(_plain(uri).removeprefix(root) for uri in vectors.column("filepath").to_pylist())
+
+
+def _plain(uri: str) -> str:
+    return unquote(urlparse(uri).path) if uri.startswith("file:") else uri
 
 
 def remove(path: str, at_ms: int) -> RemoveAction:
@@ -233,12 +222,3 @@ def remove(path: str, at_ms: int) -> RemoveAction:
 def add(path: str, size: int, stats: str, at_ms: int) -> AddAction:
     """Return the action that enters a file into the table; `path` is relative to the table's folder."""
     return AddAction(path=path, size=size, partition_values={}, modification_time=at_ms, data_change=True, stats=stats)
-
-
-def file_size(path: Path) -> int | None:
-    """Return a file's size in bytes, or None if there is no such file; a folder or a pipe of that name is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - one system call
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_size if S_ISREG(status.st_mode) else None

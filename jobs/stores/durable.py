@@ -1,7 +1,7 @@
-"""Makes durable what a commit is about to name, so that a power cut takes nothing of it. `commit.durability` says what.
+"""Makes durable what a commit is about to name, so that a power cut takes nothing of it (`commit.durability`).
 
-delta-rs and the writers of staged files leave syncing to others. It is done here in one go, by several threads at a
-time: the file system then writes its journal once for many files. Names are durable once their folders are synced.
+delta-rs and the writers of staged files leave syncing to others. Several threads sync at a time, because the file
+system then writes its journal once for many files. A name is durable once its folder is synced.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from checkpointing.commit.durability import Entries
-from jobs.stores.files import sync_file, sync_folder
+from jobs.stores.files import sync
 from jobs.stores.log_entries import entry_path
 from jobs.stores.warehouse import Warehouse
 
@@ -27,40 +27,25 @@ class Durability:
         self._named: set[Path] = set()
 
     def sync_files(self, paths: Iterable[str]) -> None:
-        """Make these files of the warehouse durable; one that is gone is left to those who read it."""
+        """Make these files of the warehouse durable. A missing file is left to its readers."""
         self._sync([self._warehouse.path(path) for path in paths])
 
     def sync_entries(self, entries: Iterable[Entries]) -> None:
         """Make these entries of tables' logs durable, as far as the logs still have them."""
-        self._sync(
-            [
-                entry_path(self._warehouse.path(each.table), version)
-                for each in entries
-                for version in range(each.first, each.last + 1)
-            ]
-        )
+        tables = ((self._warehouse.path(each.table), range(each.first, each.last + 1)) for each in entries)
+        self._sync([entry_path(folder, version) for folder, versions in tables for version in versions])
 
     def _sync(self, paths: list[Path]) -> None:
         if not paths:
             return
-        folders = {path.parent for path in paths}
-        above = {each for folder in folders - self._named for each in self._above(folder)}
+        root, folders = self._warehouse.root.absolute(), {path.parent for path in paths}
+        above = {each for new in folders - self._named for each in new.parents if each.is_relative_to(root)}
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(_sync_file, paths))
-            list(pool.map(_sync_folder, folders | above))
+            list(pool.map(_sync, paths))
+            list(pool.map(_sync, folders | above))
         self._named |= folders
 
-    def _above(self, folder: Path) -> list[Path]:
-        """Return the folders that hold the names on the way from the warehouse's root to a folder."""
-        root = self._warehouse.root
-        return [each for each in folder.parents if each == root or each.is_relative_to(root)]
 
-
-def _sync_file(path: Path) -> None:
+def _sync(path: Path) -> None:
     with suppress(FileNotFoundError):
-        sync_file(path)
-
-
-def _sync_folder(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        sync_folder(path)
+        sync(path)

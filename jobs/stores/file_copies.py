@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.handles import UNKNOWN_CRC32, FileHandle
-from jobs.stores.delta_log import file_size
-from jobs.stores.files import sync_file, sync_folder, write_durable
+from checkpointing.handles import FileHandle
+from jobs.stores.files import file_size, sync, write_durable
+from jobs.stores.soundness import measured, misfit
 from jobs.stores.warehouse import link_to
 
-_CHUNK_BYTES: Final = 1024 * 1024
+_WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
 
 
 class FileNotCopiedError(Exception):
@@ -56,10 +56,7 @@ def must_be_there(source: Path, files: Iterable[FileHandle]) -> None:
                 f"{_named(source, file)} lies behind a symbolic link. Copy {source} with what its links lead to "
                 "(cp -rL) if you trust it, and name the copy"
             )
-        found = file_size(source / file.path)
-        if found != file.bytes:
-            state = "is missing" if found is None else f"has {found} bytes instead of {file.bytes}"
-            raise FileNotCopiedError(f"{_named(source, file)} {state}. {_WAY_OUT}")
+        _must_fit(source, file, misfit(file, file_size(source / file.path)))
 
 
 def copy_files(
@@ -73,9 +70,9 @@ def copy_files(
 ) -> dict[str, FileHandle]:
     """Copy the files to the same paths below `target`, durably; return their handles by path, checksums known.
 
-    `link` makes hard links where the file system can. `links` are the paths that files have in the source, by those
-    that they get. Raises FileNotCopiedError for a file that is missing or
-    damaged, OSError for a target that cannot be written.
+    With `link`, files become hard links where the file system can. `links` has the paths that files have in the
+    source, by the paths that they get. Raises FileNotCopiedError for a file that is missing or damaged, OSError for a
+    target that cannot be written.
     """
     wanted = {file.path: file for file in files}
     bytes_all, copied_bytes = sum(file.bytes for file in wanted.values()), 0
@@ -83,11 +80,13 @@ def copy_files(
     for number, (path, file) in enumerate(wanted.items(), start=1):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         old = replace(file, path=links.get(path, path))
-        found[path] = replace(_checked(source, old, _put(source, target / path, old, link=link)), path=path)
+        size, crc32 = _put(source, target / path, old, link=link)
+        _must_fit(source, old, misfit(old, size, crc32))
+        found[path] = replace(file, crc32=crc32)
         copied_bytes += file.bytes
         told(Copied(number, len(wanted), copied_bytes, bytes_all))
-    for folder in sorted({(target / path).parent for path in wanted}):
-        _sync_up(folder, target)
+    for folder in {above for path in wanted for above in (target / path).parents if above.is_relative_to(target)}:
+        sync(folder)
     return found
 
 
@@ -109,11 +108,13 @@ def link_files(root: Path, links: Mapping[str, str]) -> None:
             _copy(root / old, root / path)
 
 
-_WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
-
-
 def _named(source: Path, file: FileHandle) -> str:
     return f"file {file.path} in {source}"
+
+
+def _must_fit(source: Path, file: FileHandle, wrong: str) -> None:
+    if wrong:
+        raise FileNotCopiedError(f"{_named(source, file)} {wrong}. {_WAY_OUT}")
 
 
 def _put(source: Path, there: Path, file: FileHandle, *, link: bool) -> tuple[int, int]:
@@ -139,43 +140,15 @@ def _link(source: Path, target: Path) -> tuple[int, int]:
         raise
     except OSError:
         return _copy(source, target)
-    return _read(source)
+    with source.open("rb") as reader:
+        seen = measured(reader)
+    sync(source)
+    return seen
 
 
 def _copy(source: Path, target: Path) -> tuple[int, int]:
-    size, crc32 = 0, 0
     with source.open("rb") as reader, target.open("xb") as writer:
-        while chunk := reader.read(_CHUNK_BYTES):
-            size, crc32 = size + len(chunk), zlib.crc32(chunk, crc32)
-            writer.write(chunk)
+        seen = measured(reader, writer)
         writer.flush()
         os.fsync(writer.fileno())
-    return size, crc32
-
-
-def _read(source: Path) -> tuple[int, int]:
-    size, crc32 = 0, 0
-    with source.open("rb") as reader:
-        while chunk := reader.read(_CHUNK_BYTES):
-            size, crc32 = size + len(chunk), zlib.crc32(chunk, crc32)
-    sync_file(source)
-    return size, crc32
-
-
-def _checked(source: Path, file: FileHandle, seen: tuple[int, int]) -> FileHandle:
-    size, crc32 = seen
-    if size != file.bytes:
-        raise FileNotCopiedError(f"{_named(source, file)} has {size} bytes instead of {file.bytes}. {_WAY_OUT}")
-    if file.crc32 not in (crc32, UNKNOWN_CRC32):
-        raise FileNotCopiedError(
-            f"{_named(source, file)} is damaged: its checksum is {crc32:#010x}, not {file.crc32:#010x}. {_WAY_OUT}"
-        )
-    return replace(file, crc32=crc32)
-
-
-def _sync_up(folder: Path, root: Path) -> None:
-    """Make the names in a folder and in those above it durable, up to the root."""
-    sync_folder(folder)
-    while folder != root:
-        folder = folder.parent
-        sync_folder(folder)
+    return seen

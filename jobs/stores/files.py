@@ -4,16 +4,24 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Final, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ValidationError
+
+DOCUMENT_BYTES_MAX: Final = 64 * 1024
+
+Document = TypeVar("Document", bound=BaseModel)
 
 
 class NotARegularFileError(OSError):
-    """Something else than a file lies where a file should: a named pipe, a folder, a device. Names it."""
+    """A named pipe, a folder or a device lies where a file should be. The message names it."""
 
 
-def read_regular(path: Path, bytes_max: int) -> bytes:
-    """Return at most so many bytes of a file, and never wait for any.
+def read_regular(path: Path, bytes_max: int = DOCUMENT_BYTES_MAX) -> bytes:
+    """Return at most `bytes_max` bytes of a file. It never waits for a writer.
 
-    Raises NotARegularFileError for a named pipe or a device, which nobody may write, and OSError as `open` does.
+    Raises NotARegularFileError for a named pipe or a device, and OSError as `open` does.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -25,18 +33,30 @@ def read_regular(path: Path, bytes_max: int) -> bytes:
         os.close(descriptor)
 
 
-def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
+def read_document(kind: type[Document], path: Path, bytes_max: int = DOCUMENT_BYTES_MAX) -> Document | None:
+    """Return the document in a JSON file; None if the file is missing, damaged or of another format."""
+    try:
+        return kind.model_validate_json(read_regular(path, bytes_max))
+    except (OSError, ValidationError):
+        return None
+
+
+def file_size(path: Path) -> int | None:
+    """Return a file's size in bytes; None if there is no file of that name, but nothing, a folder or a pipe."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - one system call
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def sync(path: Path) -> None:
+    """Make the bytes of a file durable, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    sync_file(path)
 
 
 def write_durable(path: Path, content: bytes) -> None:
@@ -47,30 +67,33 @@ def write_durable(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(path.parent)
-    for folder in made:
-        sync_folder(folder.parent)
+    for folder in (path, *made):
+        sync(folder.parent)
 
 
-def replace(path: Path, content: bytes, *, unique: str) -> None:
-    """Put `content` in the place of a file in one step: a reader sees the old bytes or the new ones, never a part."""
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file in one step. A reader sees the old bytes or the new ones, never a part of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{unique}.tmp")
+    beside = _beside(path)
     beside.write_bytes(content)
     beside.replace(path)
 
 
-def replace_durable(path: Path, content: bytes, *, unique: str) -> None:
-    """As `replace`, and return when the bytes and the name are durable."""
-    beside = path.with_name(f".{path.name}.{unique}.tmp")
+def replace_durable(path: Path, content: bytes) -> None:
+    """Replace a file as `replace` does, and return when its bytes and its name are durable."""
+    beside = _beside(path)
     write_durable(beside, content)
     beside.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def drop_unfinished(folder: Path, *, before_s: float) -> None:
-    """Delete what processes that died left beside the files that they meant to replace, if it is older than that."""
+    """Delete the files that dead processes had not yet put in their place, if they are older than `before_s`."""
     for path in folder.glob(".*.tmp"):
         with suppress(OSError):
             if path.stat().st_mtime < before_s:
                 path.unlink()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid4()}.tmp")

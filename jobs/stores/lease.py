@@ -4,18 +4,15 @@ So whatever is wrong with it (missing, damaged, of another format) means "no lea
 the job is safe by the compare-and-swap on `checkpoints` alone.
 """
 
-from typing import Final, Literal
-from uuid import uuid4
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from checkpointing.commit.fencing import Lease
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import read_regular, replace
+from jobs.stores.files import read_document, replace
 from jobs.stores.warehouse import Warehouse
-
-LEASE_BYTES_MAX: Final = 64 * 1024
 
 
 class LeaseFile(BaseModel):
@@ -44,10 +41,7 @@ class LeaseStore:
 
     def read(self) -> LeaseFile | None:
         """Return the lease, or None if there is none that can be read."""
-        try:
-            return LeaseFile.model_validate_json(read_regular(self._path, LEASE_BYTES_MAX))
-        except (OSError, ValidationError):
-            return None
+        return read_document(LeaseFile, self._path)
 
     def renew(self, generation: Generation, holder: Holder, lease_ms: int) -> bool:
         """Write the lease for `lease_ms` from now; return False, writing nothing, if a newer generation's is there."""
@@ -56,7 +50,7 @@ class LeaseStore:
             return False
         now_ms = self._warehouse.now_ms()
         lease = LeaseFile(generation=generation, holder=holder, renewed_at_ms=now_ms, expires_ms=now_ms + lease_ms)
-        replace(self._path, lease.model_dump_json(indent=1).encode(), unique=str(uuid4()))
+        replace(self._path, lease.model_dump_json(indent=1).encode())
         return True
 
     def release(self, generation: Generation) -> None:

@@ -1,4 +1,4 @@
-"""Reads single entries of a table's log: which checkpoint each published, and which entry keeps the table from loading.
+"""Reads single entries of a Delta table's log: the files they add, the checkpoint they publish, what keeps them unread.
 
 An entry is a file of JSON lines. A power cut can leave it empty, and delta-rs then takes it for a commit that changes
 nothing. An entry that is cut off, or missing between two others, keeps every engine from loading the table.
@@ -6,17 +6,21 @@ nothing. An entry that is cut off, or missing between two others, keeps every en
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from checkpointing.commit.behind import Entry
 from checkpointing.identifiers import CheckpointId
-from jobs.stores.delta_log import METADATA_KEY
 
-_ENTRY: Final = re.compile(r"(\d{20})\.json")
-_LOG_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+METADATA_KEY: Final = "tidemark"
+"""Under this key each of our commits says in its commitInfo what it is."""
+
+ENTRY: Final = re.compile(r"(\d{20})\.json")
+LOG_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +33,34 @@ class BrokenEntry:
     path: Path
 
 
-def entry_versions(folder: Path) -> list[int]:
-    """Return the versions of which a table's log has an entry, in order; none if there is no log."""
-    log = folder / "_delta_log"
-    names = (_ENTRY.fullmatch(path.name) for path in (log.iterdir() if log.is_dir() else ()))
-    return sorted(int(found[1]) for found in names if found)
+def log_of(folder: Path) -> Path:
+    """Return the folder in which a table's log lies."""
+    return folder / "_delta_log"
 
 
 def entry_path(folder: Path, version: int) -> Path:
     """Return where the entry of a version lies."""
-    return folder / "_delta_log" / f"{version:020d}.json"
+    return log_of(folder) / f"{version:020d}.json"
+
+
+def log_versions(folder: Path, named: re.Pattern[str] = ENTRY) -> list[int]:
+    """Return the versions that a table's log has files of this kind for, in order; none if there is no log."""
+    log = log_of(folder)
+    names = (named.fullmatch(path.name) for path in (log.iterdir() if log.is_dir() else ()))
+    return sorted({int(found[1]) for found in names if found})
+
+
+def file_actions(folder: Path, version: int) -> Iterator[tuple[str, str]]:
+    """Yield the removes of one log entry, then its adds, each with its path inside the table; raise OSError."""
+    lines = [json.loads(line) for line in _lines(entry_path(folder, version))]
+    for action in ("remove", "add"):
+        yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)
 
 
 def published_by(folder: Path, version: int, application: str) -> Entry | None:
-    """Return which checkpoint an entry published under that transaction id; None: none, or it cannot be read."""
+    """Return the checkpoint that an entry published under that transaction id; None if none, or if it is unreadable."""
     try:
-        lines = entry_path(folder, version).read_text(encoding="utf-8").splitlines()
+        lines = _lines(entry_path(folder, version))
         actions = [json.loads(line) for line in lines if line.startswith(('{"txn"', '{"commitInfo"'))]
     except (OSError, ValueError):
         return None
@@ -56,9 +72,12 @@ def published_by(folder: Path, version: int, application: str) -> Entry | None:
 
 
 def broken_entry(folder: Path) -> BrokenEntry | None:
-    """Return the first entry that keeps the log from being loaded; None if every entry that is needed is there."""
-    versions = entry_versions(folder)
-    start = _loaded_from(folder)
+    """Return the first entry that keeps the log from being loaded; None if every entry that is needed is there.
+
+    The first needed entry is the one after the newest Delta log checkpoint.
+    """
+    versions = log_versions(folder)
+    start = max(log_versions(folder, LOG_CHECKPOINT), default=-1) + 1
     needed = [version for version in versions if version >= start]
     for before, after in pairwise([start - 1, *needed]):
         if after != before + 1:
@@ -70,18 +89,14 @@ def broken_entry(folder: Path) -> BrokenEntry | None:
     return None
 
 
-def _loaded_from(folder: Path) -> int:
-    """Return the first version whose entry is read to load the table: the one after the newest Delta log checkpoint."""
-    log = folder / "_delta_log"
-    names = (_LOG_CHECKPOINT.fullmatch(path.name) for path in (log.iterdir() if log.is_dir() else ()))
-    return max((int(found[1]) for found in names if found), default=-1) + 1
+def _lines(entry: Path) -> list[str]:
+    return [line for line in entry.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _is_json(path: Path) -> bool:
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.strip():
-                json.loads(line)
+        for line in _lines(path):
+            json.loads(line)
     except (OSError, ValueError):
         return False
     return True

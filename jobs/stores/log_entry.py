@@ -18,7 +18,8 @@ from uuid import uuid4
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs.stores.files import sync_folder, write_durable
+from jobs.stores.files import sync, write_durable
+from jobs.stores.log_entries import entry_path
 
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
@@ -43,20 +44,20 @@ def write_entry(
 
     Raises EntryTakenError if that version is there already, and OSError.
     """
-    log, at_ms = folder / "_delta_log", _now_ms(transaction)
+    entry, at_ms = entry_path(folder, table.version() + 1), _now_ms(transaction)
     lines = [_commit_info(says, at_ms), *_protocol(table, schema), _metadata(table, schema)]
     if transaction is not None:
         lines.append({"txn": {"appId": transaction.app_id, "version": transaction.version, "lastUpdated": at_ms}})
     lines.extend(_file_action(action) for action in actions)
-    beside = log / f"_commit_{uuid4()}.json.tmp"
+    beside = entry.with_name(f"_commit_{uuid4()}.json.tmp")
     try:
         write_durable(beside, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
-        os.link(beside, log / f"{table.version() + 1:020d}.json")
+        os.link(beside, entry)
     except FileExistsError as error:
         raise EntryTakenError(f"version {table.version() + 1} of {folder} was committed by another") from error
     finally:
         beside.unlink(missing_ok=True)
-    sync_folder(log)
+    sync(entry.parent)
 
 
 def _now_ms(transaction: Transaction | None) -> int:

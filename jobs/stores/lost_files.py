@@ -11,7 +11,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
-from jobs.stores.delta_log import LogEntry, entries_after, file_actions
+from jobs.stores.delta_log import LogEntry, entries_after
+from jobs.stores.log_entries import file_actions
 
 _PARTS_OF_A_STAGED_PATH = 3
 

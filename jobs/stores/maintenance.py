@@ -11,7 +11,7 @@ row file written before it can never be committed any more.
 """
 
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,18 +19,17 @@ from typing import Final
 from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import is_data_file
-from jobs.stores.delta_log import active_paths, file_actions
-from jobs.stores.files import sync_file, sync_folder
+from jobs.stores.delta_log import active_paths
+from jobs.stores.files import sync
+from jobs.stores.log_entries import LOG_CHECKPOINT, entry_path, file_actions, log_of, log_versions
 from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
 
 EVERY_VERSIONS: Final = 50
 GRACE_S: Final = 3_600
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _WHOLE_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint.*\.parquet|crc)")
-_ENTRY = re.compile(r"(\d{20})\.json")
 _TEMPORARY = re.compile(r"(_commit_.*\.tmp|\d{20}\.json#.*|.*\.tmp)")
 
 
@@ -43,16 +42,14 @@ class LogLength:
 
 
 def log_length(folder: Path) -> LogLength:
-    """Return how long a table's log is. Raises OSError if there is none."""
-    versions = list(_versions(folder))
-    last = max(_log_checkpoints(folder), default=-1)
+    """Return how long a table's log is."""
+    versions, last = log_versions(folder), _last_checkpoint(folder)
     return LogLength(len(versions), sum(version > last for version in versions))
 
 
 def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
     """Write a Delta log checkpoint if the last is `every` or more versions old; return whether it was due."""
-    last = max(_log_checkpoints(folder), default=-1)
-    if max(_versions(folder), default=-1) - last < every:
+    if max(log_versions(folder), default=-1) - _last_checkpoint(folder) < every:
         return False
     DeltaTable(str(folder)).create_checkpoint()
     _sync_log_checkpoints(folder)
@@ -61,18 +58,17 @@ def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
 
 def _sync_log_checkpoints(folder: Path) -> None:
     """Make them durable: entries before them are dropped one day, and a torn one keeps the table from loading."""
-    log = folder / "_delta_log"
-    for path in log.iterdir():
-        if _CHECKPOINT.fullmatch(path.name) or path.name == "_last_checkpoint":
-            sync_file(path)
-    sync_folder(log)
+    for path in log_of(folder).iterdir():
+        if LOG_CHECKPOINT.fullmatch(path.name) or path.name == "_last_checkpoint":
+            sync(path)
+    sync(log_of(folder))
 
 
 def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:
     """Write a Delta log checkpoint if it is due, then drop what no reader can need any more; return whether it was."""
     if not checkpoint_log(folder, every=every):
         return False
-    kept = sorted(_log_checkpoints(folder))[-2:]
+    kept = log_versions(folder, LOG_CHECKPOINT)[-2:]
     if len(kept) == 2:  # noqa: PLR2004 - the last and the last but one
         _drop_log_before(kept[0], folder)
     _drop_old_files(folder, now_s)
@@ -95,10 +91,8 @@ def drop_entries(folder: Path, floor: int, *, kept_s: float, now_s: float) -> bo
 
 def _newest_start(folder: Path, floor: int, before_s: float) -> int | None:
     """Return the newest version that a log could begin with: one with a Delta log checkpoint in a single file."""
-    log = folder / "_delta_log"
-    names = (_WHOLE_CHECKPOINT.fullmatch(path.name) for path in log.iterdir())
-    for version in sorted((int(found[1]) for found in names if found), reverse=True):
-        entry = log / f"{version:020d}.json"
+    for version in reversed(log_versions(folder, _WHOLE_CHECKPOINT)):
+        entry = entry_path(folder, version)
         if version <= floor and entry.exists() and entry.stat().st_mtime <= before_s:
             return version
     return None
@@ -106,32 +100,22 @@ def _newest_start(folder: Path, floor: int, before_s: float) -> int | None:
 
 def _needed_by_cleanup(folder: Path, start: int) -> int | None:
     """Return the first entry before `start` that took out somebody else's file which still lies in the folder."""
-    for version in sorted(_versions(folder)):
+    for version in log_versions(folder):
         if version >= start:
             return None
         for action, path in file_actions(folder, version):
-            if action == "remove" and not is_ours(path) and _lies_in(folder, path):
+            if action == "remove" and not is_ours(path) and is_data_file(path) and (folder / path).exists():
                 return version
     return None
 
 
-def _lies_in(folder: Path, path: str) -> bool:
-    return is_data_file(path) and (folder / path).exists()
-
-
-def _versions(folder: Path) -> Iterator[int]:
-    """Yield the versions of a log's entries."""
-    names = (_ENTRY.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
-    return (int(found[1]) for found in names if found)
-
-
-def _log_checkpoints(folder: Path) -> set[int]:
-    names = (_CHECKPOINT.fullmatch(path.name) for path in (folder / "_delta_log").iterdir())
-    return {int(found[1]) for found in names if found}
+def _last_checkpoint(folder: Path) -> int:
+    """Return the version of the newest Delta log checkpoint; -1 if there is none."""
+    return max(log_versions(folder, LOG_CHECKPOINT), default=-1)
 
 
 def _drop_log_before(version: int, folder: Path) -> bool:
-    found = ((_VERSIONED.fullmatch(path.name), path) for path in (folder / "_delta_log").iterdir())
+    found = ((_VERSIONED.fullmatch(path.name), path) for path in log_of(folder).iterdir())
     gone = sorted((int(name[1]), path) for name, path in found if name and int(name[1]) < version)
     for _, path in gone:
         path.unlink(missing_ok=True)
@@ -143,14 +127,12 @@ def _drop_old_files(folder: Path, now_s: float) -> None:
     for path in (folder / FOLDER).iterdir():
         if f"{FOLDER}/{path.name}" not in active:
             _drop_if_old(path, now_s)
-    for path in (folder / "_delta_log").iterdir():
+    for path in log_of(folder).iterdir():
         if _TEMPORARY.fullmatch(path.name):
             _drop_if_old(path, now_s)
 
 
 def _drop_if_old(path: Path, now_s: float) -> None:
-    try:
+    with suppress(FileNotFoundError):
         if now_s - path.stat().st_mtime > GRACE_S:
             path.unlink()
-    except FileNotFoundError:
-        return

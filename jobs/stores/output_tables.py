@@ -17,8 +17,7 @@ from checkpointing.columns import TableColumn
 from checkpointing.commit.columns import differ
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
-from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.delta_log import DeltaLog, active_paths
+from jobs.stores.delta_log import DeltaLog, active_paths, paths_with_deletion_vectors
 from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of, type_of
 from jobs.stores.table_rules import Column, Problem, TableShape, problems_of, purge
 from jobs.stores.tables import TableLogs

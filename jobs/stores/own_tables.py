@@ -9,7 +9,8 @@ from itertools import takewhile
 from deltalake import DeltaTable
 
 from jobs.engine_paths import typed
-from jobs.stores.delta_log import DeltaLog, file_actions, newest_entries
+from jobs.stores.delta_log import DeltaLog, newest_entries
+from jobs.stores.log_entries import file_actions
 from jobs.stores.row_files import is_own
 from jobs.stores.standing import damaged_log
 from jobs.stores.warehouse import Warehouse

@@ -22,11 +22,20 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import relative_to_table
 from jobs.stores import maintenance
-from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.delta_log import Action, DeltaLog, LogEntry, active_paths, add, file_size, newest_entries, remove
-from jobs.stores.files import replace_durable
+from jobs.stores.delta_log import (
+    Action,
+    DeltaLog,
+    LogEntry,
+    active_paths,
+    add,
+    newest_entries,
+    paths_with_deletion_vectors,
+    remove,
+)
+from jobs.stores.files import file_size, replace_durable
 from jobs.stores.lost_files import lost_files, marked, merged
 from jobs.stores.output_tables import shape_of
+from jobs.stores.soundness import misfit
 from jobs.stores.table_columns import next_schema, told, type_of
 from jobs.stores.table_rules import advice, problems_of, purge, refused_for_good
 from jobs.stores.tables import TableLogs
@@ -187,12 +196,11 @@ class Publisher:
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
         path = self._warehouse.path(file.path)
         if file.inline and file_size(path) != file.bytes and link_to(self._warehouse.root, file.path) is None:
-            replace_durable(path, b64decode(file.inline), unique=str(request.checkpoint))
-        size = file_size(path)
-        if size != file.bytes:
-            state = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
+            replace_durable(path, b64decode(file.inline))
+        wrong = misfit(file, file_size(path))
+        if wrong:
             raise _CannotPublishError(
-                f"table {request.table}: staged file {file.path} of checkpoint {request.checkpoint} {state}. "
+                f"table {request.table}: staged file {file.path} of checkpoint {request.checkpoint} {wrong}. "
                 "Restore it from a backup of the warehouse, or roll back to an older checkpoint"
             )
 

@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import NotARegularFileError, drop_unfinished, read_regular, replace_durable
+from jobs.stores.files import NotARegularFileError, drop_unfinished, read_document, read_regular, replace_durable
 from jobs.stores.warehouse import Warehouse
 
-REQUEST_BYTES_MAX: Final = 64 * 1024
 STALE_MS: Final = 3_600_000
 """How long a file stays of which nobody can say whether its asker still lives."""
 
@@ -129,16 +128,13 @@ class RequestFolder:
         """Answer a request, durably; return False, writing nothing, if it has been withdrawn."""
         if not self.is_waiting(answer.request):
             return False
-        replace_durable(self._answer(answer.request), _content(answer), unique=str(uuid4()))
+        replace_durable(self._answer(answer.request), _content(answer))
         self._request(answer.request).unlink(missing_ok=True)
         return True
 
     def answer_to(self, request: str) -> SavepointAnswer | None:
         """Return the answer to a request; None while there is none that can be read."""
-        try:
-            return SavepointAnswer.model_validate_json(read_regular(self._answer(request), REQUEST_BYTES_MAX))
-        except (OSError, ValidationError):
-            return None
+        return read_document(SavepointAnswer, self._answer(request))
 
     def clean(self, is_alive: Callable[[Holder], bool | None]) -> None:
         """Delete the requests and answers whose askers are dead, or that nobody has fetched for an hour."""
@@ -153,11 +149,11 @@ class RequestFolder:
         drop_unfinished(self._folder, before_s=(self._warehouse.now_ms() - STALE_MS) / 1000)
 
     def _write(self, request: Request) -> None:
-        replace_durable(self._request(request.request), _content(request), unique=request.request)
+        replace_durable(self._request(request.request), _content(request))
 
     def _read(self, name: str) -> Request | Unreadable | None:
         try:
-            request = _decoded(read_regular(self._request(name), REQUEST_BYTES_MAX))
+            request = _decoded(read_regular(self._request(name)))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:

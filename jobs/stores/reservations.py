@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
-from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
 from checkpointing.identifiers import CheckpointId, TableName
@@ -25,7 +24,7 @@ from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, decode, encode
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.stores.cuts import Cut, RecordedCut
-from jobs.stores.files import read_regular, replace_durable
+from jobs.stores.files import read_document, read_regular, replace_durable
 from jobs.stores.warehouse import Warehouse
 
 BYTES_MAX: Final = 1024 * 1024
@@ -91,7 +90,7 @@ class ReservationStore:
 
     def read(self, name: str) -> ReservationFile | None:
         """Return a reservation, None if there is none that can be read. Raises InvalidReservationError for the name."""
-        return _read(self._path(name))
+        return read_document(ReservationFile, self._path(name), BYTES_MAX)
 
     def row(self, name: str) -> CheckpointRecord | None:
         """Return the entry that lies beside a reservation; None if there is none that this version can read."""
@@ -107,7 +106,7 @@ class ReservationStore:
             self._entry(name).unlink(missing_ok=True)
         else:
             text = encode(row, writer=self._warehouse.writer)
-            replace_durable(self._entry(name), text.encode(), unique=str(uuid4()))
+            replace_durable(self._entry(name), text.encode())
 
     def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool) -> None:
         """Write a reservation of that cut, from now on for `lease_ms`; it is durable on return."""
@@ -120,7 +119,7 @@ class ReservationStore:
             lapses_ms=now_ms + lease_ms,
             kept=kept,
         )
-        replace_durable(self._path(name), content.model_dump_json(indent=1).encode(), unique=str(uuid4()))
+        replace_durable(self._path(name), content.model_dump_json(indent=1).encode())
 
     def release(self, name: str) -> None:
         """Take a reservation away, if it is there."""
@@ -152,8 +151,9 @@ class ReservationStore:
                 path.with_suffix(".entry").unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[Path, ReservationFile]]:
+        """Yield all reservations. A damaged file reserves nothing, since a reader writes it whole or not at all."""
         for path in sorted(self._folder.glob("*.json")):
-            file = _read(path)
+            file = read_document(ReservationFile, path, BYTES_MAX)
             if file is not None:
                 yield path, file
 
@@ -174,11 +174,3 @@ def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
     Ask after the cuts that name the files have been dropped, or a reader may reserve one of them meanwhile.
     """
     return discardable(paths, ReservationStore(warehouse).reservations(), warehouse.now_ms())
-
-
-def _read(path: Path) -> ReservationFile | None:
-    """Return what a file says; one that is damaged reserves nothing, since a reader writes it whole or not at all."""
-    try:
-        return ReservationFile.model_validate_json(read_regular(path, BYTES_MAX))
-    except (OSError, ValidationError):
-        return None

@@ -19,9 +19,9 @@ from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.paths import relative_to_table, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
-from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.logged_statistics import logged_statistics
+from jobs.stores.delta_log import paths_with_deletion_vectors
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import shape_of
 from jobs.stores.table_columns import columns_of_schema

@@ -4,7 +4,6 @@ It comes into being beside its place and is renamed into it when everything is d
 whole copy or none. Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
 """
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from checkpointing.commit.recovery import publications
 from checkpointing.handles import FileHandle
@@ -24,7 +23,7 @@ from jobs.engine_paths import must_suit_delta
 from jobs.stores.checkpoints import Appended, CheckpointStore
 from jobs.stores.cuts import Cut, CutStore
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
-from jobs.stores.files import sync_file, sync_folder, write_durable
+from jobs.stores.files import read_document, sync, write_durable
 from jobs.stores.holders import is_alive, this_process
 from jobs.stores.publisher import Publisher
 from jobs.stores.tables import TableLogs
@@ -62,10 +61,7 @@ class SavepointCopy:
 
 def read_manifest(warehouse: Warehouse) -> CopyManifest | None:
     """Return what a savepoint copy says of itself; None for any other warehouse."""
-    try:
-        return CopyManifest.model_validate_json(warehouse.path(warehouse.paths.savepoint_copy).read_bytes())
-    except (OSError, ValidationError):
-        return None
+    return read_document(CopyManifest, warehouse.path(warehouse.paths.savepoint_copy))
 
 
 def must_be_free(warehouse: Warehouse, to: Path) -> None:
@@ -103,7 +99,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, tol
     try:
         manifest = _copy(_Original(warehouse, rows, whole, cuts.get(checkpoint, {})), beside, told)
         beside.rename(to)
-        sync_folder(to.parent)
+        sync(to.parent)
     except OSError as error:
         raise SavepointNotCopiedError(f"{to} could not be written ({error}): nothing of the copy is left") from error
     finally:
@@ -215,19 +211,14 @@ def _must_fit(to: Path, bytes_needed: int) -> None:
 def _drop_abandoned(to: Path) -> None:
     """Delete what a killed process left beside `to`; what a live one is writing stays."""
     for folder in to.parent.glob(f".{to.name}.*.partial"):
-        try:
-            maker = Holder.model_validate_json((folder / _MAKER).read_bytes())
-        except (OSError, ValidationError):
-            continue
-        if is_alive(maker) is False:
+        maker = read_document(Holder, folder / _MAKER)
+        if maker is not None and is_alive(maker) is False:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync_all(root: Path, copied: Mapping[str, FileHandle]) -> None:
     """Make durable what was written besides the copied files, and every name."""
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = Path(folder, name)
-            if str(path.relative_to(root)) not in copied:
-                sync_file(path)
-        sync_folder(Path(folder))
+    sync(root)
+    for path in root.rglob("*"):
+        if str(path.relative_to(root)) not in copied:
+            sync(path)

@@ -11,7 +11,7 @@ from checkpointing.commit.behind import Cuts, LogSeen, Standing, in_doubt
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.engine_paths import typed
-from jobs.stores.log_entries import broken_entry, entry_versions, published_by
+from jobs.stores.log_entries import broken_entry, log_versions, published_by
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
@@ -58,7 +58,7 @@ def observe_standing(
 def look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
     """Return what a table's log says at these versions, None: at all; raise TableLogDamagedError."""
     log = logs.log(table)
-    there = entry_versions(log.folder)
+    there = log_versions(log.folder)
     if not there:
         return LogSeen(None)
     try:

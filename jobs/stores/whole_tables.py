@@ -17,9 +17,9 @@ from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_data_file
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
-from jobs.stores.deletion_vectors import paths_with_deletion_vectors
-from jobs.stores.logged_statistics import logged_statistics
+from jobs.stores.delta_log import paths_with_deletion_vectors
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 

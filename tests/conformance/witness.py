@@ -25,7 +25,7 @@ from checkpointing.messages import Publication
 from checkpointing.metadata.codec import decode
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
-from jobs.stores.delta_log import METADATA_KEY
+from jobs.stores.log_entries import METADATA_KEY
 from spec.history import (
     CutWritten,
     FileMissed,

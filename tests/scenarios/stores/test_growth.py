@@ -101,7 +101,7 @@ def test_requests_of_a_long_life_are_bounded(warehouse):
             request=name, status=AnswerStatus.TAKEN, checkpoint=CheckpointId(1), asker=dead, answered_at_ms=1
         )
         path = warehouse.path(warehouse.paths.requests) / f"{name}.answer.json"
-        replace(path, answer.model_dump_json().encode(), unique="x")
+        replace(path, answer.model_dump_json().encode())
         unfinished = path.with_name(f".{name}.json.{number}.tmp")
         unfinished.touch()
         if number:
