@@ -9,6 +9,8 @@ from pathlib import Path
 
 from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState
 from checkpointing.coordinator.pending import ABORTABLE, PHASES, PendingPhase
+from checkpointing.job.ending import MOVES as ENDINGS
+from checkpointing.job.ending import TickPhase
 from checkpointing.tick.messages import Broke, Failed, Finish, Observe
 from checkpointing.tick.moves import MOVES
 
@@ -29,6 +31,12 @@ _COMMIT = """
 before it epoch n never was, after it, it is. A plain savepoint goes from *idle* to
 *finalising* at once, and back when its row is in: it publishes nothing.
 """
+_ENDING = """
+## The end of a tick
+`checkpointing/job/ending.py`. A phase that a cause does not leave is kept: somebody who asks to stop later waits for no
+checkpoint if the tick is stopping already. From *stopping* and *failing* a tick ends only when no entry is in doubt.
+In *finishing* it takes a last checkpoint of its own.
+"""
 _TICK = """
 ## Holding a job
 `checkpointing/tick/moves.py`. A tick goes through this door, and so does everything that is done to a job at rest. A
@@ -40,7 +48,8 @@ nothing. From the claim on, whatever fails leads to `LookForRival` or `AppendRel
 
 def page() -> str:
     """Return the page."""
-    return "".join([_HEAD, _PENDING, _drawn(_phases()), _COMMIT, _drawn(_commit()), _TICK, _drawn(_tick())])
+    pictures = ((_PENDING, _phases()), (_COMMIT, _commit()), (_ENDING, _ending()), (_TICK, _tick()))
+    return _HEAD + "".join(said + _drawn(arrows) for said, arrows in pictures)
 
 
 def _drawn(arrows: Iterable[str]) -> str:
@@ -59,6 +68,12 @@ def _commit() -> Iterator[str]:
     yield f"[*] --> {CommitState.IDLE.value}"
     yield from _arrows({**OFFERS, **TRANSITIONS})
     yield f"{CommitState.ENDED.value} --> [*]"
+
+
+def _ending() -> Iterator[str]:
+    yield f"[*] --> {TickPhase.RUNNING.value}"
+    yield from (f"{phase.value} --> {reached.value}: {cause.value}" for (phase, cause), reached in ENDINGS.items())
+    yield f"{TickPhase.ENDED.value} --> [*]"
 
 
 def _tick() -> Iterator[str]:

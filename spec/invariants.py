@@ -34,7 +34,7 @@ from spec.history import (
 )
 from spec.holding import held_wrongly, recovered_out_of_order
 from spec.judgements import wrongly_judged
-from spec.life import badly_ended, falsely_told, left_uncommitted, wrongly_fenced
+from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
 from spec.names import wrongly_renamed
 from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
@@ -309,6 +309,7 @@ def retention(history: History) -> Iterator[str]:
     yield from wrongly_retained(history)
 
 
+_named("ends-settled")(left_unsettled)
 _named("durable")(taken_by_power_cuts)
 _named("cuts-hold")(changed_cuts)
 

@@ -48,6 +48,22 @@ def badly_ended(history: History) -> Iterator[str]:
                 pass
 
 
+def left_unsettled(history: History) -> Iterator[str]:
+    """A tick that ends without a failure has published every checkpoint that it committed."""
+    waiting: dict[CheckpointId, Generation] = {}
+    for event in history.events:
+        match event:
+            case RowCommitted(record, _) if record.commits:
+                waiting[record.checkpoint] = record.generation
+            case CutWritten(checkpoint):
+                waiting.pop(checkpoint, None)
+            case TickOver(generation, end) if end.outcome is not TickOutcome.FAILED:
+                for checkpoint in (known for known, by in waiting.items() if by == generation):
+                    yield f"generation {generation} ended as {end.outcome.value}, cut {checkpoint} is not recorded"
+            case _:
+                pass
+
+
 def falsely_told(history: History) -> Iterator[str]:
     """Yield every completion that was told too early, and every row of a checkpoint that was told aborted."""
     recorded, committed = set[CheckpointId](), set[CheckpointId]()

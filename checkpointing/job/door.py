@@ -15,7 +15,7 @@ from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
-from checkpointing.job.ending import Next
+from checkpointing.job.ending import Cause, Next
 from checkpointing.job.epochs import counts_of
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
@@ -185,7 +185,7 @@ class JobDoor:
             job.effects.append(refused(fact, over=False))
             return
         if fact.kind is not SavepointKind.PLAIN:
-            job.ending.suspending = True
+            job.ending.told(Cause.SAVEPOINT_ASKED)
             job.tell(told.SchedulerStopped())
         job.tell(job.savepoints.ask(fact))
 
@@ -263,7 +263,7 @@ class JobDoor:
         self._job.settle()
 
     def _request_checkpoint(self) -> None:
-        if not self._job.ending.suspending:
+        if self._job.ending.takes_checkpoints:
             self._job.ending.requested += 1
             self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
             self._job.settle()
@@ -309,27 +309,20 @@ class JobDoor:
     # -------------------------------------------------------------- the end
 
     def _decide_end(self) -> Next | EndTick:
-        job = self._job
-        decision = self._next()
-        if decision is Next.STOP_READING:
-            job.readers.stopped = True
-            decision = self._next()
-        if isinstance(decision, EndTick):
-            job.shut_down(decision)
-        return decision
-
-    def _next(self) -> Next | EndTick:
         """Ask what the end wants; what counts only in a quiet job is looked at only in one."""
         job = self._job
         quiet = self._is_quiet()
-        return job.ending.next(
+        decision = job.ending.next(
             job.now_ms,
             quiet=quiet,
             in_doubt=job.commit.in_doubt,
-            stopped=job.readers.stopped,
             idle=quiet and job.readers.all_idle,
             spent=quiet and job.readers.quota_spent,
         )
+        job.readers.stopped = job.readers.stopped or not job.ending.reads
+        if isinstance(decision, EndTick):
+            job.shut_down(decision)
+        return decision
 
     def _is_quiet(self) -> bool:
         """Return whether nothing moves: no poll, no work, no checkpoint that somebody waits for.

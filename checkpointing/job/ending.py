@@ -1,95 +1,173 @@
-"""When a tick ends: caught up, a limit met, asked to stop, or failed."""
+"""When a tick ends: caught up, a limit met, asked to stop, or failed. docs/STATES.md draws the table `MOVES`."""
 
 from enum import Enum
+from typing import Final
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, StopKind, TickOutcome
 
 
+class TickPhase(Enum):
+    """How near its end a tick is."""
+
+    RUNNING = "running"
+    """It reads and takes checkpoints."""
+    FINISHING = "finishing"
+    """It reads no more, and ends when a cut shows every row that was sent."""
+    SUSPENDING = "suspending"
+    """A savepoint of a stop is on its way. If it fails, the tick runs on."""
+    SUSPENDING_OR_FINISHING = "suspending_or_finishing"
+    """The same, and the tick was asked to stop meanwhile: if the savepoint fails, the tick finishes."""
+    STOPPING = "stopping"
+    """It ends as soon as no entry is in doubt."""
+    FAILING = "failing"
+    """The same, and it ends as failed."""
+    ENDED = "ended"
+
+
+class Cause(Enum):
+    """What takes a tick from one phase to the next."""
+
+    FAILURE = "failure"
+    STOP_NOW = "stop now"
+    STOP_AFTER_CHECKPOINT = "stop after checkpoint"
+    SAVEPOINT_ASKED = "savepoint of a stop asked for"
+    SAVEPOINT_TAKEN = "savepoint taken"
+    SAVEPOINT_FAILED = "savepoint failed"
+    CHECKPOINTS_TAKEN = "all checkpoints taken"
+    """As many as the tick's limits say."""
+    DURATION_OVER = "duration over"
+    CAUGHT_UP = "caught up"
+    """Every split is idle, and the newest cut shows every row."""
+    SHOWN = "all rows shown"
+    """The newest cut shows every row that was sent, and nothing moves."""
+    SETTLED = "no entry in doubt"
+
+
+_STOPS: Final = {Cause.FAILURE: TickPhase.FAILING, Cause.STOP_NOW: TickPhase.STOPPING}
+_PHASES: Final[dict[TickPhase, dict[Cause, TickPhase]]] = {
+    TickPhase.RUNNING: {
+        **_STOPS,
+        Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING,
+        Cause.STOP_AFTER_CHECKPOINT: TickPhase.FINISHING,
+        Cause.DURATION_OVER: TickPhase.FINISHING,
+        Cause.SAVEPOINT_ASKED: TickPhase.SUSPENDING,
+        Cause.CAUGHT_UP: TickPhase.ENDED,
+    },
+    TickPhase.FINISHING: {**_STOPS, Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING, Cause.SHOWN: TickPhase.ENDED},
+    TickPhase.SUSPENDING: {
+        **_STOPS,
+        Cause.STOP_AFTER_CHECKPOINT: TickPhase.SUSPENDING_OR_FINISHING,
+        Cause.SAVEPOINT_TAKEN: TickPhase.STOPPING,
+        Cause.SAVEPOINT_FAILED: TickPhase.RUNNING,
+    },
+    TickPhase.SUSPENDING_OR_FINISHING: {
+        **_STOPS,
+        Cause.SAVEPOINT_TAKEN: TickPhase.STOPPING,
+        Cause.SAVEPOINT_FAILED: TickPhase.FINISHING,
+    },
+    TickPhase.STOPPING: {Cause.FAILURE: TickPhase.FAILING, Cause.SETTLED: TickPhase.ENDED},
+    TickPhase.FAILING: {Cause.SETTLED: TickPhase.ENDED},
+}
+MOVES: Final[dict[tuple[TickPhase, Cause], TickPhase]] = {
+    (phase, cause): reached for phase, moves in _PHASES.items() for cause, reached in moves.items()
+}
+"""(phase, cause) -> the next phase. Any other cause changes nothing."""
+
+
 class Next(Enum):
     """What the end of the tick asks for now."""
 
     GO_ON = "go_on"
-    STOP_READING = "stop_reading"
     CHECKPOINT = "checkpoint"
 
 
 class Ending:
-    """Decides, from what is told, whether the tick goes on; a tick never ends with a commit in doubt."""
+    """Decides, from what is told, whether the tick goes on. A tick never ends with an entry in doubt."""
 
     def __init__(self, limits: TickLimits) -> None:
         """Begin with nothing asked and nothing done."""
         self._limits = limits
         self._started_ms = 0
         self._completed = 0
-        self._stop: StopKind | None = None
-        self._failure: EndTick | None = None
-        self.over = False
+        self._end = EndTick(TickOutcome.STOPPED)
+        self.phase = TickPhase.RUNNING
         self.requested = 0
         """Checkpoints that this tick wanted (rows, quota, end) and that have not ended."""
-        self.suspending = False
-        """A savepoint of a stop is on its way: it alone ends the tick."""
-        self.suspended = False
-        """That savepoint is complete."""
         self.uncommitted = False
         """Rows were sent that no completed cut shows."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the tick has ended."""
+        return self.phase is TickPhase.ENDED
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the tick is on its way to its end: requests wait for the next tick."""
+        return self.phase is not TickPhase.RUNNING
+
+    @property
+    def reads(self) -> bool:
+        """Whether more rows may be read."""
+        return self.phase is not TickPhase.FINISHING
+
+    @property
+    def takes_checkpoints(self) -> bool:
+        """Whether the tick asks for checkpoints of its own: the savepoint of a stop comes alone."""
+        return self.phase in (TickPhase.RUNNING, TickPhase.FINISHING)
 
     @property
     def wake_at_ms(self) -> int | None:
         """When the duration is over."""
         limit = self._limits.duration_ms
-        return None if limit is None or self._stop is not None else self._started_ms + limit
-
-    @property
-    def stopping(self) -> bool:
-        """Whether somebody stops the tick, or something has failed."""
-        return self._stop is not None or self._failure is not None or self.suspending
+        counts = self.phase in (TickPhase.RUNNING, TickPhase.SUSPENDING)
+        return self._started_ms + limit if counts and limit is not None else None
 
     def started(self, now_ms: int) -> None:
         """The tick began."""
         self._started_ms = now_ms
 
     def stop_requested(self, kind: StopKind) -> None:
-        """Somebody asked to stop; NOW wins over AFTER_CHECKPOINT."""
-        self._stop = kind if self._stop is not StopKind.NOW else self._stop
+        """Somebody asked to stop."""
+        self.told(Cause.STOP_NOW if kind is StopKind.NOW else Cause.STOP_AFTER_CHECKPOINT)
 
     def failed(self, reason: CheckpointFailureReason, message: str) -> None:
         """The tick can't go on; the first failure is the one that is told."""
-        if self._failure is None:
-            self._failure = EndTick(TickOutcome.FAILED, reason, message)
+        if self.told(Cause.FAILURE):
+            self._end = EndTick(TickOutcome.FAILED, reason, message)
 
     def completed(self, *, uncommitted: bool) -> None:
         """A checkpoint completed; `uncommitted`: rows were sent that its cut does not show."""
         self._completed += 1
         self.uncommitted = uncommitted
 
-    def next(
-        self, now_ms: int, *, quiet: bool, in_doubt: bool, stopped: bool, idle: bool, spent: bool
-    ) -> Next | EndTick:
+    def told(self, cause: Cause) -> bool:
+        """Move as the table says; return whether the cause led to another phase."""
+        before, self.phase = self.phase, MOVES.get((self.phase, cause), self.phase)
+        return self.phase is not before
+
+    def next(self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool) -> Next | EndTick:
         """Return what is to be done; an EndTick is the last word.
 
-        `quiet`: nothing moves. `in_doubt`: a row is on its way or unpublished. `stopped`: nothing is
-        read any more. `idle`: every split had nothing to read. `spent`: one would read in a new epoch.
+        `quiet`: nothing moves. `in_doubt`: an entry is on its way or unpublished. `idle`: every split had nothing to
+        read. `spent`: one would read in a new epoch.
         """
-        if self._failure is not None:
-            return Next.GO_ON if in_doubt else self._end(self._failure)
-        if self._stop is StopKind.NOW or self.suspended or (self._has_enough() and not self.suspending):
-            return Next.GO_ON if in_doubt else self._end(EndTick(TickOutcome.STOPPED))
-        if self.suspending:
-            return Next.GO_ON
-        if self._stop is StopKind.AFTER_CHECKPOINT or self._is_late(now_ms):
-            if not stopped:
-                return Next.STOP_READING
-            return self._last_word(EndTick(TickOutcome.STOPPED)) if quiet else Next.GO_ON
-        if not quiet:
-            return Next.GO_ON
-        if idle and self._limits.until_caught_up:
-            return self._last_word(EndTick(TickOutcome.CAUGHT_UP))
-        return Next.CHECKPOINT if spent or (idle and self.uncommitted) else Next.GO_ON
-
-    def _last_word(self, end: EndTick) -> Next | EndTick:
-        return Next.CHECKPOINT if self.uncommitted else self._end(end)
+        if self._has_enough():
+            self.told(Cause.CHECKPOINTS_TAKEN)
+        if self._is_late(now_ms):
+            self.told(Cause.DURATION_OVER)
+        if not in_doubt:
+            self.told(Cause.SETTLED)
+        if quiet and not self.uncommitted:
+            self.told(Cause.SHOWN)
+            if idle and self._limits.until_caught_up and self.told(Cause.CAUGHT_UP):
+                self._end = EndTick(TickOutcome.CAUGHT_UP)
+        if self.over:
+            return self._end
+        due = spent or (self.uncommitted and (idle or not self.reads))
+        return Next.CHECKPOINT if quiet and due and self.takes_checkpoints else Next.GO_ON
 
     def _has_enough(self) -> bool:
         return self._limits.checkpoints is not None and self._completed >= self._limits.checkpoints
@@ -97,7 +175,3 @@ class Ending:
     def _is_late(self, now_ms: int) -> bool:
         limit = self._limits.duration_ms
         return limit is not None and now_ms - self._started_ms >= limit
-
-    def _end(self, end: EndTick) -> EndTick:
-        self.over = True
-        return end

@@ -29,7 +29,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Su
 from checkpointing.job.barriers import barrier_for
 from checkpointing.job.credit import Credit
 from checkpointing.job.drafts import Drafts
-from checkpointing.job.ending import Ending
+from checkpointing.job.ending import Cause, Ending
 from checkpointing.job.epochs import EpochLog
 from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.ids import CheckpointIds
@@ -217,7 +217,8 @@ class Wiring:
             return
         answer, kind = self.savepoints.taken(effect.request, effect.checkpoint)
         self.effects.append(answer)
-        self.ending.suspended = kind is not SavepointKind.PLAIN
+        if kind is not SavepointKind.PLAIN:
+            self.ending.told(Cause.SAVEPOINT_TAKEN)
 
     def _request_failed(self, effect: told.RequestFailed) -> None:
         if effect.request != OWN_REQUEST:
@@ -234,8 +235,7 @@ class Wiring:
         """Behind the barrier of a stop nothing is read any more: from there the job can only fail (E5)."""
         if self.readers.ended:
             self.ending.failed(effect.reason, f"the savepoint of the stop failed: {effect.message}")
-        elif not self.ending.over:
-            self.ending.suspending = False
+        elif self.ending.told(Cause.SAVEPOINT_FAILED):
             self.start_scheduler()
 
     def start_scheduler(self) -> None:

@@ -144,6 +144,8 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a plain savepoint becomes a checkpoint": 0,
     "the savepoint of a stop is not pinned": 0,
     "the tick goes on after the savepoint of a stop": 11,
+    "a tick that is stopped leaves its commit in doubt": 145,
+    "a tick goes on after a failure": 4,
     "a drain ends no key": 0,
     "the first input that ends ends the vertex": 0,
     "the end of the data overtakes the last rows": 0,

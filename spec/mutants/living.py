@@ -275,10 +275,15 @@ def a_tick_ends_before_everything_is_read(patch: Patch) -> None:
 
 @mutant("caught-up-is-committed")
 def a_tick_ends_without_its_last_checkpoint(patch: Patch) -> None:
-    def last_word(self: Ending, end: EndTick) -> Next | EndTick:
-        return self._end(end)
+    real = Ending.next
 
-    patch.put(Ending, "_last_word", last_word)
+    def without(self: Ending, now_ms: int, **seen: bool) -> Next | EndTick:
+        known, self.uncommitted = self.uncommitted, False
+        decision = real(self, now_ms, **seen)
+        self.uncommitted = known
+        return decision
+
+    patch.put(Ending, "next", without)
 
 
 @mutant("caught-up-is-committed")

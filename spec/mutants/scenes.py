@@ -16,7 +16,17 @@ from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
-from checkpointing.messages import AppendRow, CutRecorded, RowAppended, TablesChecked
+from checkpointing.job.ending import Cause, Ending
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import (
+    AppendRow,
+    CutRecorded,
+    EndTick,
+    RowAppended,
+    StopKind,
+    TablesChecked,
+    TickOutcome,
+)
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics
 from spec.flink import messages as flink
@@ -93,6 +103,28 @@ def a_holder_that_nobody_can_see_is_given_time() -> bool:
             lease = Lease(decision.generation, now_ms + decision.give_lease_ms)
     late = fencing.decide_claim((claim,), HolderObserved(None, lease), 10**6 + 40_000, take_over=False)
     return isinstance(late, MayClaim)
+
+
+def a_tick_ends_as_it_was_asked() -> bool:
+    """The strongest wish counts: a failure, a stop now, the savepoint of a stop, a stop after a last checkpoint."""
+    suspended, stopped, finished, failed = (Ending(TickLimits()) for _ in range(4))
+    suspended.told(Cause.SAVEPOINT_ASKED)
+    finished.told(Cause.SAVEPOINT_ASKED)
+    finished.stop_requested(StopKind.AFTER_CHECKPOINT)
+    finished.told(Cause.SAVEPOINT_FAILED)
+    stopped.uncommitted = True
+    stopped.stop_requested(StopKind.NOW)
+    stopped.stop_requested(StopKind.AFTER_CHECKPOINT)
+    failed.stop_requested(StopKind.NOW)
+    failed.failed(CheckpointFailureReason.TASK_FAILURE, "a task died")
+    ends = [_decided(ending) for ending in (suspended, stopped, finished, failed)]
+    return ends == [None, TickOutcome.STOPPED, TickOutcome.STOPPED, TickOutcome.FAILED]
+
+
+def _decided(ending: Ending) -> TickOutcome | None:
+    """Return how a tick ends in which nothing moves and more could be read; None if it goes on."""
+    end = ending.next(0, quiet=True, in_doubt=False, idle=False, spent=False)
+    return end.outcome if isinstance(end, EndTick) else None
 
 
 def _coordinator() -> FlinkCoordinator:

@@ -10,14 +10,16 @@ from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import ChannelId
-from checkpointing.job import restoring
+from checkpointing.job import ending, restoring
 from checkpointing.job.door import JobDoor
 from checkpointing.job.drafts import Drafts
+from checkpointing.job.ending import Cause, Ending, Next, TickPhase
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import (
     Effect,
+    EndTick,
     Fact,
     MicroBatchFinished,
     RecordCut,
@@ -26,7 +28,8 @@ from checkpointing.messages import (
     SavepointKind,
 )
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
-from spec.mutants.judges import SAVEPOINTS
+from spec.mutants import scenes
+from spec.mutants.judges import SAVEPOINTS, directed
 from spec.mutants.planting import Patch, mutant
 
 _Effects = tuple[CommitEffect, ...]
@@ -153,14 +156,53 @@ def _compose_otherwise(patch: Patch, kind: RowKind | None) -> None:
 
 @mutant("answers-are-true", SAVEPOINTS)
 def the_tick_goes_on_after_the_savepoint_of_a_stop(patch: Patch) -> None:
-    real = Wiring._request_succeeded
+    _move(patch, TickPhase.SUSPENDING, Cause.SAVEPOINT_TAKEN, TickPhase.RUNNING)
 
-    def request_succeeded(self: Wiring, effect: told.RequestSucceeded) -> None:
-        real(self, effect)
-        if self.ending.suspended:
-            self.ending.suspending = self.ending.suspended = False
 
-    patch.put(Wiring, "_request_succeeded", request_succeeded)
+def _move(patch: Patch, phase: TickPhase, cause: Cause, reached: TickPhase) -> None:
+    """Let the cause lead elsewhere than the table of the tick's end says."""
+    patch.put(ending, "MOVES", {**ending.MOVES, (phase, cause): reached})
+
+
+# ------------------------------------------------------------------ the end of a tick
+
+
+@mutant("ends-settled", SAVEPOINTS)
+def a_tick_that_is_stopped_leaves_its_commit_in_doubt(patch: Patch) -> None:
+    real = Ending.next
+
+    def hasty(self: Ending, now_ms: int, **seen: bool) -> Next | EndTick:
+        return real(self, now_ms, **{**seen, "in_doubt": False})
+
+    patch.put(Ending, "next", hasty)
+
+
+@mutant("no-deadlock", SAVEPOINTS)
+def a_tick_goes_on_after_a_failure(patch: Patch) -> None:
+    _move(patch, TickPhase.RUNNING, Cause.FAILURE, TickPhase.RUNNING)
+
+
+_AS_ASKED = directed(scenes.a_tick_ends_as_it_was_asked, "ends-as-asked")
+
+
+@mutant("ends-as-asked", _AS_ASKED)
+def the_savepoint_of_a_stop_is_not_waited_for(patch: Patch) -> None:
+    _move(patch, TickPhase.RUNNING, Cause.SAVEPOINT_ASKED, TickPhase.STOPPING)
+
+
+@mutant("ends-as-asked", _AS_ASKED)
+def a_later_wish_to_stop_brings_back_the_checkpoint(patch: Patch) -> None:
+    _move(patch, TickPhase.STOPPING, Cause.STOP_AFTER_CHECKPOINT, TickPhase.FINISHING)
+
+
+@mutant("ends-as-asked", _AS_ASKED)
+def a_stop_is_forgotten_when_a_savepoint_fails(patch: Patch) -> None:
+    _move(patch, TickPhase.SUSPENDING, Cause.STOP_AFTER_CHECKPOINT, TickPhase.SUSPENDING)
+
+
+@mutant("ends-as-asked", _AS_ASKED)
+def a_failure_of_a_tick_that_stops_is_not_told(patch: Patch) -> None:
+    _move(patch, TickPhase.STOPPING, Cause.FAILURE, TickPhase.STOPPING)
 
 
 # ------------------------------------------------------------------ drains

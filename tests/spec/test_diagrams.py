@@ -10,6 +10,8 @@ from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState, Two
 from checkpointing.coordinator.pending import PHASES, PendingCheckpoint, PendingPhase, PhaseOrderError
 from checkpointing.coordinator.plan import CheckpointPlan
 from checkpointing.coordinator.properties import CHECKPOINT
+from checkpointing.job.ending import MOVES as ENDINGS
+from checkpointing.job.ending import Ending, TickPhase
 from checkpointing.messages import CutRecorded, RowAppended, TablePublished
 from checkpointing.metadata.record import Holder
 from checkpointing.tick.door import TickDoor
@@ -82,6 +84,23 @@ def test_pending_checkpoints_move_as_the_table_says_and_every_move_is_met(phases
     assert DRAWN_PHASES == phases
 
 
+def test_ticks_end_as_the_table_says(monkeypatch):
+    """Simulated ticks with stops, limits, savepoints and faults: no other move, and all the frequent ones are met."""
+    seen, slot = set(), "_watched_phase"
+
+    def put(ending, phase):
+        seen.add((getattr(ending, slot, TickPhase.RUNNING), phase))
+        setattr(ending, slot, phase)
+
+    monkeypatch.setattr(Ending, "phase", property(lambda ending: getattr(ending, slot), put), raising=False)
+    for seed in range(30):
+        simulate(seed, savepoints_max=5)
+    moved = {(before, after) for before, after in seen if before is not after}
+    drawn = {(phase, reached) for (phase, _), reached in ENDINGS.items()}
+    assert set() == moved - drawn
+    assert {phase for phase, _ in drawn} - {TickPhase.SUSPENDING_OR_FINISHING} <= {phase for phase, _ in moved}
+
+
 def test_the_tick_door_moves_as_the_table_says(monkeypatch):
     """Simulated ticks with restarts, rollbacks, resets and mishaps: no other move."""
     seen, real = set(), TickDoor.step
@@ -130,3 +149,6 @@ def test_a_picture_of_another_table_is_stale(monkeypatch):
     monkeypatch.setattr("spec.diagrams.TRANSITIONS", fewer)
     assert page() != PAGE.read_text()
     assert two_phase.TRANSITIONS is TRANSITIONS
+    monkeypatch.setattr("spec.diagrams.TRANSITIONS", TRANSITIONS)
+    monkeypatch.setattr("spec.diagrams.ENDINGS", dict(list(ENDINGS.items())[1:]))
+    assert page() != PAGE.read_text()

@@ -157,6 +157,14 @@ def tell_too_early(events):
     return put(without(events, told), cut, events[told])
 
 
+def end_before_the_cut(events):
+    over = next(
+        event for event in events if isinstance(event, TickOver) and event.end.outcome is not TickOutcome.FAILED
+    )
+    mine = first(events, RowCommitted, lambda row: row.record.generation == over.generation and row.record.commits)
+    return put(events, mine + 1, over)
+
+
 def end_with_rows_unread(events):
     place = first(events, TickOver, lambda over: over.end.outcome is TickOutcome.CAUGHT_UP, skip=-1)
     more = tuple((split, rows + 1) for split, rows in events[place].readable)
@@ -320,6 +328,7 @@ FALSIFIED = {
     "hook-states": keep_what_no_hook_answered,
     "judgements": append(JudgementCancelled(GEN, "joined", CheckpointId(1))),
     "triggers-end": forget_an_end,
+    "ends-settled": end_before_the_cut,
     "told-truly": tell_too_early,
     "caught-up-is-committed": end_with_rows_unread,
     "no-deadlock": append(TickStuck(GEN, "it waits for nothing")),

@@ -11,7 +11,7 @@ from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
 from checkpointing.job.credit import Credit
-from checkpointing.job.ending import Ending, Next
+from checkpointing.job.ending import Cause, Ending, Next
 from checkpointing.job.epochs import EpochLog
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
@@ -30,7 +30,7 @@ ONE = JobGraph((Vertex("v", VertexKind.KEYED, 1),), ())
 
 def asked(ending, now_ms=0, **seen):
     """Ask what is next, of a tick that is quiet and idle unless said otherwise."""
-    usual = {"quiet": True, "in_doubt": False, "stopped": False, "idle": True, "spent": False}
+    usual = {"quiet": True, "in_doubt": False, "idle": True, "spent": False}
     return ending.next(now_ms, **{**usual, **seen})
 
 
@@ -59,10 +59,11 @@ def test_a_tick_for_a_duration_goes_on_while_idle():
     assert Next.GO_ON is asked(ending, 1_050)
     ending.uncommitted = True
     assert Next.CHECKPOINT is asked(ending, 1_050)
-    assert Next.STOP_READING is asked(ending, 1_100)
-    assert Next.CHECKPOINT is asked(ending, 1_100, stopped=True)
+    assert ending.reads
+    assert Next.CHECKPOINT is asked(ending, 1_100)
+    assert not ending.reads
     ending.completed(uncommitted=False)
-    assert STOPPED == asked(ending, 1_100, stopped=True)
+    assert STOPPED == asked(ending, 1_100)
 
 
 def test_the_first_failure_is_the_one_that_is_told():
@@ -83,6 +84,19 @@ def test_now_wins_over_after_checkpoint():
     ending.stop_requested(StopKind.AFTER_CHECKPOINT)
     assert Next.GO_ON is asked(ending, in_doubt=True, quiet=False)
     assert STOPPED == asked(ending, quiet=False)
+
+
+def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
+    """The savepoint of a stop comes alone; if it fails, the tick takes its last checkpoint and ends."""
+    ending = Ending(TickLimits(duration_ms=100))
+    ending.told(Cause.SAVEPOINT_ASKED)
+    ending.stop_requested(StopKind.AFTER_CHECKPOINT)
+    ending.uncommitted = True
+    assert Next.GO_ON is asked(ending, 500)
+    ending.told(Cause.SAVEPOINT_FAILED)
+    assert Next.CHECKPOINT is asked(ending)
+    ending.completed(uncommitted=False)
+    assert STOPPED == asked(ending)
 
 
 def test_a_tick_ends_after_its_checkpoints():
