@@ -103,6 +103,19 @@ class SuitesJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgementFailed:
+    """Answer to JudgeSuites: the rows could not be judged, so no suite has accepted or rejected them.
+
+    `error` names suite, table and cause. `report` is as in SuitesJudged, with the verdicts that there are.
+    """
+
+    vertex: VertexId
+    checkpoint: CheckpointId
+    error: str
+    report: str = "[]"
+
+
+@dataclass(frozen=True, slots=True)
 class HookRestored:
     """Answer to RestoreHook or ResetHook: the hook is as it was at the cut."""
 
@@ -218,6 +231,7 @@ Fact = (
     | MicroBatchFinished
     | MicroBatchFailed
     | SuitesJudged
+    | JudgementFailed
     | HookAnswered
     | HookFailed
     | HookRestored

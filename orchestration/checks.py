@@ -10,7 +10,7 @@ import dagster as dg
 from pydantic import TypeAdapter
 
 from checkpointing.identifiers import TableName, VertexId
-from checkpointing.messages import SuitesJudged
+from checkpointing.messages import JudgementFailed, SuitesJudged
 from checkpointing.trace import decode
 from jobs.planner import JobPlan
 from jobs.quality.expectation import Expectation, Suite
@@ -22,7 +22,7 @@ from orchestration.row_rules import rule_specs
 
 _NAME_LENGTH_MAX: Final = 100
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|column_|multicolumn_|table_)?")
-_JUDGED: Final = b'"is":"SuitesJudged"'
+_JUDGED: Final = (b'"is":"SuitesJudged"', b'"is":"JudgementFailed"')
 _HEAD: Final = 100
 """The bytes at the beginning of a trace's line that name its kind."""
 _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
@@ -53,17 +53,19 @@ def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg
 
 
 def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.AssetCheckResult]:
-    """Yield the verdicts that failed the tick, from its trace, since no checkpoint holds them.
+    """Yield the verdicts for which the tick's last checkpoint failed, from its trace, since no checkpoint holds them.
 
     If a suite could not be judged, all its expectations fail. Raises OSError without a trace.
     """
-    for answer in _rejections(trace):
+    for answer in _objections(trace):
+        why = answer.error if isinstance(answer, JudgementFailed) else answer.message
         told = {"rejected_checkpoint": int(answer.checkpoint)}
         verdicts = {verdict.table: verdict for verdict in _VERDICTS.validate_json(answer.report)}
         for table in plan.graph.vertex(answer.vertex).tables:
             suite = plan.suites.get(table.name)
-            if suite is not None and (table.name in verdicts or not verdicts):
-                yield from _results(suite, naming, verdicts.get(table.name), told, not_judged=answer.message)
+            is_told = table.name in verdicts or not verdicts or isinstance(answer, JudgementFailed)
+            if suite is not None and is_told:
+                yield from _results(suite, naming, verdicts.get(table.name), told, not_judged=why)
 
 
 def _suite_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
@@ -107,15 +109,15 @@ def _found(one: ExpectationVerdict) -> dict[str, dg.MetadataValue]:
     }
 
 
-def _rejections(trace: Path) -> tuple[SuitesJudged, ...]:
-    """Return the last rejection of each vertex. Other lines of the trace are not parsed."""
-    last: dict[VertexId, SuitesJudged] = {}
+def _objections(trace: Path) -> tuple[SuitesJudged | JudgementFailed, ...]:
+    """Return the last answer of each vertex's judge unless it accepts. Other lines of the trace are not parsed."""
+    last: dict[VertexId, SuitesJudged | JudgementFailed] = {}
     with trace.open("rb") as lines:
         for line in lines:
-            answer = decode(line).body if _JUDGED in line[:_HEAD] else None
-            if isinstance(answer, SuitesJudged) and not answer.passed:
+            answer = decode(line).body if any(kind in line[:_HEAD] for kind in _JUDGED) else None
+            if isinstance(answer, SuitesJudged | JudgementFailed):
                 last[answer.vertex] = answer
-    return tuple(last.values())
+    return tuple(each for each in last.values() if isinstance(each, JudgementFailed) or not each.passed)
 
 
 def _identity(kind: str, kwargs: Mapping[str, object]) -> str:

@@ -1,5 +1,6 @@
 """Reports a running tick to Dagster: materializations, and a few lines of log."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,12 +25,14 @@ from orchestration.epochs import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     Epoch,
+    Metadata,
     passed_over,
     row_count,
     source_metadata,
 )
 from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
+from orchestration.pictures import CHECKPOINTS_SHOWN, FailedCheckpoint, failures_table
 from orchestration.told import Asset, Told
 
 
@@ -73,6 +76,8 @@ class EpochReporter:
         self._seen = 0
         self.held: dict[dg.AssetKey, News] = {}
         """The changes of this tick that are not reported yet."""
+        self.failures: deque[FailedCheckpoint] = deque(maxlen=CHECKPOINTS_SHOWN)
+        """The newest checkpoints of this tick that failed."""
 
     def claimed(self, claim: Claim, why: str) -> None:
         """Log this tick's generation and why it could claim the job."""
@@ -103,7 +108,8 @@ class EpochReporter:
             self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Log why a checkpoint failed."""
+        """Log why a checkpoint failed, and keep it for the metadata of the run."""
+        self.failures.append(FailedCheckpoint(checkpoint, reason, message))
         self._context.log.warning("checkpoint %d failed, %s: %s", checkpoint, reason.message, message)
 
     def progress(self, progress: Progress) -> None:
@@ -135,6 +141,10 @@ class EpochReporter:
                     self._context.log.warning("%s", sentence)
             case _:
                 return
+
+    def failed_checkpoints(self) -> Metadata:
+        """Return the metadata about checkpoints that failed; empty if none did."""
+        return {"failed_checkpoints": dg.MetadataValue.md(failures_table(self.failures))} if self.failures else {}
 
     def report_held(self) -> None:
         """Report all changes that are held back, once."""

@@ -35,6 +35,9 @@ _LASTING: Final = (
 )
 """Failure reasons that a retry does not remove, because somebody has to act first."""
 
+_SUITES_OBJECTED: Final = (CheckpointFailureReason.QUALITY, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION)
+"""Failure reasons of a tick whose suites may have rejected the rows, or could not be judged."""
+
 Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 
 
@@ -62,7 +65,7 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
         case TickOutcome.FAILED:
             reporter.report_held()
             log_look(deployment, started, context.op_execution_context)
-            yield from _failed(deployment, started, report, context)
+            yield from _failed(deployment, started, report, reporter, context)
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
             raise dg.DagsterExecutionInterruptedError
@@ -106,13 +109,17 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
 
 
 def _failed(
-    deployment: Deployment, started: Launch, report: TickReport, context: dg.AssetExecutionContext
+    deployment: Deployment,
+    started: Launch,
+    report: TickReport,
+    reporter: EpochReporter,
+    context: dg.AssetExecutionContext,
 ) -> Iterator[Events]:
-    """Yield the failed checks if a suite failed; then raise the failure with its message."""
+    """Yield the failed checks if a suite rejected rows or could not be judged; then raise the failure."""
     lasting = report.reason in _LASTING
     if report.reason is not None and lasting:
         _marked(context, report.reason.name.lower())
-    if report.reason is CheckpointFailureReason.QUALITY:
+    if report.reason in _SUITES_OBJECTED:
         yield from rejected_results(started.plan, deployment.naming, report.trace)
     yield from _row_rules(deployment, started, report.completed)
     reason = "" if report.reason is None else f"{report.reason.message}: "
@@ -124,6 +131,7 @@ def _failed(
             "generation": report.generation,
             "restarts": report.restarts,
             **checkpoint_counts(report),
+            **reporter.failed_checkpoints(),
             "trace": dg.MetadataValue.path(report.trace),
         },
         allow_retries=not lasting,
@@ -143,7 +151,7 @@ def _succeeded(
     reports = [as_text(shown) for shown in reported(plan, started.settings.warehouse)]
     for text in reports:
         context.log.info("%s", text)
-    materialized = tuple(_materialized(_ended(report, stands, reports), reporter, stands))
+    materialized = tuple(_materialized(_ended(report, reporter, stands, reports), reporter, stands))
     if not materialized:
         context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)
     yield from materialized
@@ -180,7 +188,7 @@ def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) ->
         )
 
 
-def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Metadata:
+def _ended(report: TickReport, reporter: EpochReporter, stands: Standing, reports: Sequence[str]) -> Metadata:
     """Return the metadata of a tick; the pipeline's own reports come last."""
     own = {"report": dg.MetadataValue.md(block("\n\n".join(reports)))} if reports else {}
     return {
@@ -188,6 +196,7 @@ def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Meta
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
         "restarts": dg.MetadataValue.int(report.restarts),
         **checkpoint_counts(report),
+        **reporter.failed_checkpoints(),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
         "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
         "trace": dg.MetadataValue.path(report.trace),

@@ -20,6 +20,7 @@ from checkpointing.messages import (
     Fact,
     HookRestored,
     HookRestoreFailed,
+    JudgementFailed,
     JudgeSuites,
     MicroBatchFailed,
     NotifyAborted,
@@ -121,7 +122,9 @@ class Hands:
                 for file in files:
                     self._world.read(file.path, f"suites of checkpoint {effect.checkpoint}", generation)
         except FileGoneError:
-            return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="{}", message="a file is gone")
+            return JudgementFailed(effect.vertex, effect.checkpoint, "a file is gone")
+        if self._strikes(faults.judge_fails):
+            return JudgementFailed(effect.vertex, effect.checkpoint, "the judge is ill")
         passed = not self._strikes(faults.suite_fails)
         return SuitesJudged(effect.vertex, effect.checkpoint, passed, "{}", "" if passed else QUALITY_MESSAGE)
 

@@ -173,7 +173,14 @@ class DrivenJob:
 
     def _new_history(self, world: World) -> History:
         config = self.job.config
-        return History(config.mode, config.retained, MAX_PARALLELISM, world.rows_of, world.state_of)
+        return History(
+            config.mode,
+            config.retained,
+            MAX_PARALLELISM,
+            world.rows_of,
+            world.state_of,
+            tolerable=config.tolerable_failures,
+        )
 
     # -------------------------------------------------------------- a tick
 

@@ -32,6 +32,8 @@ class Faults:
     micro_batch_fails: float = 0.0
     poll_fails: float = 0.0
     suite_fails: float = 0.0
+    judge_fails: float = 0.0
+    """There is no verdict."""
     table_problem: float = 0.0
     publish_fails: float = 0.0
     reply_lost: float = 0.0
@@ -67,6 +69,8 @@ _WORST = Faults(
 )
 
 
+_DECLINING = {"judge_fails": 0.3}
+"""What declines a checkpoint and lets the job go on."""
 _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
 
 
@@ -153,7 +157,7 @@ def _swarm(random: Random) -> Faults:
     chosen = {
         name: getattr(_WORST, name) * random.choice([0.3, 1.0])
         for name in Faults.__dataclass_fields__
-        if not name.startswith("hook_") and random.random() < OFTEN
+        if not name.startswith("hook_") and name not in _DECLINING and random.random() < OFTEN
     }
     return replace(NONE, **chosen)
 
@@ -163,6 +167,13 @@ def hooked(scenario: Scenario, seed: int) -> Scenario:
     random = Random(f"hooks of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often for name, often in _HOOKS_WORST.items() if random.random() < OFTEN}
     return replace(scenario, hooks=random.choice([HOOKS, HOOKS, HOOKS[:1]]), faults=replace(scenario.faults, **chosen))
+
+
+def declining(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario with faults that the job may survive; drawn apart, as hooks are."""
+    random = Random(f"declines of {seed}")  # noqa: S311 - a run must be repeatable
+    chosen = {name: often * random.choice([0.3, 1.0]) for name, often in _DECLINING.items()}
+    return replace(scenario, faults=replace(scenario.faults, **chosen))
 
 
 def _of_policy(policy: GatePolicy) -> dict[str, Any]:

@@ -236,6 +236,15 @@ class JudgementTold:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgementBroke:
+    """No verdict came: the judge failed."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSent:
     """A vertex handed a segment on; `micro_batch` is the one that wrote it, 0 for a slice of a source."""
 
@@ -326,6 +335,7 @@ Event = (
     | JudgementBegun
     | JudgementCancelled
     | JudgementTold
+    | JudgementBroke
     | SegmentSent
     | SegmentsRun
     | WorkMeasured
@@ -354,6 +364,8 @@ class History:
     """The checkpoints that were there before the first event, oldest first, savepoints left out."""
     pinned: tuple[CheckpointId, ...] = ()
     """The savepoints that were there then."""
+    tolerable: int | None = None
+    """How many checkpoints in a row may fail (`tolerable_failures`); None: it is not known."""
     events: list[Event] = field(default_factory=list)
     due: dict[int, tuple[CheckpointRecord, Contents]] = field(default_factory=dict, init=False)
     """What the reference said of a row, by the row's identity: more than one invariant asks, and more than once."""

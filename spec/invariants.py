@@ -16,6 +16,7 @@ from spec.alignment import misaligned
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
+from spec.declining import wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
 from spec.durability import as_a_whole, changed_cuts, taken_by_power_cuts
 from spec.history import (
@@ -318,6 +319,8 @@ _named("cuts-hold")(changed_cuts)
 _named("hooks-restored")(hooks.badly_restored)
 _named("hook-states")(hooks.wrongly_kept)
 _named("judgements")(wrongly_judged)
+_named("declines")(wrongly_declined)
+_named("failures-counted")(wrongly_counted)
 
 
 @_named("savepoint-is-silent")

@@ -9,13 +9,14 @@ from spec.history import (
     CheckpointTriggered,
     History,
     JudgementBegun,
+    JudgementBroke,
     JudgementCancelled,
     JudgementTold,
     RowCommitted,
     TickOver,
 )
 
-_Judged = dict[VertexId, JudgementTold | JudgementCancelled | None]
+_Judged = dict[VertexId, JudgementTold | JudgementBroke | JudgementCancelled | None]
 """The judgements of one checkpoint by vertex, with what became of each first; None: it is under way."""
 
 
@@ -30,7 +31,11 @@ def wrongly_judged(history: History) -> Iterator[str]:
                 if (generation, checkpoint) in ended:
                     yield f"{vertex} was judged for checkpoint {checkpoint}, which had ended"
                 judged.setdefault((generation, checkpoint), {})[vertex] = None
-            case JudgementTold(generation, vertex, checkpoint) | JudgementCancelled(generation, vertex, checkpoint):
+            case (
+                JudgementTold(generation, vertex, checkpoint)
+                | JudgementBroke(generation, vertex, checkpoint)
+                | JudgementCancelled(generation, vertex, checkpoint)
+            ):
                 known = judged.get((generation, checkpoint), {})
                 if isinstance(event, JudgementCancelled) and (vertex not in known or known[vertex] is not None):
                     yield f"the judgement of {vertex} for {checkpoint} was cancelled, and none was under way"

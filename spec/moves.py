@@ -31,6 +31,8 @@ class Moves:
     """Whether the pipeline has master hooks."""
     restarts: bool = False
     """Whether ticks restart a job that fails."""
+    declines: bool = False
+    """Whether checkpoints fail in ways that the job may survive."""
     mishaps: Mishaps = NO_MISHAPS
 
 
@@ -40,6 +42,7 @@ NO_MOVES: Final = Moves()
 def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     """Return the moves that a seed has; those that are named are as the caller says."""
     random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
+    apart = Random(f"declines of {seed}")  # noqa: S311 - so that all other moves stay what they were
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -47,6 +50,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         releases=random.random() < SOMETIMES,
         hooks=random.random() < SELDOM,
         restarts=random.random() < SOMETIMES,
+        declines=apart.random() < SOMETIMES,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
     )
     return replace(moves, **forced)

@@ -15,7 +15,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from spec.carrying_out import Hands
-from spec.faults import NONE, Scenario, draw, hooked
+from spec.faults import NONE, declining, draw, hooked
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
@@ -64,7 +64,8 @@ class Simulation:
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
         scenario = draw(self._random)
-        self.scenario = hooked(scenario, seed) if self.moves.hooks else scenario
+        scenario = hooked(scenario, seed) if self.moves.hooks else scenario
+        self.scenario = declining(scenario, seed) if self.moves.declines else scenario
         self.world = World(self._new_history)
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
@@ -116,8 +117,10 @@ class Simulation:
                 self._narrate(f"{self.world.now_ms:>7} {told}")
 
     def _new_history(self, world: World) -> History:
-        retained = int(self.scenario.config["retained"])
-        return History(self.scenario.mode, retained, MAX_PARALLELISM, world.rows_of, world.state_of)
+        retained, tolerable = int(self.scenario.config["retained"]), int(self.scenario.config["tolerable_failures"])
+        return History(
+            self.scenario.mode, retained, MAX_PARALLELISM, world.rows_of, world.state_of, tolerable=tolerable
+        )
 
     def _more_rows(self, share: float) -> None:
         for split, rows in self.scenario.rows.items():

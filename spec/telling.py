@@ -14,6 +14,7 @@ from checkpointing.messages import (
     Effect,
     Fact,
     HookRestored,
+    JudgementFailed,
     JudgeSuites,
     MicroBatchFinished,
     NotifyAborted,
@@ -33,6 +34,7 @@ from spec.history import (
     HookRestoring,
     HookTold,
     JudgementBegun,
+    JudgementBroke,
     JudgementCancelled,
     JudgementTold,
     SavepointAnswered,
@@ -57,6 +59,8 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
             yield SavepointAsked(generation, fact.request, fact.kind)
         case SuitesJudged():
             yield JudgementTold(generation, fact.vertex, fact.checkpoint, fact.passed, fact.report)
+        case JudgementFailed():
+            yield JudgementBroke(generation, fact.vertex, fact.checkpoint)
         case HookRestored():
             yield HookReady(generation, fact.hook)
         case HookAnswered():

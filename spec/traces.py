@@ -199,6 +199,7 @@ def _world(setup: JobSetup) -> World:
             world.state_of,
             baseline=baseline,
             pinned=pinned,
+            tolerable=config.tolerable_failures,
         )
 
     world = World(new_history)

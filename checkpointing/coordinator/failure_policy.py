@@ -78,7 +78,10 @@ class FailurePolicy:
         self.consecutive += 1
         if self.consecutive <= self.tolerable:
             return None
-        exceeded = f"{self.consecutive} consecutive checkpoints failed, tolerable_failures is {self.tolerable}"
+        exceeded = (
+            f"{self.consecutive} consecutive checkpoints failed, tolerable_failures is {self.tolerable} (with a larger "
+            f"number, as in --set tolerable_failures={self.consecutive + 2}, the job goes on)"
+        )
         self._reset()
         return FailJob(reason, f"{exceeded}; the last one: {message or reason.message}")
 

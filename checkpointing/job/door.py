@@ -17,6 +17,7 @@ from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job.ending import Cause, Next
 from checkpointing.job.epochs import counts_of
+from checkpointing.job.judgements import Judged, objection
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
 from checkpointing.job.savepoints import refused
@@ -29,6 +30,7 @@ from checkpointing.messages import (
     Fact,
     HookRestored,
     HookRestoreFailed,
+    JudgementFailed,
     MicroBatchFailed,
     MicroBatchFinished,
     PollFailed,
@@ -114,7 +116,7 @@ class JobDoor:
                 job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
             case MicroBatchFinished():
                 self._finished(fact)
-            case SuitesJudged():
+            case SuitesJudged() | JudgementFailed():
                 self._judged(fact)
             case HookAnswered() | HookFailed() | HookRestored() | HookRestoreFailed():
                 self._from_hook(fact)
@@ -213,18 +215,19 @@ class JobDoor:
         for subtask in run.vertex.subtasks():
             self._job.broadcast(subtask, EndOfData())
 
-    def _judged(self, fact: SuitesJudged) -> None:
+    def _judged(self, fact: Judged) -> None:
         snapshots = self._job.judging.told(fact)
         if snapshots is None:
             self._count_late(fact)
             return
         self._job.epochs.judged(fact.checkpoint, fact.report)
-        if fact.passed:
+        why = objection(fact)
+        if why is None:
             self._job.taken(fact.vertex, fact.checkpoint, snapshots)
         else:
-            self._job.snapshot_failed(fact.vertex, fact.checkpoint, fact.message or fact.report)
+            self._job.snapshot_failed(fact.vertex, fact.checkpoint, *why)
 
-    def _count_late(self, fact: SuitesJudged) -> None:
+    def _count_late(self, fact: Judged) -> None:
         """A verdict for a checkpoint that has ended shows in that one's statistics alone (Flink: incomplete stats)."""
         statistics = self._job.coordinator.statistics
         known = statistics.of(fact.checkpoint)

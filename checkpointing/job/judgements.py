@@ -4,12 +4,16 @@ Invariant: a judgement is awaited only while its checkpoint is pending. Whatever
 failure, a newer one, the end of the tick) cancels its judgements, and a verdict that still comes changes nothing.
 """
 
+from typing import assert_never
+
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
-from checkpointing.messages import CancelJudgement, JudgeSuites, SuitesJudged
+from checkpointing.messages import CancelJudgement, JudgementFailed, JudgeSuites, SuitesJudged
 from checkpointing.snapshots import SubtaskSnapshot
 
 Snapshots = tuple[SubtaskSnapshot, ...]
+Judged = SuitesJudged | JudgementFailed
 
 
 class Judgements:
@@ -35,6 +39,23 @@ class Judgements:
         known = self._waiting.pop((vertex, checkpoint), None)
         return () if known is None else (CancelJudgement(vertex, checkpoint),)
 
-    def told(self, fact: SuitesJudged) -> Snapshots | None:
+    def told(self, fact: Judged) -> Snapshots | None:
         """Return the snapshots that waited for this verdict; None if it comes too late."""
         return self._waiting.pop((fact.vertex, fact.checkpoint), None)
+
+
+def objection(fact: Judged) -> tuple[CheckpointFailureReason, str] | None:
+    """Return why the vertex declines its checkpoint, and in which words; None if its suites accept the rows.
+
+    Rejected rows are judged again at each checkpoint, so the job fails. A judgement that failed may succeed next time:
+    the failure is counted, as Flink counts an asynchronous part that raised.
+    """
+    match fact:
+        case JudgementFailed():
+            return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, fact.error
+        case SuitesJudged(passed=False):
+            return CheckpointFailureReason.QUALITY, fact.message or fact.report
+        case SuitesJudged():
+            return None
+        case _:
+            assert_never(fact)

@@ -352,9 +352,10 @@ class Wiring:
             subtask = SubtaskId(vertex, index)
             self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotTaken(checkpoint, snapshot)))
 
-    def snapshot_failed(self, vertex: VertexId, checkpoint: CheckpointId, message: str) -> None:
-        """A suite rejected the epoch: the vertex declines it (J3)."""
-        reason = CheckpointFailureReason.QUALITY
+    def snapshot_failed(
+        self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
+    ) -> None:
+        """The vertex has no snapshot to hand over: it declines the checkpoint (J3)."""
         self.drafts.failed(checkpoint, reason, message)
         subtask = SubtaskId(vertex, 0)
         self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotFailed(checkpoint, reason)))

@@ -22,7 +22,7 @@ class ExpectationVerdict(_Kept):
     sample: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     error: str | None = None
-    """Why it could not be judged, which counts as failed."""
+    """Why it could not be judged. Such an expectation is not met, and rejects nothing."""
 
     def __str__(self) -> str:
         """Return the verdict as a line of the report."""
@@ -51,6 +51,16 @@ class Verdict(_Kept):
     rows: int
     expectations: tuple[ExpectationVerdict, ...]
 
+    @property
+    def rejects(self) -> bool:
+        """Whether an expectation was judged and not met. One that could not be judged rejects nothing."""
+        return any(not each.success and each.error is None for each in self.expectations)
+
+    def failure(self) -> str:
+        """Return which expectation could not be judged, and why."""
+        first = next(each for each in self.expectations if each.error is not None)
+        return not_judged(self.suite, self.table, str(first))
+
     def report(self) -> str:
         """Return the verdict as a user reads it: what failed, on which values and files, and what can be done."""
         if self.passed:
@@ -65,6 +75,14 @@ class Verdict(_Kept):
                 lines.append(f"    and {len(each.files) - _FILES_SHOWN} more files")
         lines.append(_WAYS_OUT)
         return "\n".join(lines)
+
+
+def not_judged(suite: str, table: str, cause: str) -> str:
+    """Return the sentence for a suite without a verdict."""
+    return (
+        f"suite {suite} of table {table} could not be judged, so nothing is published: {cause}. The next checkpoint "
+        "judges the same rows again"
+    )
 
 
 _FILES_SHOWN = 5

@@ -39,7 +39,7 @@ from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.runtime.engine import Engine
 from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
-from jobs.runtime.suite_verdicts import judge_suites, not_judged
+from jobs.runtime.suite_verdicts import judge_suites
 from jobs.sources.port import SourceError
 from jobs.stores.reservations import deletable
 from jobs.user_code import message_of
@@ -144,8 +144,6 @@ class EffectHandlers:
             return judge_suites(self._judge, self._plan.suites, effect, lambda: key in self._cancelled)
         except JudgementCancelledError:
             return None
-        except Exception as error:  # noqa: BLE001 - an unreadable file, or Great Expectations itself
-            return not_judged(effect, error)
 
     def _check(self, effect: CheckTables) -> Fact:
         try:

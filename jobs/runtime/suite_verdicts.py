@@ -6,38 +6,45 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from checkpointing.identifiers import TableName
-from checkpointing.messages import JudgeSuites, SuitesJudged
+from checkpointing.messages import JudgementFailed, JudgeSuites, SuitesJudged
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.accidents import explained
 from jobs.quality.expectation import Suite
-from jobs.quality.judge import Judge
-from jobs.quality.verdict import Verdict
+from jobs.quality.judge import Judge, JudgementCancelledError
+from jobs.quality.verdict import Verdict, not_judged
 
 _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
 def judge_suites(
     judge: Judge, suites: Mapping[TableName, Suite], effect: JudgeSuites, is_cancelled: Callable[[], bool]
-) -> SuitesJudged:
-    """Judge every table of the vertex; the report is a JSON array of verdicts.
+) -> SuitesJudged | JudgementFailed:
+    """Judge every table of the vertex; the report is a JSON array of the verdicts that there are.
 
-    Raises what the judge raises: JudgementCancelledError as soon as it notices that nobody waits any more.
+    A suite that rejects rows counts, whatever happened to the others. Raises JudgementCancelledError as soon as the
+    judge notices that nobody waits any more.
     """
-    judged = ((table, files) for table, files in effect.files if table in suites)
-    verdicts = tuple(judge.judge(suites[table], files, is_cancelled) for table, files in judged)
-    return SuitesJudged(
-        vertex=effect.vertex,
-        checkpoint=effect.checkpoint,
-        passed=all(verdict.passed for verdict in verdicts),
-        report=_VERDICTS.dump_json(verdicts).decode(),
-        message="\n".join(verdict.report() for verdict in verdicts if not verdict.passed),
-    )
-
-
-def not_judged(effect: JudgeSuites, error: Exception) -> SuitesJudged:
-    """Answer that the judge itself failed: what was not judged is not let through."""
-    tables = ", ".join(table for table, _ in effect.files)
-    message = f"the suites of {tables} could not be judged ({type(error).__name__}: {error}); nothing was published"
-    return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="[]", message=message)
+    verdicts: list[Verdict] = []
+    failures: list[str] = []
+    for table, files in effect.files:
+        if table in suites:
+            try:
+                verdicts.append(judge.judge(suites[table], files, is_cancelled))
+            except JudgementCancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an unreadable file, or Great Expectations itself
+                cause = explained(f"{type(error).__name__}: {error}")
+                failures.append(not_judged(suites[table].name, table, cause))
+    report = _VERDICTS.dump_json(tuple(verdicts)).decode()
+    rejections = [verdict.report() for verdict in verdicts if verdict.rejects]
+    if rejections:
+        return SuitesJudged(
+            effect.vertex, effect.checkpoint, passed=False, report=report, message="\n".join(rejections)
+        )
+    failures += [verdict.failure() for verdict in verdicts if not verdict.passed]
+    if failures:
+        return JudgementFailed(effect.vertex, effect.checkpoint, "\n".join(failures), report)
+    return SuitesJudged(effect.vertex, effect.checkpoint, passed=True, report=report)
 
 
 def verdicts_of(record: CheckpointRecord) -> tuple[Verdict, ...]:

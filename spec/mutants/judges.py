@@ -76,6 +76,7 @@ HOOKS = Judge(
     "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
 )
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
+DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

@@ -20,6 +20,7 @@ _JUDGING = frozenset(
         "alignment",
         "columns",
         "cut_contents",
+        "declining",
         "durability",
         "holding",
         "hooks",

@@ -19,6 +19,7 @@ from checkpointing.messages import (
     CheckTables,
     EndTick,
     Fact,
+    JudgementFailed,
     JudgeSuites,
     MicroBatchFinished,
     PollSource,
@@ -151,6 +152,8 @@ class RealTick:
         """Carry out an effect over the real stores, going wrong in the way of its kind."""
         if isinstance(effect, JudgeSuites) and faults.suite_fails:
             return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="[]", message=QUALITY_MESSAGE)
+        if isinstance(effect, JudgeSuites) and faults.judge_fails:
+            return JudgementFailed(effect.vertex, effect.checkpoint, "the judge is ill")
         with self._trouble(effect, faults):
             fact = self._handlers.carry_out(effect)
         self._world.watch("after:trouble")

@@ -62,7 +62,14 @@ class Witness:
     def __init__(self, root: Path, config: CheckpointConfig) -> None:
         """Nothing was seen yet."""
         self._root = root
-        self.history = History(config.mode, config.retained, MAX_PARALLELISM, self.rows_of, self.state_of)
+        self.history = History(
+            config.mode,
+            config.retained,
+            MAX_PARALLELISM,
+            self.rows_of,
+            self.state_of,
+            tolerable=config.tolerable_failures,
+        )
         self._tables = {table: _Seen() for table in SCHEMAS}
         self._rows_seen = _Seen()
         self._cuts_seen = _Seen()

@@ -15,10 +15,12 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
+from jobs.quality.judge import Judge
 from jobs.runtime.tick import LEASE_MS
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
+from orchestration.tags import FAILURE_TAG
 from tests.orchestration.numbers import InterruptedEngine
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
 
@@ -167,6 +169,56 @@ def test_a_terminated_dagster_run_ends_its_tick_in_order(run_job, instance, tmp_
     assert release_of(stores.observe().rows, Generation(1)) is not None
     assert run_job().success
     assert 300 == len(read_cut(tmp_path / "warehouse")[BRONZE])
+
+
+class FailsOnce(Judge):
+    """A judge that fails over its second suite."""
+
+    judged = 0
+
+    def judge(self, suite, files, *how):
+        type(self).judged += 1
+        if self.judged == 2:
+            raise RuntimeError("Great Expectations lost its way")
+        return super().judge(suite, files, *how)
+
+
+@pytest.fixture
+def fails_once(monkeypatch):
+    """Let each test count anew."""
+    monkeypatch.setattr("jobs.runtime.effects.Judge", type("Counted", (FailsOnce,), {}))
+
+
+@pytest.mark.usefixtures("fails_once")
+def test_a_judge_that_fails_is_a_failed_check_and_a_failed_checkpoint(run_job, instance):
+    """Nothing is tolerated: each expectation is shown as not judged, and the run says which checkpoint failed."""
+    result = run_job("tests.orchestration.numbers:judged", report_every=100)
+    assert not result.success
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    for name in ("value_between", "value_not_null"):
+        assert not checks[name].passed
+        assert "RuntimeError: Great Expectations lost its way" in checks[name].description
+    assert "--set tolerable_failures=3" in failure(result)
+    assert "CHECKPOINT_ASYNC_EXCEPTION" in failed_checkpoints(result)
+    assert FAILURE_TAG not in instance.get_runs()[0].tags
+
+
+def failed_checkpoints(result):
+    """Return the table of failed checkpoints in the failure's metadata."""
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    return event.step_failure_data.user_failure_data.metadata["failed_checkpoints"].value
+
+
+@pytest.mark.usefixtures("fails_once")
+def test_a_declined_checkpoint_is_shown_with_its_reason(run_job, instance):
+    """One failure is tolerated: the run succeeds, and its metadata says which checkpoint failed and why."""
+    result = run_job("tests.orchestration.numbers:nearly_judged", report_every=100, tolerable_failures=1)
+    assert result.success
+    assert {True} == {check.passed for check in result.get_asset_check_evaluations()}
+    (told,) = [each["failed_checkpoints"] for each in materializations(instance, CUTS_KEY)]
+    assert (
+        "| 2 | `CHECKPOINT_ASYNC_EXCEPTION` | suite small_numbers of table bronze/numbers could not be judged" in told
+    )
 
 
 def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from checkpointing.commit.recovery import publications
+from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, SavepointKind, TickOutcome
 from checkpointing.metadata.files import files_of
@@ -299,6 +300,12 @@ def measure_a_subtask_too_long(events):
     return amend(events, place, statistics=statistics.model_copy(update={"vertices": tuple(vertices)}))
 
 
+def fail_before_anything_failed(events):
+    """A tick ends with an expired checkpoint, and none has expired."""
+    last = events[first(events, TickOver, skip=-1)]
+    return [*events, replace(last, generation=GEN, end=EndTick(TickOutcome.FAILED, Reason.CHECKPOINT_EXPIRED))]
+
+
 FALSIFIED = {
     "statistics-are-true": measure_a_subtask_too_long,
     "columns-of-cut": show_a_column_less,
@@ -327,6 +334,8 @@ FALSIFIED = {
     "hooks-restored": append(HookRestoring(GEN, "ledger", None, "1")),
     "hook-states": keep_what_no_hook_answered,
     "judgements": append(JudgementCancelled(GEN, "joined", CheckpointId(1))),
+    "declines": append(CheckpointEnded(GEN, CheckpointId(777), Reason.CHECKPOINT_ASYNC_EXCEPTION)),
+    "failures-counted": fail_before_anything_failed,
     "triggers-end": forget_an_end,
     "ends-settled": end_before_the_cut,
     "told-truly": tell_too_early,

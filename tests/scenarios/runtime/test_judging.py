@@ -44,9 +44,11 @@ class Failed(SilentListener):
 
     def __init__(self):
         self.checkpoints = []
+        self.messages = []
 
     def failed(self, checkpoint, reason, message):
         self.checkpoints.append((checkpoint, reason.name))
+        self.messages.append(message)
 
 
 class SlowFirst:
@@ -110,3 +112,37 @@ def test_a_judgement_that_nobody_waits_for_ends_at_its_next_step(tmp_path):
 
     with pytest.raises(JudgementCancelledError):
         Judge(tmp_path).judge(suite, [Unread()], lambda: True)
+
+
+class Hidden:
+    """Takes bronze's staged files away while the first suite is judged."""
+
+    def __init__(self, root):
+        self._staged, self._aside = root / BRONZE / "_data", root / BRONZE / "_aside"
+        self.times = 0
+
+    def __call__(self, name):
+        if name == "before:JudgeSuites":
+            self.times += 1
+            if self.times == 1:
+                self._staged.rename(self._aside)
+        elif name == "after:JudgeSuites" and self.times == 1 and self._aside.exists():
+            self._aside.rename(self._staged)
+
+
+@pytest.mark.timeout(120)
+def test_a_file_that_cannot_be_read_declines_the_checkpoint_and_the_job_goes_on(tmp_path, undisturbed):
+    """The real judge: the checkpoint fails with suite, table and cause, the next one has the same rows judged."""
+    failed = Failed()
+    hidden = Hidden(tmp_path)
+    report = run_tick(
+        judged(60_000), RuntimeSettings(warehouse=tmp_path), failed, engine=LocalEngine(), boundary=hidden
+    )
+    assert TickOutcome.CAUGHT_UP is report.outcome, report.message
+    assert [(1, "CHECKPOINT_ASYNC_EXCEPTION")] == failed.checkpoints
+    (said,) = failed.messages
+    assert said.startswith(f"suite numbers of table {BRONZE} could not be judged")
+    assert "FileNotFoundError" in said
+    assert undisturbed == read_cut(tmp_path)
+    with report.trace.open("rb") as lines:
+        assert [] == judge_trace(lines).problems

@@ -85,10 +85,19 @@ def test_each_expectation_gets_its_own_verdict_in_the_suites_order(judge):
         Expectation("expect_column_mean_to_be_between", {"column": "a", "min_value": 1, "max_value": 2}),
     )
     assert [False, False, True, False, False, True] == [each.success for each in verdict.expectations]
+    assert verdict.rejects
     assert '"missing"' in verdict.expectations[0].error
     assert "3" == verdict.expectations[1].observed
     assert "expect_nothing_that_exists" in verdict.expectations[3].error
     assert ("null",) == verdict.expectations[4].sample
+
+
+def test_an_expectation_that_cannot_be_judged_rejects_nothing(judge):
+    """The suite is not met, and its rows may be good: the sentence names suite, table, expectation and cause."""
+    verdict = _judged(judge, pa.table({"a": [1]}), Expectation(NOT_NULL, {"column": "missing"}))
+    assert (False, False) == (verdict.passed, verdict.rejects)
+    assert verdict.failure().startswith("suite suite of table silver/flights could not be judged")
+    assert '"missing"' in verdict.failure()
 
 
 def test_no_rows_are_no_reason_to_fail(judge):

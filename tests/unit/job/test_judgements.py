@@ -7,11 +7,13 @@ from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
     EndTick,
+    JudgementFailed,
     JudgeSuites,
     NotifyAborted,
     StopKind,
     StopRequested,
     SuitesJudged,
+    TickOutcome,
 )
 
 TIMEOUT_MS = 5_000
@@ -76,3 +78,48 @@ def test_a_checkpoint_that_has_ended_is_not_judged(job):
     story.finishes()
     assert [1] == [aborted.checkpoint for aborted in story.all_told(NotifyAborted)]
     assert 1 not in [asked.checkpoint for asked in story.all_told(JudgeSuites)]
+
+
+UNJUDGED = "suite s of table out/joined could not be judged: the file is damaged"
+
+
+def test_a_judgement_that_failed_declines_its_checkpoint_and_the_job_goes_on(judging):
+    """No suite has rejected anything: the next checkpoint has the same rows judged with its own, and commits them."""
+    judging.tell(JudgementFailed("joined", 1, UNJUDGED))
+    (aborted,) = judging.all_told(NotifyAborted)
+    assert (1, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, UNJUDGED) == (
+        aborted.checkpoint,
+        aborted.reason,
+        aborted.message,
+    )
+    assert judging.end is None
+    assert [] == judging.all_told(CancelJudgement)
+    judging.take(JudgeSuites)
+    judging.offers("left", 3)
+    judging.finishes()
+    assert ["out-1", "out-2"] == [file.path for _, files in judging.judges().files for file in files]
+    row = judging.commits()
+    assert (2, ["out-1", "out-2"]) == (row.checkpoint, [file.path for file in row.tables[0].adds])
+
+
+def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
+    """Nothing is tolerated unless it was set: the job fails with the cause, and with what lets it go on."""
+    story = job.story(job.two_sources(judged=True), {"every_rows": 3}, linger_ms=0)
+    story.offers("left", 3)
+    story.finishes()
+    story.tell(JudgementFailed("joined", 1, UNJUDGED))
+    assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION) == (
+        story.end.outcome,
+        story.end.reason,
+    )
+    assert UNJUDGED in story.end.message
+    assert "--set tolerable_failures=3" in story.end.message
+    assert [] == story.all_told(AppendRow)
+
+
+def test_a_late_failure_of_the_judge_changes_nothing(judging):
+    """Its checkpoint has expired, and counts once."""
+    judging.passes(TIMEOUT_MS)
+    before = len(judging.told)
+    judging.tell(JudgementFailed("joined", 1, UNJUDGED))
+    assert before == len(judging.told)
