@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import Effect, Fact
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Raised with every change of the alphabet or of a row in it: a trace replays on the core that wrote it alone."""
 
 

@@ -321,6 +321,7 @@ _named("hook-states")(hooks.wrongly_kept)
 _named("judgements")(wrongly_judged)
 _named("declines")(wrongly_declined)
 _named("failures-counted")(wrongly_counted)
+_named("statistics-are-true")(wrongly_measured)
 
 
 @_named("savepoint-is-silent")
@@ -381,12 +382,6 @@ def told_truly(history: History) -> Iterator[str]:
 def caught_up_is_committed(history: History) -> Iterator[str]:
     """A tick that ends caught up leaves nothing that could be read uncommitted, and nothing in flight."""
     yield from left_uncommitted(history)
-
-
-@_named("statistics-are-true")
-def statistics_are_true(history: History) -> Iterator[str]:
-    """An entry's numbers of a subtask are what its tasks measured; its counts of checkpoints add up (E6)."""
-    yield from wrongly_measured(history)
 
 
 @_named("no-deadlock")

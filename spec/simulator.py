@@ -15,7 +15,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from spec.carrying_out import Hands
-from spec.faults import NONE, declining, draw, hooked
+from spec.faults import NONE, Scenario, declining, draw, hooked
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
