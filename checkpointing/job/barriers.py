@@ -2,9 +2,11 @@
 
 from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
+from checkpointing.coordinator.messages import TriggerTask
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.gate.config import GateConfig, GatePolicy
 from checkpointing.identifiers import CheckpointId
+from checkpointing.task.messages import SnapshotRequested
 
 
 def gate_config(config: CheckpointConfig) -> GateConfig:
@@ -21,7 +23,7 @@ def _policy(config: CheckpointConfig) -> GatePolicy:
     return GatePolicy.ALIGNED_BLOCKING if config.max_alignment_bytes is None else GatePolicy.ALIGNED_BUFFERING
 
 
-def barrier_for(
+def _barrier(
     checkpoint: CheckpointId, properties: CheckpointProperties, config: CheckpointConfig, now_ms: int
 ) -> Barrier:
     """Return the barrier that the sources send for this checkpoint; savepoints are always aligned."""
@@ -34,3 +36,10 @@ def barrier_for(
     if config.alignment_timeout_ms is None:
         return Barrier(checkpoint, now_ms, AlignmentType.UNALIGNED)
     return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED, config.alignment_timeout_ms)
+
+
+def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int) -> SnapshotRequested:
+    """Return what a split of a source is asked for: its barrier, and the end of its data before that of a drain."""
+    properties = effect.properties
+    barrier = _barrier(effect.checkpoint, properties, config, now_ms)
+    return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)

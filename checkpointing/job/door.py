@@ -15,14 +15,14 @@ from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
-from checkpointing.job.ending import Cause, Next
+from checkpointing.job.ending import OWN_REQUEST, Cause, Next
 from checkpointing.job.epochs import counts_of
 from checkpointing.job.judgements import Judged, objection
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
 from checkpointing.job.savepoints import refused
 from checkpointing.job.setup import JobSetup
-from checkpointing.job.wiring import OWN_REQUEST, Wiring
+from checkpointing.job.wiring import Wiring
 from checkpointing.messages import (
     CutRecorded,
     Effect,
@@ -206,8 +206,7 @@ class JobDoor:
         job.discard(dead)
         if run.input_end is InputEnd.REACHED:
             self._hand_end_on(run)
-        if run.trigger is not None and not run.collected:
-            job.request_snapshots(run, run.trigger)
+        job.request_snapshots(run)
 
     def _hand_end_on(self, run: OperatorRun) -> None:
         """All that the vertex had to say is sent: so is that nothing follows."""

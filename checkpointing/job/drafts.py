@@ -2,10 +2,13 @@
 
 from checkpointing.commit.two_phase import Draft
 from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, TableMode
-from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
-from checkpointing.metadata.record import HookState, RowKind, Statistics, TableKeys, VertexRecord
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId, VertexId
+from checkpointing.job.restoring import in_flight
+from checkpointing.messages import NotifyAborted
+from checkpointing.metadata.record import CheckpointRecord, HookState, RowKind, Statistics, TableKeys, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 
 
@@ -18,15 +21,15 @@ class Drafts:
         self._counters: dict[CheckpointId, dict[VertexId, int]] = {}
         self._sent: dict[CheckpointId, int] = {}
         self._failures: dict[CheckpointId, tuple[CheckpointFailureReason, str]] = {}
+        self._last_aborted = NO_CHECKPOINT
 
-    def begun(self, checkpoint: CheckpointId, rows_sent: int) -> None:
-        """Its first barrier is sent, after so many rows of all sources."""
+    def begins(self, checkpoint: CheckpointId, rows_sent: int) -> bool:
+        """Return whether its first barrier is sent now, after so many rows of all sources."""
+        if checkpoint in self._counters:
+            return False
         self._counters[checkpoint] = {}
         self._sent[checkpoint] = rows_sent
-
-    def knows(self, checkpoint: CheckpointId) -> bool:
-        """Return whether it has begun and not ended."""
-        return checkpoint in self._counters
+        return True
 
     def passed(self, checkpoint: CheckpointId, vertex: VertexId, micro_batch: int) -> None:
         """A vertex passed its barrier after that micro-batch."""
@@ -37,13 +40,22 @@ class Drafts:
         """Somebody said why it fails, in words for a person."""
         self._failures[checkpoint] = (reason, message)
 
-    def failure(self, checkpoint: CheckpointId) -> tuple[CheckpointFailureReason, str] | None:
-        """Return what was said of its failure."""
-        return self._failures.get(checkpoint)
+    def said(self, checkpoint: CheckpointId) -> str:
+        """Return why it fails, in words for a person; empty if nobody said."""
+        return self._failures[checkpoint][1] if checkpoint in self._failures else ""
 
-    def rows_sent_before(self, checkpoint: CheckpointId) -> int:
-        """Return how many rows the sources had sent in this tick before its barrier."""
-        return self._sent.get(checkpoint, 0)
+    def aborted(self, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
+        """Return what is told of an abort, and why it came: once, though every subtask hears of it."""
+        if checkpoint == self._last_aborted:
+            return ()
+        self._last_aborted = checkpoint
+        known = statistics.of(checkpoint)
+        reason = (known and known.failure) or CheckpointFailureReason.CHECKPOINT_DECLINED
+        return (NotifyAborted(checkpoint, *self._failures.get(checkpoint, (reason, reason.message))),)
+
+    def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
+        """Return whether rows were sent that the cut does not show: after its barrier, or in flight at it."""
+        return rows_sent > self._sent.get(record.checkpoint, 0) or any(True for _ in in_flight(record))
 
     def compose(self, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
         """Return what is to be committed; raise TypeError if a subtask acknowledged anything but a snapshot."""

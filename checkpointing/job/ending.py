@@ -3,9 +3,13 @@
 from enum import Enum
 from typing import Final
 
-from checkpointing.failures import CheckpointFailureReason
+from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
+from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import EndTick, StopKind, TickOutcome
+from checkpointing.messages import EndTick, SavepointKind, StopKind, TickOutcome
+
+OWN_REQUEST: Final = "tick"
+"""The name of the checkpoints that the tick itself wants: by rows, by quota, at its end."""
 
 
 class TickPhase(Enum):
@@ -133,7 +137,7 @@ class Ending:
         """Somebody asked to stop."""
         self.told(Cause.STOP_NOW if kind is StopKind.NOW else Cause.STOP_AFTER_CHECKPOINT)
 
-    def failed(self, reason: CheckpointFailureReason, message: str) -> None:
+    def failed(self, reason: Reason, message: str) -> None:
         """The tick can't go on; the first failure is the one that is told."""
         if self.told(Cause.FAILURE):
             self._end = EndTick(TickOutcome.FAILED, reason, message)
@@ -142,6 +146,29 @@ class Ending:
         """A checkpoint completed; `uncommitted`: rows were sent that its cut does not show."""
         self._completed += 1
         self.uncommitted = uncommitted
+
+    def answered(
+        self, effect: RequestSucceeded | RequestFailed, kind: SavepointKind | None, *, behind_barrier: bool
+    ) -> bool:
+        """Take the end of a request; `kind` None: a checkpoint of its own. Return whether the tick runs on after all.
+
+        A checkpoint of its own that cannot be triggered fails the tick. Behind the barrier of a stop nothing is read
+        any more: from there the job can only fail (E5).
+        """
+        failure = effect if isinstance(effect, RequestFailed) else None
+        if kind is None:
+            self.requested -= 1
+            if failure and (failure.reason.pre_flight or failure.reason is Reason.TRIGGER_CHECKPOINT_FAILURE):
+                self.failed(failure.reason, failure.message or failure.reason.message)
+        elif kind is SavepointKind.PLAIN:
+            return False
+        elif failure is None:
+            self.told(Cause.SAVEPOINT_TAKEN)
+        elif behind_barrier:
+            self.failed(failure.reason, f"the savepoint of the stop failed: {failure.message}")
+        else:
+            return self.told(Cause.SAVEPOINT_FAILED)
+        return False
 
     def told(self, cause: Cause) -> bool:
         """Move as the table says; return whether the cause led to another phase."""

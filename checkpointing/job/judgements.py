@@ -29,10 +29,12 @@ class Judgements:
         checkpoint: CheckpointId,
         files: tuple[tuple[TableName, tuple[FileHandle, ...]], ...],
         snapshots: Snapshots,
-    ) -> JudgeSuites:
-        """Return what is to be judged; the snapshots wait for the verdict."""
+    ) -> tuple[JudgeSuites, ...]:
+        """Return what is to be judged; the snapshots wait for the verdict. Without files nothing is judged."""
+        if not files:
+            return ()
         self._waiting[vertex, checkpoint] = snapshots
-        return JudgeSuites(vertex, checkpoint, files)
+        return (JudgeSuites(vertex, checkpoint, files),)
 
     def cancel(self, vertex: VertexId, checkpoint: CheckpointId) -> tuple[CancelJudgement, ...]:
         """Return what cancels the vertex's judgement; nothing if none is under way."""

@@ -14,10 +14,11 @@ from checkpointing.gate import InputGate
 from checkpointing.gate.messages import ClockRead, GateEffect, InFlightComplete, Polled, TriggerCheckpoint
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, SubtaskId, TableName
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.task.messages import InFlightStored
 
 
 @dataclass(slots=True)
@@ -92,6 +93,11 @@ class OperatorRun:
         """Whether the vertex runs, is about to run, or would take something from its gate."""
         waits = bool(self.collected) or self.trigger is not None or self.input_end is InputEnd.REACHED
         return self.busy or waits or self.gate.has_deliverable()
+
+    @property
+    def snapshot_due(self) -> TriggerCheckpoint | None:
+        """What the gate has triggered, once the micro-batch that it cuts off is done: until then None."""
+        return None if self.collected or self.busy else self.trigger
 
     @property
     def collected_rows(self) -> int:
@@ -173,6 +179,20 @@ class OperatorRun:
         self.trigger = None
         self.unsnapshotted.clear()
         return tuple(SubtaskSnapshot(state=own.state, ranges=own.ranges) for own in self.live)
+
+    def in_flight_due(self) -> tuple[InFlightComplete | None, tuple[tuple[SubtaskId, InFlightStored], ...]]:
+        """Return what is complete in flight, and what each subtask is told; nothing before it took its snapshot.
+
+        The first subtask carries the segments for all (C5).
+        """
+        held = self.in_flight
+        if held is None or (self.trigger is not None and self.trigger.barrier.checkpoint == held.checkpoint):
+            return None, ()
+        self.in_flight = None
+        subtasks = self.vertex.subtasks()
+        return held, tuple(
+            (subtask, InFlightStored(held.checkpoint, () if subtask.index else held.channels)) for subtask in subtasks
+        )
 
 
 def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSegments, ...]:

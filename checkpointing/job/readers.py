@@ -124,16 +124,14 @@ class SourceReaders:
         split = self._polled(source, name)
         self._put(replace(split, granted=0, idle=True, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
 
-    def end(self) -> None:
-        """The barrier of a stop is sent: nothing is read behind it, the next tick reads on from there."""
-        self.stopped = self.ended = True
-
     def barrier_asked(self) -> None:
         """The checkpoint that is due was asked for: its barrier comes when the coordinator lets it."""
         self._asked = True
 
-    def barrier_sent(self) -> None:
-        """Begin the next epoch."""
+    def barrier_sent(self, *, last: bool = False) -> None:
+        """Begin the next epoch; behind the last barrier, that of a stop, nothing is read: the next tick reads on."""
+        self.ended = self.ended or last
+        self.stopped = self.stopped or last
         self._asked = False
         self._before_barrier += self.rows
         self._rows = dict.fromkeys(self._rows, 0)

@@ -13,7 +13,6 @@ from typing import assert_never
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, savepoint, synchronous_savepoint
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointFailed, SavepointKind, SavepointRequested, SavepointTaken
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
@@ -49,15 +48,17 @@ class Savepoints:
         self._asked[fact.request] = fact.kind
         return told.CheckpointRequested(_PREFIX + fact.request, self._properties(fact.kind))
 
-    def taken(self, name: str, checkpoint: CheckpointId) -> tuple[SavepointTaken, SavepointKind]:
-        """Return the answer to the coordinator's request of that name, and what the savepoint was for."""
-        request = name.removeprefix(_PREFIX)
-        return SavepointTaken(request, checkpoint), self._asked.pop(request)
-
-    def failed(self, name: str, reason: CheckpointFailureReason, message: str) -> tuple[SavepointFailed, SavepointKind]:
-        """Return the answer to the coordinator's request of that name, and what the savepoint was for."""
-        request = name.removeprefix(_PREFIX)
-        return SavepointFailed(request, reason, message), self._asked.pop(request)
+    def answered(
+        self, effect: told.RequestSucceeded | told.RequestFailed
+    ) -> tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]:
+        """Return the answer to a user's request and what the savepoint was for; nothing if the tick itself asked."""
+        if not effect.request.startswith(_PREFIX):
+            return (), None
+        request = effect.request.removeprefix(_PREFIX)
+        kind = self._asked.pop(request)
+        if isinstance(effect, told.RequestSucceeded):
+            return (SavepointTaken(request, effect.checkpoint),), kind
+        return (SavepointFailed(request, effect.reason, effect.message),), kind
 
     def give_up(self, reason: CheckpointFailureReason, message: str) -> Iterator[SavepointFailed]:
         """The tick has ended: yield the answer to everybody who still waits."""

@@ -26,28 +26,25 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
-from checkpointing.job.barriers import barrier_for
+from checkpointing.job.barriers import snapshot_for
 from checkpointing.job.credit import Credit
 from checkpointing.job.drafts import Drafts
-from checkpointing.job.ending import Cause, Ending
+from checkpointing.job.ending import Ending
 from checkpointing.job.epochs import EpochLog
 from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.judgements import Judgements
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, pacing_of
-from checkpointing.job.restoring import acknowledged, completed_store, in_flight, operator_runs, positions
+from checkpointing.job.restoring import acknowledged, completed_store, operator_runs, positions
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
-from checkpointing.messages import DiscardFiles, Effect, EndTick, NotifyAborted, SavepointKind
+from checkpointing.messages import DiscardFiles, Effect, EndTick
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.task import messages as task
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
 from checkpointing.task.subtasks import Subtasks
-
-OWN_REQUEST = "tick"
-"""The name of the checkpoints that the tick itself wants: by rows, by quota, at its end."""
 
 
 class Wiring:
@@ -87,7 +84,6 @@ class Wiring:
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
         self.hooks = MasterHooks(graph.hooks)
-        self._last_aborted = NO_CHECKPOINT
 
     # -------------------------------------------------------------- channels
 
@@ -147,14 +143,14 @@ class Wiring:
                 draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint, self.coordinator.statistics))
                 self.from_commit(self.commit.offer(draft, self.now_ms))
             case told.NotifyCheckpointComplete():
-                subtask = _subtask(effect.task)
-                self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointCompleted(effect.checkpoint)))
+                self.to_subtask(_subtask(effect.task), task.CheckpointCompleted(effect.checkpoint))
             case told.NotifyCheckpointAborted():
                 self._aborted(effect)
-            case told.RequestSucceeded():
-                self._request_succeeded(effect)
-            case told.RequestFailed():
-                self._request_failed(effect)
+            case told.RequestSucceeded() | told.RequestFailed():
+                answers, kind = self.savepoints.answered(effect)
+                self.effects.extend(answers)
+                if self.ending.answered(effect, kind, behind_barrier=self.readers.ended):
+                    self.start_scheduler()
             case told.FailJob():
                 self.ending.failed(effect.reason, effect.message)
             case told.DiscardState():
@@ -180,63 +176,19 @@ class Wiring:
 
     def _trigger(self, effect: told.TriggerTask) -> None:
         """A source is told: its barrier follows what it has sent, and before that of a drain its data ends."""
-        subtask = _subtask(effect.task)
-        barrier = barrier_for(effect.checkpoint, effect.properties, self.setup.config, self.now_ms)
-        if not self.drafts.knows(effect.checkpoint):
-            self.readers.barrier_sent()
+        subtask, properties = _subtask(effect.task), effect.properties
+        if self.drafts.begins(effect.checkpoint, self.readers.rows_sent):
+            self.readers.barrier_sent(last=properties.is_synchronous)
             self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.rows_sent)
-            self.drafts.begun(effect.checkpoint, self.readers.rows_sent)
-        if effect.properties.is_synchronous:
-            self.readers.end()
-        if effect.properties.terminate:
+        if properties.terminate:
             self.broadcast(subtask, EndOfData())
-        request = task.SnapshotRequested(
-            barrier, synchronous=effect.properties.is_synchronous, advance_to_max=effect.properties.terminate
-        )
-        self.from_subtask(subtask, self.subtasks.step(subtask, request))
+        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms))
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
-        subtask, latest = _subtask(effect.task), effect.latest_completed or NO_CHECKPOINT
-        if effect.checkpoint != self._last_aborted:
-            self._last_aborted = effect.checkpoint
-            self.effects.append(NotifyAborted(effect.checkpoint, *self._why(effect.checkpoint)))
-            self._forget(effect.checkpoint)
-        self.from_subtask(subtask, self.subtasks.step(subtask, task.CheckpointAborted(effect.checkpoint, latest)))
-
-    def _why(self, checkpoint: CheckpointId) -> tuple[CheckpointFailureReason, str]:
-        said = self.drafts.failure(checkpoint)
-        if said is not None:
-            return said
-        known = self.coordinator.statistics.of(checkpoint)
-        reason = (known and known.failure) or CheckpointFailureReason.CHECKPOINT_DECLINED
-        return reason, reason.message
-
-    def _request_succeeded(self, effect: told.RequestSucceeded) -> None:
-        if effect.request == OWN_REQUEST:
-            self.ending.requested -= 1
-            return
-        answer, kind = self.savepoints.taken(effect.request, effect.checkpoint)
-        self.effects.append(answer)
-        if kind is not SavepointKind.PLAIN:
-            self.ending.told(Cause.SAVEPOINT_TAKEN)
-
-    def _request_failed(self, effect: told.RequestFailed) -> None:
-        if effect.request != OWN_REQUEST:
-            answer, kind = self.savepoints.failed(effect.request, effect.reason, effect.message)
-            self.effects.append(answer)
-            if kind is not SavepointKind.PLAIN:
-                self._stop_failed(effect)
-            return
-        self.ending.requested -= 1
-        if effect.reason.pre_flight or effect.reason is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE:
-            self.ending.failed(effect.reason, effect.message or effect.reason.message)
-
-    def _stop_failed(self, effect: told.RequestFailed) -> None:
-        """Behind the barrier of a stop nothing is read any more: from there the job can only fail (E5)."""
-        if self.readers.ended:
-            self.ending.failed(effect.reason, f"the savepoint of the stop failed: {effect.message}")
-        elif self.ending.told(Cause.SAVEPOINT_FAILED):
-            self.start_scheduler()
+        self.effects.extend(self.drafts.aborted(effect.checkpoint, self.coordinator.statistics))
+        self._forget(effect.checkpoint)
+        latest = effect.latest_completed or NO_CHECKPOINT
+        self.to_subtask(_subtask(effect.task), task.CheckpointAborted(effect.checkpoint, latest))
 
     def start_scheduler(self) -> None:
         """Trigger periodically, if the job is configured so."""
@@ -261,7 +213,8 @@ class Wiring:
         for effect in effects:
             match effect:
                 case CheckpointCommitted():
-                    self.ending.completed(uncommitted=self._leaves_rows(effect.record))
+                    left = self.drafts.leaves_rows(effect.record, self.readers.rows_sent)
+                    self.ending.completed(uncommitted=left)
                     self._stored(effect.record)
                     self.effects.append(completion(effect.record))
                 case Saved():
@@ -281,11 +234,6 @@ class Wiring:
         self.savepoints.pin(record)
         self.tell(told.CommitSucceeded(record.checkpoint))
 
-    def _leaves_rows(self, record: CheckpointRecord) -> bool:
-        """Whether rows were sent that this cut does not show: after its barrier, or in flight at it."""
-        sent_before = self.drafts.rows_sent_before(record.checkpoint)
-        return self.readers.rows_sent > sent_before or any(True for _ in in_flight(record))
-
     # -------------------------------------------------------------- gates
 
     def from_gate(self, run: OperatorRun, effects: tuple[gate.GateEffect, ...]) -> None:
@@ -298,14 +246,13 @@ class Wiring:
                     run.data_ended(effect.channel)
                 case gate.TriggerCheckpoint():
                     run.trigger = effect
-                    if not run.collected and not run.busy:
-                        self.request_snapshots(run, effect)
+                    self.request_snapshots(run)
                 case gate.AbortCheckpoint():
                     for subtask in run.vertex.subtasks():
-                        fact = task.AlignmentAborted(effect.checkpoint, effect.reason)
-                        self.from_subtask(subtask, self.subtasks.step(subtask, fact))
+                        self.to_subtask(subtask, task.AlignmentAborted(effect.checkpoint, effect.reason))
                 case gate.InFlightComplete():
-                    self._in_flight(run, effect)
+                    run.in_flight = effect
+                    self._store_in_flight(run)
                 case gate.BarrierReceived():
                     self.epochs.received(run.vertex.id, effect)
                 case gate.WakeGateAt():
@@ -313,52 +260,49 @@ class Wiring:
                 case _:
                     """Blocked and resumed channels, and what was ignored, are the gate's own affair."""
 
-    def _in_flight(self, run: OperatorRun, effect: gate.InFlightComplete) -> None:
-        """The first subtask carries the in-flight segments for all, after it was asked for its snapshot (C5)."""
-        if run.trigger is not None and run.trigger.barrier.checkpoint == effect.checkpoint:
-            run.in_flight = effect
-            return
-        self.epochs.overtaken(run.vertex.id, effect)
-        for subtask in run.vertex.subtasks():
-            channels = effect.channels if subtask.index == 0 else ()
-            fact = task.InFlightStored(effect.checkpoint, channels)
-            self.from_subtask(subtask, self.subtasks.step(subtask, fact))
+    def _store_in_flight(self, run: OperatorRun) -> None:
+        """Hand the subtasks what their checkpoint holds in flight, once they were asked for their snapshots (C5)."""
+        complete, facts = run.in_flight_due()
+        if complete is not None:
+            self.epochs.overtaken(run.vertex.id, complete)
+        for subtask, fact in facts:
+            self.to_subtask(subtask, fact)
 
     # -------------------------------------------------------------- subtasks
 
-    def request_snapshots(self, run: OperatorRun, trigger: gate.TriggerCheckpoint) -> None:
-        """The vertex is idle at its barrier: every subtask takes its snapshot, unless the checkpoint has ended."""
-        checkpoint = trigger.barrier.checkpoint
-        self.epochs.passed(run.vertex.id, trigger, self.now_ms)
-        self.drafts.passed(checkpoint, run.vertex.id, run.micro_batch)
+    def request_snapshots(self, run: OperatorRun) -> None:
+        """If the vertex is idle at its barrier, every subtask takes its snapshot, unless the checkpoint has ended."""
+        trigger = run.snapshot_due
+        if trigger is None:
+            return
+        vertex, checkpoint = run.vertex.id, trigger.barrier.checkpoint
+        self.epochs.passed(vertex, trigger, self.now_ms)
+        self.drafts.passed(checkpoint, vertex, run.micro_batch)
         snapshots = run.take_snapshot(checkpoint)
-        staged = [file for subtask in run.vertex.subtasks() for file in self.subtasks[subtask].staged]
-        judged = run.to_judge(staged, self.commit.parent)
-        request = task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned)
-        asked = [(subtask, self.subtasks.step(subtask, request)) for subtask in run.vertex.subtasks()]
-        for subtask, effects in asked:
-            self.from_subtask(subtask, effects)
-        held, run.in_flight = run.in_flight, None
-        if held is not None:
-            self._in_flight(run, held)
-        if judged and task.TakeSnapshot(checkpoint) in asked[0][1]:
-            self.effects.append(self.judging.begin(run.vertex.id, checkpoint, judged, snapshots))
-        else:
-            self.taken(run.vertex.id, checkpoint, snapshots)
+        for subtask in run.vertex.subtasks():
+            self.to_subtask(subtask, task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned))
+        self._store_in_flight(run)
+        files = run.to_judge(self.subtasks.staged_for(checkpoint, run.vertex), self.commit.parent)
+        verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)
+        self.effects.extend(verdict_due)
+        if not verdict_due:
+            self.taken(vertex, checkpoint, snapshots)
 
     def taken(self, vertex: VertexId, checkpoint: CheckpointId, snapshots: tuple[SubtaskSnapshot, ...]) -> None:
         """Hand every subtask its snapshot."""
         for index, snapshot in enumerate(snapshots):
-            subtask = SubtaskId(vertex, index)
-            self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotTaken(checkpoint, snapshot)))
+            self.to_subtask(SubtaskId(vertex, index), task.SnapshotTaken(checkpoint, snapshot))
 
     def snapshot_failed(
         self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
     ) -> None:
         """The vertex has no snapshot to hand over: it declines the checkpoint (J3)."""
         self.drafts.failed(checkpoint, reason, message)
-        subtask = SubtaskId(vertex, 0)
-        self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotFailed(checkpoint, reason)))
+        self.to_subtask(SubtaskId(vertex, 0), task.SnapshotFailed(checkpoint, reason))
+
+    def to_subtask(self, subtask: SubtaskId, fact: task.SubtaskFact) -> None:
+        """Tell a subtask, and route what it says."""
+        self.from_subtask(subtask, self.subtasks.step(subtask, fact))
 
     def from_subtask(self, subtask: SubtaskId, effects: tuple[task.SubtaskEffect, ...]) -> None:
         """Route what a subtask says: barriers downstream, answers to the coordinator."""
@@ -368,24 +312,18 @@ class Wiring:
                     self.broadcast(subtask, effect.barrier)
                 case task.BroadcastCancelMarker():
                     self.broadcast(subtask, CancelMarker(effect.checkpoint))
-                case task.TakeSnapshot():
-                    self._take_position(subtask, effect.checkpoint)
+                case task.TakeSnapshot() if subtask.vertex not in self.runs:
+                    snapshot = SubtaskSnapshot(position=self.readers.position(subtask))
+                    self.to_subtask(subtask, task.SnapshotTaken(effect.checkpoint, snapshot))
                 case task.CancelSnapshot():
                     self.effects.extend(self.judging.cancel(subtask.vertex, effect.checkpoint))
                 case task.Acknowledge():
                     self._acknowledge(subtask, effect)
                 case task.Decline():
-                    _, message = self.drafts.failure(effect.checkpoint) or (None, "")
+                    message = self.drafts.said(effect.checkpoint)
                     self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
                 case _:
-                    """Steps that cost nothing here: snapshots lie on disk already."""
-
-    def _take_position(self, subtask: SubtaskId, checkpoint: CheckpointId) -> None:
-        """A source's snapshot is its position; an operator's is handed over by `taken`."""
-        if subtask.vertex in self.runs:
-            return
-        snapshot = SubtaskSnapshot(position=self.readers.position(subtask))
-        self.from_subtask(subtask, self.subtasks.step(subtask, task.SnapshotTaken(checkpoint, snapshot)))
+                    """An operator's snapshot lies on disk already: `taken` hands it over."""
 
     def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
         metrics = self.epochs.acknowledged(subtask, effect.checkpoint, effect.snapshot, self.now_ms)

@@ -122,6 +122,10 @@ class SubtaskCheckpointing:
         """The files that no completed checkpoint known to this subtask holds, oldest first."""
         return self._staged
 
+    def takes(self, checkpoint: CheckpointId) -> bool:
+        """Return whether its snapshot for that checkpoint is under way."""
+        return checkpoint in self._in_progress
+
     # -------------------------------------------------------------- steps 0 to 3
 
     def _request(self, fact: SnapshotRequested) -> Effects:

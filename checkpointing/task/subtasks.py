@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from checkpointing.identifiers import SubtaskId
+from checkpointing.graph import Vertex
+from checkpointing.handles import StagedFile
+from checkpointing.identifiers import CheckpointId, SubtaskId
 from checkpointing.task.messages import RefusedFactError, SubtaskEffect, SubtaskFact
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
 
@@ -25,6 +27,12 @@ class Subtasks:
         except KeyError:
             message = f"there is no subtask {subtask}; known are {', '.join(map(str, self._doors))}"
             raise RefusedFactError(message) from None
+
+    def staged_for(self, checkpoint: CheckpointId, vertex: Vertex) -> Iterator[StagedFile]:
+        """Yield the files that the vertex's subtasks have staged, unless the checkpoint has ended for them."""
+        for subtask in vertex.subtasks():
+            if self[subtask].takes(checkpoint):
+                yield from self[subtask].staged
 
     def step(self, subtask: SubtaskId, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
         """Step that subtask's door; raise RefusedFactError, and change nothing, if there is none."""

@@ -20,7 +20,6 @@ from checkpointing.job import barriers, restoring
 from checkpointing.job.credit import Credit
 from checkpointing.job.door import JobDoor
 from checkpointing.job.operator_run import OperatorRun
-from checkpointing.job.wiring import Wiring
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import ChannelState, SubtaskSnapshot
@@ -50,17 +49,7 @@ def the_last_barrier_is_not_awaited(patch: Patch) -> None:
 
 @mutant("alignment", flink=("FLINK-18252",))
 def a_barrier_overtakes_the_output_before_it(patch: Patch) -> None:
-    real = Wiring.from_gate
-
-    def from_gate(self: Wiring, run: OperatorRun, effects: tuple[gate.GateEffect, ...]) -> None:
-        for effect in effects:
-            if isinstance(effect, gate.TriggerCheckpoint):
-                run.trigger = effect
-                self.request_snapshots(run, effect)
-            else:
-                real(self, run, (effect,))
-
-    patch.put(Wiring, "from_gate", from_gate)
+    patch.put(OperatorRun, "snapshot_due", property(lambda self: self.trigger))
 
 
 @mutant("alignment")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId
 from checkpointing.job.door import JobDoor
 from checkpointing.job.epochs import EpochLog
@@ -10,6 +9,7 @@ from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import CancelJudgement, SuitesJudged
 from checkpointing.task.messages import CancelSnapshot, SubtaskEffect
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
 from spec.mutants.planting import Patch, mutant
 
 
@@ -50,11 +50,11 @@ def a_rejected_epoch_is_let_in(patch: Patch) -> None:
 def a_checkpoint_does_not_wait_for_its_verdict(patch: Patch) -> None:
     real = Wiring.request_snapshots
 
-    def request_snapshots(self: Wiring, run: OperatorRun, trigger: gate.TriggerCheckpoint) -> None:
-        real(self, run, trigger)
-        snapshots = self.judging._waiting.get((run.vertex.id, trigger.barrier.checkpoint))
+    def request_snapshots(self: Wiring, run: OperatorRun) -> None:
+        real(self, run)
+        snapshots = self.judging._waiting.get((run.vertex.id, run.passed))
         if snapshots is not None:
-            self.taken(run.vertex.id, trigger.barrier.checkpoint, snapshots)
+            self.taken(run.vertex.id, run.passed, snapshots)
 
     patch.put(Wiring, "request_snapshots", request_snapshots)
 
@@ -69,14 +69,4 @@ def a_verdict_is_not_kept(patch: Patch) -> None:
 
 @mutant("judgements")
 def a_checkpoint_that_has_ended_is_judged(patch: Patch) -> None:
-    real = Wiring.request_snapshots
-
-    def request_snapshots(self: Wiring, run: OperatorRun, trigger: gate.TriggerCheckpoint) -> None:
-        checkpoint = trigger.barrier.checkpoint
-        staged = [file for subtask in run.vertex.subtasks() for file in self.subtasks[subtask].staged]
-        judged = run.to_judge(staged, self.commit.parent)
-        real(self, run, trigger)
-        if judged and (run.vertex.id, checkpoint) not in self.judging._waiting:
-            self.effects.append(self.judging.begin(run.vertex.id, checkpoint, judged, ()))
-
-    patch.put(Wiring, "request_snapshots", request_snapshots)
+    patch.put(SubtaskCheckpointing, "takes", lambda self, checkpoint: True)

@@ -12,22 +12,24 @@ from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
     FailJob,
-    NotifyCheckpointAborted,
     RequestFailed,
+    RequestSucceeded,
     TaskAcknowledged,
     TriggerTask,
 )
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.request_decider import DeciderView
+from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation
 from checkpointing.job import restoring
+from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending, Next
 from checkpointing.job.readers import SourceReaders
-from checkpointing.job.wiring import OWN_REQUEST, Wiring
-from checkpointing.messages import EndTick
+from checkpointing.job.wiring import Wiring
+from checkpointing.messages import EndTick, NotifyAborted, SavepointKind
 from checkpointing.messages import NotifyComplete as TellComplete
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row
 from spec.mutants import scenes
@@ -47,26 +49,27 @@ def what_is_pending_at_the_end_is_forgotten(patch: Patch) -> None:
 
 @mutant("triggers-end")
 def an_abort_is_told_by_every_subtask(patch: Patch) -> None:
-    real = Wiring._aborted
+    real = Drafts.aborted
 
-    def aborted(self: Wiring, effect: NotifyCheckpointAborted) -> None:
+    def aborted(self: Drafts, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
         self._last_aborted = NO_CHECKPOINT
-        real(self, effect)
+        return real(self, checkpoint, statistics)
 
-    patch.put(Wiring, "_aborted", aborted)
+    patch.put(Drafts, "aborted", aborted)
 
 
 @mutant("triggers-end")
 def of_two_aborts_only_the_newest_is_told(patch: Patch) -> None:
-    real = Wiring._aborted
+    real = Drafts.aborted
 
-    def aborted(self: Wiring, effect: NotifyCheckpointAborted) -> None:
-        newest = max(self._last_aborted, effect.checkpoint)
-        self._last_aborted = min(self._last_aborted, effect.checkpoint)
-        real(self, effect)
+    def aborted(self: Drafts, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
+        newest = max(self._last_aborted, checkpoint)
+        self._last_aborted = min(self._last_aborted, checkpoint)
+        told = real(self, checkpoint, statistics)
         self._last_aborted = newest
+        return told
 
-    patch.put(Wiring, "_aborted", aborted)
+    patch.put(Drafts, "aborted", aborted)
 
 
 @mutant("triggers-end")
@@ -288,22 +291,20 @@ def a_tick_ends_without_its_last_checkpoint(patch: Patch) -> None:
 
 @mutant("caught-up-is-committed")
 def a_completion_forgets_rows_that_came_after_its_barrier(patch: Patch) -> None:
-    def leaves_rows(self: Wiring, record: CheckpointRecord) -> bool:
-        return False
-
-    patch.put(Wiring, "_leaves_rows", leaves_rows)
+    patch.put(Drafts, "leaves_rows", lambda self, record, rows_sent: False)
 
 
 @mutant("no-deadlock")
 def a_failed_request_of_the_tick_is_waited_for_all_the_same(patch: Patch) -> None:
-    real = Wiring._request_failed
+    real = Ending.answered
 
-    def request_failed(self: Wiring, effect: RequestFailed) -> None:
-        before = self.ending.requested
-        real(self, effect)
-        self.ending.requested = before if effect.request == OWN_REQUEST else self.ending.requested
+    def answered(
+        self: Ending, effect: RequestSucceeded | RequestFailed, kind: SavepointKind | None, *, behind_barrier: bool
+    ) -> bool:
+        self.requested += kind is None and isinstance(effect, RequestFailed)
+        return real(self, effect, kind, behind_barrier=behind_barrier)
 
-    patch.put(Wiring, "_request_failed", request_failed)
+    patch.put(Ending, "answered", answered)
 
 
 @mutant("doors-hold")

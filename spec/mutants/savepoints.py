@@ -31,7 +31,7 @@ from checkpointing.job import restoring
 from checkpointing.job.door import JobDoor
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.savepoints import Savepoints
-from checkpointing.job.wiring import OWN_REQUEST, Wiring
+from checkpointing.job.wiring import Wiring
 from checkpointing.messages import (
     PublishTable,
     RowAppended,
@@ -46,6 +46,8 @@ from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from spec.mutants import scenes
 from spec.mutants.judges import COMMIT, COORDINATOR, SAVEPOINTS, directed
 from spec.mutants.planting import Patch, mutant
+
+_Answered = tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]
 
 # ------------------------------------------------------------------ the line of rows
 
@@ -202,26 +204,26 @@ def a_savepoint_counts_among_the_retained_checkpoints(patch: Patch) -> None:
 
 @mutant("requests-are-answered", SAVEPOINTS)
 def who_asked_for_a_savepoint_that_failed_hears_nothing(patch: Patch) -> None:
-    real = Wiring._request_failed
+    real = Savepoints.answered
 
-    def request_failed(self: Wiring, effect: RequestFailed) -> None:
-        real(self, effect)
-        self.effects[:] = [each for each in self.effects if not isinstance(each, SavepointFailed)]
+    def answered(self: Savepoints, effect: RequestSucceeded | RequestFailed) -> _Answered:
+        answers, kind = real(self, effect)
+        return tuple(answer for answer in answers if isinstance(answer, SavepointTaken)), kind
 
-    patch.put(Wiring, "_request_failed", request_failed)
+    patch.put(Savepoints, "answered", answered)
 
 
 @mutant("requests-are-answered", SAVEPOINTS)
 def a_savepoint_that_was_taken_is_told_again_at_the_end(patch: Patch) -> None:
-    real = Savepoints.taken
+    real = Savepoints.answered
 
-    def taken(self: Savepoints, name: str, checkpoint: CheckpointId) -> tuple[SavepointTaken, SavepointKind]:
+    def answered(self: Savepoints, effect: RequestSucceeded | RequestFailed) -> _Answered:
         before = dict(self._asked)
-        answer = real(self, name, checkpoint)
-        self._asked = before
-        return answer
+        answers, kind = real(self, effect)
+        self._asked = before if isinstance(effect, RequestSucceeded) else self._asked
+        return answers, kind
 
-    patch.put(Savepoints, "taken", taken)
+    patch.put(Savepoints, "answered", answered)
     patch.put(Savepoints, "under_way", property(lambda _: False))
 
 
@@ -238,15 +240,14 @@ def who_asks_while_the_tick_ends_hears_nothing(patch: Patch) -> None:
 
 @mutant("answers-are-true", SAVEPOINTS)
 def a_savepoint_that_failed_is_told_as_taken(patch: Patch) -> None:
-    real = Wiring._request_failed
+    real = Savepoints.answered
 
-    def request_failed(self: Wiring, effect: RequestFailed) -> None:
-        if effect.request == OWN_REQUEST or effect.checkpoint is None:
-            real(self, effect)
-        else:
-            self._request_succeeded(RequestSucceeded(effect.request, effect.checkpoint))
+    def answered(self: Savepoints, effect: RequestSucceeded | RequestFailed) -> _Answered:
+        if effect.checkpoint is None:
+            return real(self, effect)
+        return real(self, RequestSucceeded(effect.request, effect.checkpoint))
 
-    patch.put(Wiring, "_request_failed", request_failed)
+    patch.put(Savepoints, "answered", answered)
 
 
 @mutant("answers-are-true", SAVEPOINTS)

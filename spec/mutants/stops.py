@@ -8,7 +8,6 @@ from checkpointing.commit.recovery import completion
 from checkpointing.commit.two_phase import CommitEffect, Draft, Saved, TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import ChannelId
 from checkpointing.job import ending, restoring
 from checkpointing.job.door import JobDoor
@@ -26,6 +25,7 @@ from checkpointing.messages import (
     RowAppended,
     SavepointFailed,
     SavepointKind,
+    SavepointTaken,
 )
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
 from spec.mutants import scenes
@@ -124,13 +124,17 @@ def who_asks_too_late_hears_nothing(patch: Patch) -> None:
 
 @mutant("requests-are-answered", SAVEPOINTS)
 def a_failed_request_is_answered_again_at_the_end(patch: Patch) -> None:
-    def failed(
-        self: Savepoints, name: str, reason: CheckpointFailureReason, message: str
-    ) -> tuple[SavepointFailed, SavepointKind]:
-        request = name.split(":", 1)[1]
-        return SavepointFailed(request, reason, message), self._asked[request]
+    real = Savepoints.answered
 
-    patch.put(Savepoints, "failed", failed)
+    def answered(
+        self: Savepoints, effect: told.RequestSucceeded | told.RequestFailed
+    ) -> tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]:
+        before = dict(self._asked)
+        answers, kind = real(self, effect)
+        self._asked = before if isinstance(effect, told.RequestFailed) else self._asked
+        return answers, kind
+
+    patch.put(Savepoints, "answered", answered)
 
 
 @mutant("answers-are-true", SAVEPOINTS)
