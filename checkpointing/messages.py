@@ -139,6 +139,14 @@ class TablesChecked:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCheckFailed:
+    """Answer to CheckTables: the tables could not be looked at, so nobody knows whether they have changed."""
+
+    checkpoint: CheckpointId
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowAppended:
     """Answer to AppendRow: the row of that nonce is in, at that version of `checkpoints`. THE COMMIT POINT."""
 
@@ -237,6 +245,7 @@ Fact = (
     | HookRestored
     | HookRestoreFailed
     | TablesChecked
+    | TableCheckFailed
     | RowAppended
     | RowRefused
     | RowUnknown

@@ -37,6 +37,7 @@ from checkpointing.messages import (
     SliceOffered,
     SourceIdle,
     SuitesJudged,
+    TableCheckFailed,
     TablesChecked,
     WakeAt,
 )
@@ -141,6 +142,8 @@ class Hands:
         return HookAnswered(effect.hook, effect.checkpoint, state)
 
     def _check(self, effect: CheckTables, faults: Faults) -> Fact:
+        if self._strikes(faults.check_fails):
+            return TableCheckFailed(effect.checkpoint, "the log cannot be read")
         problems = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
         return TablesChecked(effect.checkpoint, problems)
 

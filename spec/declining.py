@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.messages import EndTick, TickOutcome
-from spec.history import CheckpointEnded, History, JudgementBroke, JudgementTold, SavepointAsked, TickOver
+from spec.history import (
+    CheckpointEnded,
+    History,
+    JudgementBroke,
+    JudgementTold,
+    SavepointAsked,
+    TablesLookedAt,
+    TickOver,
+)
 
 FLINKS_LIST = frozenset(
     {
@@ -21,7 +29,14 @@ FLINKS_LIST = frozenset(
     }
 )
 """The reasons that Flink's `CheckpointFailureManager` counts."""
-GIVEN = frozenset({Reason.QUALITY, Reason.CHECKPOINT_ASYNC_EXCEPTION})
+GIVEN = frozenset(
+    {
+        Reason.QUALITY,
+        Reason.CHECKPOINT_ASYNC_EXCEPTION,
+        Reason.TABLE_CHANGED,
+        Reason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
 """The reasons that a checkpoint fails for only if an answer gave them."""
 
 _Checkpoint = tuple[Generation, CheckpointId]
@@ -62,6 +77,9 @@ def wrongly_declined(history: History) -> Iterator[str]:
                 answers.give((generation, checkpoint), Reason.QUALITY)
             case JudgementBroke(generation, _, checkpoint):
                 answers.give((generation, checkpoint), Reason.CHECKPOINT_ASYNC_EXCEPTION)
+            case TablesLookedAt(generation, checkpoint, allow) if not allow:
+                known = Reason.FINALIZE_CHECKPOINT_FAILURE if allow is None else Reason.TABLE_CHANGED
+                answers.give((generation, checkpoint), known)
             case CheckpointEnded(generation, checkpoint, reason):
                 yield from answers.end((generation, checkpoint), reason)
             case TickOver(generation):

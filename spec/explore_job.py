@@ -120,9 +120,10 @@ class ExploredDoor(JobDoor):
 
     @property
     def checkpoint_timer_ms(self) -> int | None:
-        """When the next timer of a checkpoint is due: the interval, an expiry, an alignment's timeout or a hook's."""
+        """When the next timer of a checkpoint is due: an interval, an expiry, an alignment, a hook or a pause."""
         timers = [run.gate_wake_ms for run in self._job.runs.values()]
         timers += [self._job.coordinator.wake_at_ms, self._job.hooks.wake_at_ms]
+        timers += [] if self._job.pause.is_over(self._job.now_ms) else [self._job.pause.until_ms]
         return min((at for at in timers if at is not None), default=None)
 
 

@@ -40,7 +40,7 @@ from spec.resetting import to_row
 FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
     PollSource: ("poll_fails",),
     RunMicroBatch: ("micro_batch_fails",),
-    CheckTables: ("table_problem",),
+    CheckTables: ("table_problem", "check_fails"),
     AppendRow: ("reply_lost", "write_lost"),
     PublishTable: ("publish_fails",),
 }

@@ -35,6 +35,8 @@ class Faults:
     judge_fails: float = 0.0
     """There is no verdict."""
     table_problem: float = 0.0
+    check_fails: float = 0.0
+    """The tables cannot be looked at."""
     publish_fails: float = 0.0
     reply_lost: float = 0.0
     """AppendRow wrote the row, but nobody knows."""
@@ -69,7 +71,7 @@ _WORST = Faults(
 )
 
 
-_DECLINING = {"judge_fails": 0.3}
+_DECLINING = {"judge_fails": 0.3, "check_fails": 0.3}
 """What declines a checkpoint and lets the job go on."""
 _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
 

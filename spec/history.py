@@ -245,6 +245,15 @@ class JudgementBroke:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesLookedAt:
+    """The output tables were checked for a checkpoint: they allow publishing, they do not, or nobody knows (None)."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+    allow: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSent:
     """A vertex handed a segment on; `micro_batch` is the one that wrote it, 0 for a slice of a source."""
 
@@ -336,6 +345,7 @@ Event = (
     | JudgementCancelled
     | JudgementTold
     | JudgementBroke
+    | TablesLookedAt
     | SegmentSent
     | SegmentsRun
     | WorkMeasured

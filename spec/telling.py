@@ -25,6 +25,8 @@ from checkpointing.messages import (
     SavepointTaken,
     SliceOffered,
     SuitesJudged,
+    TableCheckFailed,
+    TablesChecked,
 )
 from spec.history import (
     CheckpointEnded,
@@ -41,11 +43,12 @@ from spec.history import (
     SavepointAsked,
     SegmentSent,
     SegmentsRun,
+    TablesLookedAt,
     WorkMeasured,
 )
 
 
-def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
+def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
     """Yield what a fact means: which segments were sent by it, who asked for what."""
     match fact:
         case SliceOffered(SourceSlice() as sent):
@@ -61,6 +64,10 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
             yield JudgementTold(generation, fact.vertex, fact.checkpoint, fact.passed, fact.report)
         case JudgementFailed():
             yield JudgementBroke(generation, fact.vertex, fact.checkpoint)
+        case TablesChecked():
+            yield TablesLookedAt(generation, fact.checkpoint, allow=not fact.problems)
+        case TableCheckFailed():
+            yield TablesLookedAt(generation, fact.checkpoint, allow=None)
         case HookRestored():
             yield HookReady(generation, fact.hook)
         case HookAnswered():

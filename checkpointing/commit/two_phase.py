@@ -30,6 +30,7 @@ from checkpointing.messages import (
     RowAppended,
     RowRefused,
     RowUnknown,
+    TableCheckFailed,
     TablePublished,
     TablesChecked,
 )
@@ -54,6 +55,7 @@ class CommitState(Enum):
 _S = CommitState
 TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.CHECKING, TablesChecked): (_S.FINALISING, _S.IDLE),
+    (_S.CHECKING, TableCheckFailed): (_S.IDLE,),
     (_S.RESERVING, RowAppended): (_S.IDLE,),
     (_S.RESERVING, RowRefused): (_S.ENDED,),
     (_S.RESERVING, RowUnknown): (_S.ENDED,),
@@ -132,7 +134,16 @@ class IdsReserved:
     last: CheckpointId
 
 
-CommitFact = TablesChecked | RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed | CutRecorded
+CommitFact = (
+    TablesChecked
+    | TableCheckFailed
+    | RowAppended
+    | RowRefused
+    | RowUnknown
+    | TablePublished
+    | PublishFailed
+    | CutRecorded
+)
 CommitOutcome = CheckpointCommitted | Saved | Declined | CommitEnded | IdsReserved
 CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcome
 
@@ -229,6 +240,8 @@ class TwoPhaseCommit:
         match fact:
             case TablesChecked():
                 return self._checked(fact)
+            case TableCheckFailed():
+                return self._decline(CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, fact.error)
             case RowAppended():
                 return self._appended(fact)
             case RowRefused():
@@ -251,7 +264,7 @@ class TwoPhaseCommit:
                 return fact.nonce == self._awaited_nonce()
             case TablePublished() | PublishFailed():
                 return fact.checkpoint == self._checkpoint() and fact.table in self._unpublished
-            case TablesChecked() | CutRecorded():
+            case TablesChecked() | TableCheckFailed() | CutRecorded():
                 return fact.checkpoint == self._checkpoint()
 
     def _awaited_nonce(self) -> str | None:
@@ -287,13 +300,14 @@ class TwoPhaseCommit:
         return self._finalise(draft)
 
     def _checked(self, fact: TablesChecked) -> tuple[CommitEffect, ...]:
-        draft = self._waiting.popleft()
         if fact.problems:
-            self._state = CommitState.IDLE
-            message = "; ".join(fact.problems)
-            declined = Declined(draft.checkpoint, CheckpointFailureReason.TABLE_CHANGED, message)
-            return (declined, *self._start())
-        return self._finalise(draft)
+            return self._decline(CheckpointFailureReason.TABLE_CHANGED, "; ".join(fact.problems))
+        return self._finalise(self._waiting.popleft())
+
+    def _decline(self, reason: CheckpointFailureReason, message: str) -> tuple[CommitEffect, ...]:
+        """Give up the draft whose tables were checked, and go on with the next one."""
+        self._state = CommitState.IDLE
+        return (Declined(self._waiting.popleft().checkpoint, reason, message), *self._start())
 
     def _finalise(self, draft: Draft) -> tuple[CommitEffect, ...]:
         self._state = CommitState.FINALISING

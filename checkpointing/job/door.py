@@ -44,6 +44,7 @@ from checkpointing.messages import (
     SourceIdle,
     StopRequested,
     SuitesJudged,
+    TableCheckFailed,
     TablePublished,
     TablesChecked,
     TimeAdvanced,
@@ -122,6 +123,7 @@ class JobDoor:
                 self._from_hook(fact)
             case (
                 TablesChecked()
+                | TableCheckFailed()
                 | RowAppended()
                 | RowRefused()
                 | RowUnknown()
@@ -252,7 +254,8 @@ class JobDoor:
                 self._request_checkpoint()
             self._poll_sources()
             self._run_vertices()
-        if self._decide_end() is Next.CHECKPOINT and not self._job.ending.requested:
+        due = self._decide_end() is Next.CHECKPOINT
+        if due and not self._job.ending.requested and self._job.pause.is_over(self._job.now_ms):
             self._request_checkpoint()
             self._run_vertices()
         self._tell_wake()
@@ -347,7 +350,8 @@ class JobDoor:
         """
         job = self._job
         timers = [run.collected_since_ms + self._setup.linger_ms for run in job.runs.values() if run.collected]
-        timers += [at for at in (job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms)) if at is not None]
+        waits = (job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms), job.pause.until_ms)
+        timers += [at for at in waits if at is not None]
         timers = [at for at in timers if at > job.now_ms]
         timers += [run.gate_wake_ms for run in job.runs.values() if run.gate_wake_ms is not None]
         timers += [at for at in (job.coordinator.wake_at_ms, job.hooks.wake_at_ms) if at is not None]

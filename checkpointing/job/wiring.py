@@ -35,6 +35,7 @@ from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.judgements import Judgements
 from checkpointing.job.operator_run import OperatorRun
+from checkpointing.job.pause import Pause
 from checkpointing.job.readers import SourceReaders, pacing_of
 from checkpointing.job.restoring import acknowledged, completed_store, operator_runs, positions
 from checkpointing.job.savepoints import Savepoints
@@ -73,6 +74,7 @@ class Wiring:
         self.epochs = EpochLog(graph)
         self.ids = CheckpointIds(setup.claim)
         self.ending = Ending(setup.limits)
+        self.pause = Pause()
         identity = CommitIdentity(
             job=setup.job, generation=claim.generation, nonce=claim.nonce, max_parallelism=config.max_parallelism
         )
@@ -149,6 +151,7 @@ class Wiring:
             case told.RequestSucceeded() | told.RequestFailed():
                 answers, kind = self.savepoints.answered(effect)
                 self.effects.extend(answers)
+                self.pause.answered(effect, kind, self.now_ms)
                 if self.ending.answered(effect, kind, behind_barrier=self.readers.ended):
                     self.start_scheduler()
             case told.FailJob():

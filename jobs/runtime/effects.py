@@ -27,8 +27,10 @@ from checkpointing.messages import (
     RunMicroBatch,
     SliceOffered,
     SourceIdle,
+    TableCheckFailed,
     TablesChecked,
 )
+from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.holding.appending import appended
 from jobs.holding.boundaries import Boundary, CarriedOut, around, boundary_of
@@ -41,6 +43,7 @@ from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites
 from jobs.sources.port import SourceError
+from jobs.stores.output_tables import TableNotCheckedError
 from jobs.stores.reservations import deletable
 from jobs.user_code import message_of
 
@@ -148,9 +151,10 @@ class EffectHandlers:
     def _check(self, effect: CheckTables) -> Fact:
         try:
             return TablesChecked(effect.checkpoint, self._stores.check(effect.tables))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it forbids publishing
-            text = f"the output tables could not be checked ({type(error).__name__}: {error}); start again"
-            return TablesChecked(effect.checkpoint, (text,))
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what the tables are like now
+            cause = explained(str(error) if isinstance(error, TableNotCheckedError) else message_of(error))
+            text = f"the output tables could not be checked, so nothing is committed: {cause}"
+            return TableCheckFailed(effect.checkpoint, text)
 
     def _discard(self, effect: DiscardFiles) -> None:
         """A file that can't be deleted is an orphan, which costs its space and nothing else."""

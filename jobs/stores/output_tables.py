@@ -71,6 +71,17 @@ class _Expected:
     shows: Shows
 
 
+class TableNotCheckedError(RuntimeError):
+    """A table's log is there and could not be read: names the table, the cause and the way out."""
+
+    def __init__(self, table: TableName, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        super().__init__(
+            f"table {table}: its log cannot be read ({cause}). If it stays so, restore the folder, or start an empty "
+            "warehouse"
+        )
+
+
 class OutputTables:
     """The tables of one job: `ensure` each at the start of a tick, `check` them before each commit point.
 
@@ -109,7 +120,10 @@ class OutputTables:
             self._expect(table, replace(known, shows=Shows(columns)))
 
     def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
-        """Return what forbids publishing into these tables now: each text names the table and the way out."""
+        """Return what forbids publishing into these tables now: each text names the table and the way out.
+
+        Raises TableNotCheckedError for a log that is there and cannot be read.
+        """
         return tuple(problem for table in tables for problem in self._checked(table))
 
     def _expect(self, table: TableName, expected: _Expected) -> None:
@@ -119,9 +133,10 @@ class OutputTables:
     def _checked(self, table: TableName) -> tuple[str, ...]:
         try:
             return self._problems(table)
-        except Exception as error:  # noqa: BLE001 - a table that was dropped or whose log is unreadable
-            met = f"{type(error).__name__}: {error}"
-            return (f"table {table}: its log cannot be read ({met}). Restore the folder, or start an empty warehouse",)
+        except Exception as error:
+            if not self._tables.log(table).exists():
+                return (f"table {table} is gone: restore its folder, or start an empty warehouse",)
+            raise TableNotCheckedError(table, error) from error
 
     def _problems(self, table: TableName) -> tuple[str, ...]:
         loaded = self._tables.log(table).current()

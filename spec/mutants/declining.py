@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from checkpointing.commit.two_phase import CommitEffect, CommitFact, CommitState, TwoPhaseCommit
 from checkpointing.coordinator import failure_policy
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import FailJob
@@ -10,7 +11,8 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job import judgements
 from checkpointing.job.door import JobDoor
 from checkpointing.job.judgements import Judged
-from checkpointing.messages import JudgementFailed
+from checkpointing.job.pause import Pause
+from checkpointing.messages import JudgementFailed, TableCheckFailed, TablesChecked
 from spec.mutants.judges import DECLINES
 from spec.mutants.planting import Patch, mutant
 
@@ -74,3 +76,48 @@ def a_job_survives_one_failed_checkpoint_too_many(patch: Patch) -> None:
         return answer
 
     patch.put(FailurePolicy, "_count", count)
+
+
+@mutant("declines", DECLINES)
+def a_check_that_failed_is_taken_for_a_changed_table(patch: Patch) -> None:
+    real = TwoPhaseCommit._decline
+
+    def decline(self: TwoPhaseCommit, reason: Reason, message: str) -> tuple[CommitEffect, ...]:
+        del reason
+        return real(self, Reason.TABLE_CHANGED, message)
+
+    patch.put(TwoPhaseCommit, "_decline", decline)
+
+
+@mutant("declines", DECLINES)
+def tables_that_nobody_could_look_at_are_published(patch: Patch) -> None:
+    real = TwoPhaseCommit.step
+
+    def step(self: TwoPhaseCommit, fact: CommitFact, now_ms: int) -> tuple[CommitEffect, ...]:
+        told = TablesChecked(fact.checkpoint, ()) if isinstance(fact, TableCheckFailed) else fact
+        return real(self, told, now_ms)
+
+    patch.put(TwoPhaseCommit, "step", step)
+
+
+@mutant("no-deadlock", DECLINES)
+def after_a_check_that_failed_no_commit_begins(patch: Patch) -> None:
+    real = TwoPhaseCommit.step
+
+    def step(self: TwoPhaseCommit, fact: CommitFact, now_ms: int) -> tuple[CommitEffect, ...]:
+        effects = real(self, fact, now_ms)
+        if isinstance(fact, TableCheckFailed):
+            self._state = CommitState.CHECKING
+        return effects
+
+    patch.put(TwoPhaseCommit, "step", step)
+
+
+@mutant("failures-counted", DECLINES)
+def a_check_that_failed_is_not_counted(patch: Patch) -> None:
+    patch.put(failure_policy, "COUNTED", failure_policy.COUNTED - {Reason.FINALIZE_CHECKPOINT_FAILURE})
+
+
+@mutant("no-deadlock", DECLINES)
+def a_pause_after_a_failure_never_ends(patch: Patch) -> None:
+    patch.put(Pause, "is_over", lambda self, _: self.until_ms is None)

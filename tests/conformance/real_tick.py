@@ -4,11 +4,13 @@ Observe, decide, claim, recover, set up, carry out, release are the product's co
 left out is its clock, its threads and its loop.
 """
 
+import errno
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 from checkpointing.commit.recovery import RecoveryPlan, completion
 from checkpointing.graph import TableMode
@@ -36,6 +38,7 @@ from checkpointing.messages import (
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from checkpointing.tick.messages import Finish, Work, WorkEnded
 from jobs.holding.boundaries import CarriedOut
+from jobs.holding.job_stores import JobStores
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.driver import Inbox
@@ -183,6 +186,9 @@ class RealTick:
             case RunMicroBatch() if faults.micro_batch_fails:
                 with self._failing():
                     yield
+            case CheckTables() if faults.check_fails:
+                with self._unreadable():
+                    yield
             case CheckTables() if faults.table_problem:
                 with self._append_only(effect.tables):
                     yield
@@ -213,6 +219,12 @@ class RealTick:
             yield
         finally:
             self._engine.fails = False
+
+    @contextmanager
+    def _unreadable(self) -> Iterator[None]:
+        """The disk does not answer while the tables are looked at."""
+        with patch.object(JobStores, "check", side_effect=OSError(errno.EIO, "Input/output error")):
+            yield
 
     @contextmanager
     def _append_only(self, tables: tuple[TableName, ...]) -> Iterator[None]:

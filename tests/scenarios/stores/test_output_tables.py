@@ -12,7 +12,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, job_name
 from checkpointing.messages import Publication, PublishFailed
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.stores.output_tables import OutputTables, Shows, TableMismatchError
+from jobs.stores.output_tables import OutputTables, Shows, TableMismatchError, TableNotCheckedError
 from jobs.stores.table_columns import declared_columns
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
@@ -154,4 +154,18 @@ def test_a_dropped_table_is_a_problem_by_name(tables, silver, schema):
     tables.output.ensure(silver, schema, TableMode.APPEND)
     shutil.rmtree(tables.warehouse.path(silver))
     (problem,) = tables.output.check([silver])
-    assert problem.startswith("table silver/flights: its log cannot be read")
+    assert problem.startswith("table silver/flights is gone: restore its folder")
+
+
+def test_a_log_that_cannot_be_read_is_no_change_of_the_table(tables, silver, schema):
+    """Nobody knows what the table is like now: the check raises by name, and finds the table sound afterwards."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    tables.publisher.publish(Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {"a": 1}),)), 1)
+    entry = max((tables.warehouse.path(silver) / "_delta_log").glob("*.json"))
+    content = entry.read_bytes()
+    entry.write_bytes(b'{"garb')
+    with pytest.raises(TableNotCheckedError, match="table silver/flights: its log cannot be read") as raised:
+        tables.output.check([silver])
+    assert "\n" not in str(raised.value)
+    entry.write_bytes(content)
+    assert () == tables.output.check([silver])

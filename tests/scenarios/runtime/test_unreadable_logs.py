@@ -1,0 +1,64 @@
+"""The log of an output table that cannot be read for a while: the checkpoint is declined, and the job goes on (E3)."""
+
+import pytest
+
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.messages import TickOutcome
+from jobs.runtime.listener import SilentListener
+from spec.traces import judge as judge_trace
+from tests.scenarios.runtime.sequence_job import CONFIG, GOLD, build, read_cut
+
+
+class HalfWritten:
+    """Puts half an entry at the end of gold's log while the tables are checked, so many times from the second on."""
+
+    def __init__(self, root, times):
+        self._log = root / GOLD / "_delta_log"
+        self._times = range(2, 2 + times)
+        self._checks = 0
+
+    def __call__(self, name):
+        if name == "before:CheckTables":
+            self._checks += 1
+            if self._checks in self._times:
+                newest = int(max(self._log.glob("*.json")).stem)
+                (self._log / f"{newest + 1:020}.json").write_bytes(b'{"commitInfo":{"oper')
+        elif name == "after:CheckTables" and self._checks in self._times:
+            max(self._log.glob("*.json")).unlink()
+
+
+class Failed(SilentListener):
+    """Writes down which checkpoints failed."""
+
+    def __init__(self):
+        self.heard = []
+
+    def failed(self, checkpoint, reason, message):
+        self.heard.append((checkpoint, reason, message))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_log_that_can_be_read_again_costs_a_checkpoint_and_nothing_else(tick, tmp_path, undisturbed, times):
+    """The message names the table and the cause; the tick catches up, with the tables of an undisturbed run."""
+    failed = Failed()
+    config = CONFIG.model_copy(update={"tolerable_failures": times})
+    report = tick(plan=build(config=config), listener=failed, boundary=HalfWritten(tmp_path, times))
+    assert TickOutcome.CAUGHT_UP is report.outcome, report.message
+    assert [CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE] * times == [reason for _, reason, _ in failed.heard]
+    for _, _, message in failed.heard:
+        assert f"nothing is committed: table {GOLD}: its log cannot be read" in message
+        assert "\n" not in message
+    assert undisturbed == read_cut(tmp_path)
+    with report.trace.open("rb") as lines:
+        assert [] == judge_trace(lines).problems
+
+
+def test_without_a_setting_the_first_failure_ends_the_tick(tick, tmp_path, undisturbed):
+    """It names the way out. The next tick, on the repaired log, leaves the tables of an undisturbed run."""
+    report = tick(boundary=HalfWritten(tmp_path, 1))
+    reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+    assert (TickOutcome.FAILED, reason) == (report.outcome, report.reason)
+    assert f"table {GOLD}: its log cannot be read" in report.message
+    assert "--set tolerable_failures=3" in report.message
+    assert TickOutcome.CAUGHT_UP is tick().outcome
+    assert undisturbed == read_cut(tmp_path)
