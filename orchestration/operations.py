@@ -176,9 +176,9 @@ def _savepoint(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any
     if to is None:
         return told
     made = copy_savepoint(warehouse, record.checkpoint, to, lambda _copied: None)
-    amount = f"{plural(made.manifest.files, 'file')}, {size(made.manifest.bytes)}"
-    context.log.info("copied whole to %s: %s", made.folder, amount)
-    return {**told, "copy": dg.MetadataValue.path(str(made.folder)), "copied": amount}
+    amount = f"{plural(made.files, 'file')}, {size(made.bytes)}"
+    context.log.info("copied whole to %s: %s", to, amount)
+    return {**told, "copy": dg.MetadataValue.path(str(to)), "copied": amount}
 
 
 def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:

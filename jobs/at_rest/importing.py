@@ -32,9 +32,10 @@ from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.renaming import Renaming, find_renaming, names_before
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cut_columns import with_columns
+from jobs.stores.cuts import CutStore
 from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
-from jobs.stores.savepoint_copy import checked_record, named_files, recorded_cuts
+from jobs.stores.savepoint_copy import checked_record, named_files
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
@@ -91,7 +92,7 @@ def restorable(wanted: Import) -> Renaming:
 def _told(wanted: Import) -> CheckpointRecord:
     """Return the row with its columns, told by the origin's tables if the row was written before rows said them."""
     origin = wanted.origin
-    cuts = {} if origin.record.columns else recorded_cuts(origin.warehouse)
+    cuts = {} if origin.record.columns else CutStore(origin.warehouse).all()
     return with_columns(origin.warehouse, origin.record, names_before(wanted.plan.graph), cuts)
 
 

@@ -15,7 +15,8 @@ from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.holding.failures import NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import has_run
 from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.savepoint_copy import read_manifest, recorded_cuts
+from jobs.stores.cuts import CutStore
+from jobs.stores.savepoint_copy import read_manifest
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import whole_record
 
@@ -120,7 +121,7 @@ def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
     manifest = read_manifest(warehouse)
     return ForeignRow(
         warehouse=warehouse,
-        record=whole_record(warehouse, record, records, recorded_cuts(warehouse)),
+        record=whole_record(warehouse, record, records, CutStore(warehouse).all()),
         last_generation=last_generation(rows),
         last_id=last_id(rows),
         is_copy=manifest is not None and list(records) == [manifest.savepoint],

@@ -27,7 +27,8 @@ from jobs.recovery.state_migration import all_changes, find_migrations, migrated
 from jobs.showing.quantities import plural
 from jobs.showing.restore import render_changes, render_restore
 from jobs.stores.cut_columns import with_columns
-from jobs.stores.savepoint_copy import named_files, recorded_cuts
+from jobs.stores.cuts import CutStore
+from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
 
 
@@ -109,7 +110,7 @@ def _show_own(started: Launch, record: CheckpointRecord | None, out: Console) ->
         return
     fitting = _fitting(started, record, root, out)
     plan = fitting.plan
-    cuts = recorded_cuts(Warehouse(root, ProtocolPaths(job)))
+    cuts = CutStore(Warehouse(root, ProtocolPaths(job))).all()
     versions = cuts.get(record.checkpoint, {})
     what = f"checkpoint {record.checkpoint}, the newest in {root}; nothing was changed"
     if record.checkpoint not in cuts:
@@ -163,5 +164,5 @@ def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console
 def _told(record: CheckpointRecord, plan: JobPlan, root: Path) -> CheckpointRecord:
     """Return the entry with the columns of its tables, also for entries of an older format."""
     warehouse = Warehouse(root, ProtocolPaths(plan.job))
-    cuts = {} if record.columns else recorded_cuts(warehouse)
+    cuts = {} if record.columns else CutStore(warehouse).all()
     return with_columns(warehouse, record, names_before(plan.graph), cuts)

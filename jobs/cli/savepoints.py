@@ -87,11 +87,11 @@ def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Path, out: Conso
                 f"interrupted: {to} was not made. Savepoint {record.checkpoint} stays in {warehouse.root}; "
                 f"'{restores}' restores it from there"
             ) from None
-    again = f"tidemark run {warehouse.paths.job} --from {typed(made.folder)} --warehouse EMPTY_FOLDER"
-    amount = f"{plural(made.manifest.files, 'file')}, {size(made.manifest.bytes)}"
+    again = f"tidemark run {warehouse.paths.job} --from {typed(to)} --warehouse EMPTY_FOLDER"
+    amount = f"{plural(made.files, 'file')}, {size(made.bytes)}"
     out.print(
         Group(
-            Text(f"copied whole to {made.folder}: {amount}; its tables can be read there by any engine"),
+            Text(f"copied whole to {to}: {amount}; its tables can be read there by any engine"),
             Text(f"restore it with: {again}"),
         ),
         soft_wrap=True,

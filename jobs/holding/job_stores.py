@@ -12,7 +12,7 @@ from checkpointing.commit.behind import Correction, Cuts, Standing
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
-from checkpointing.commit.fencing import newest_claim
+from checkpointing.commit.fencing import HolderObserved, newest_claim
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -25,7 +25,8 @@ from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, Dam
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import Cut, CutsNotRecordedError, CutStore
 from jobs.stores.durable import Durability
-from jobs.stores.observe import observe
+from jobs.stores.holders import is_alive
+from jobs.stores.lease import LeaseStore
 from jobs.stores.output_tables import OutputTables, Shows
 from jobs.stores.publisher import Publisher
 from jobs.stores.reservations import ReservationStore
@@ -68,8 +69,15 @@ class JobStores:
         self._durability = Durability(warehouse)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
-        """Return what a starting tick must know. Call it before any other thread uses the stores."""
-        return observe(self.warehouse, self._checkpoints, self._cuts, run_ended)
+        """Return what a starting tick must know. Call it before any other thread uses the stores.
+
+        Raises what the codec raises for rows that cannot be read.
+        """
+        version, rows = self._checkpoints.observe()
+        claim, lease = newest_claim(rows), LeaseStore(self.warehouse).read()
+        alive = is_alive(claim.holder, run_ended) if claim is not None else None
+        holder = HolderObserved(alive=alive, lease=lease.lease() if lease is not None else None)
+        return Observed(version, rows, self._cuts.recorded(), holder, self.warehouse.now_ms())
 
     def rows(self) -> tuple[Row, ...]:
         """Return the newest rows, newest first; raises what reading rows raises."""

@@ -15,7 +15,7 @@ from jobs.holding.job_state import must_have_run
 from jobs.reading.cut import Cut
 from jobs.reading.failures import NoSuchCutError
 from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
-from jobs.reading.reserving import LEASE_MS, Found, Reserved
+from jobs.reading.reserving import LEASE_MS, Found, reserved
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore, RecordedCut
 from jobs.stores.maintenance import EVERY_VERSIONS
@@ -90,8 +90,8 @@ class Cuts:
     def _reserved(self, name: str | None, lease_ms: int) -> Iterator[Cut]:
         with self._lock:
             self._opened()  # a job that never ran gets no folder
-        with Reserved(self._warehouse, Found(self._newest, self.still), name, lease_ms) as reserved:
-            yield self._cut(reserved.cut, reserved.row)
+        with reserved(self._warehouse, Found(self._newest, self.still), name, lease_ms) as (recorded, row):
+            yield self._cut(recorded, row)
 
     def _newest(self) -> tuple[RecordedCut, CheckpointRecord | None]:
         """Return the newest cut with its entry, also if that was subsumed a moment ago."""

@@ -1,16 +1,14 @@
-"""The columns of tables at a row that does not say them: rows written before format 4 (D6)."""
+"""Finds the columns of tables at a row that does not say them: rows written before format 4 (D6)."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from deltalake import Schema
 
 from checkpointing.columns import TableColumns
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.state.files import schema_of
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import DeltaLog
@@ -19,49 +17,35 @@ from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import load
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    warehouse: Warehouse
-    record: CheckpointRecord
-    cuts: Mapping[CheckpointId, Cut]
-
-
 def with_columns(
     warehouse: Warehouse, record: CheckpointRecord, tables: Iterable[TableName], cuts: Mapping[CheckpointId, Cut]
 ) -> CheckpointRecord:
     """Return the row with the columns of these tables, unless it says its columns itself.
 
-    A state table has the columns of its files, if they agree; any other those of its log at the row's cut: the
-    parent's for a plain savepoint, and the newest for a row that is not published yet, whose columns the version that
-    wrote it had added before. Raises TableNotCopyableError for a log that cannot be read.
+    A state table has the columns of its files, if they agree. Any other table has those of its log at the row's cut:
+    the parent's cut for a plain savepoint, and the newest version for a row that is not published yet, since the
+    Tidemark that wrote such a row had added the columns before. Raises TableNotCopyableError for an unreadable log.
     """
     if record.columns:
         return record
-    return record.model_copy(update={"columns": tuple(_found(_Asked(warehouse, record, cuts), tables))})
+    keyed = dict(keyed_tables(record, warehouse.paths.job))
+    cut = cuts.get(record.checkpoint if record.commits else record.parent, {})
+    schemas = {
+        name: _of_files(warehouse, keyed.get(name)) or _of_log(warehouse, name, cut.get(name)) for name in tables
+    }
+    found = (TableColumns(name, columns_of_schema(schema)) for name, schema in schemas.items() if schema is not None)
+    return record.model_copy(update={"columns": tuple(found)})
 
 
-def _found(asked: _Asked, names: Iterable[TableName]) -> Iterator[TableColumns]:
-    keyed = dict(keyed_tables(asked.record, asked.warehouse.paths.job))
-    for name in names:
-        state = keyed.get(name)
-        schema = None
-        if state is not None and state.mode is TableMode.STATE:
-            schema = _of_files(asked.warehouse, state.files)
-        schema = schema or _of_log(asked, name)
-        if schema is not None:
-            yield TableColumns(name, columns_of_schema(schema))
-
-
-def _of_files(warehouse: Warehouse, files: Iterable[FileHandle]) -> Schema | None:
-    footers = [schema_of(str(warehouse.root), file) for file in files]
+def _of_files(warehouse: Warehouse, state: TableRecord | None) -> Schema | None:
+    if state is None or state.mode is not TableMode.STATE:
+        return None
+    footers = [schema_of(str(warehouse.root), file) for file in state.files]
     schemas = [Schema.from_arrow(footer) for footer in footers if footer is not None]
     agree = schemas and len({columns_of_schema(schema) for schema in schemas}) == 1
     return schemas[0] if agree else None
 
 
-def _of_log(asked: _Asked, name: TableName) -> Schema | None:
-    if not DeltaLog(asked.warehouse.path(asked.warehouse.paths.table(name))).exists():
-        return None
-    record = asked.record
-    cut = asked.cuts.get(record.checkpoint if record.commits else record.parent, {})
-    return load(asked.warehouse, name, cut.get(name)).schema()
+def _of_log(warehouse: Warehouse, name: TableName, version: int | None) -> Schema | None:
+    there = DeltaLog(warehouse.path(warehouse.paths.table(name))).exists()
+    return load(warehouse, name, version).schema() if there else None

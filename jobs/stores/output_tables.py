@@ -202,6 +202,13 @@ def shape_of(table: DeltaTable) -> TableShape:
     )
 
 
+def first_problem(table: DeltaTable, mode: TableMode, folder: str) -> str:
+    """Return what forbids publishing into a table with the columns that it has, and the way out; empty if nothing."""
+    shape = shape_of(table)
+    problems = problems_of(shape, shape.columns, mode, folder)
+    return f"{problems[0].what}: {problems[0].way_out}" if problems else ""
+
+
 def _column(field: Field) -> Column:
     rules = [name for key, name in _RULES.items() if key in (field.metadata or {})]
     return Column(field.name, type_of(field), field.nullable, ", ".join(rules))

@@ -1,11 +1,10 @@
-"""Entering a committed checkpoint into a table's log: idempotent, and a compare-and-swap (F3).
+"""Publishes a committed checkpoint: enters its files into a table's log, once, by compare-and-swap (F3).
 
-The table's log itself says which checkpoint it shows: `txn(job/table) = n` is in the same commit as the
-files of n. So whoever publishes n, however often and after whichever crash, first reads that number; a
-lost reply is nothing but one more turn of the loop. Foreign commits in between are met at each turn:
-an append table goes on behind them; an upsert or state table is set to exactly its files again, which
-undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note names it. What a rollback takes out of an append table
-are files of ours alone (`TableRecord.removes`); if somebody has merged them with others, it stops by name.
+The log itself says which checkpoint the table shows: `txn(job/table) = n` is in the same commit as the files of n. Each
+attempt reads that number first, so a lost reply only costs one more attempt. Commits of other writers may come between
+two attempts. Rows are appended behind them. An upsert or state table is set to exactly its files again, which undoes a
+foreign OPTIMIZE, DELETE or UPDATE; the note names it. A rollback takes only Tidemark's own files out of an append table
+(`TableRecord.removes`), and stops by name if another writer has merged them into other files.
 """
 
 from base64 import b64decode
@@ -24,7 +23,6 @@ from checkpointing.metadata.paths import relative_to_table
 from jobs.stores import maintenance
 from jobs.stores.delta_log import (
     Action,
-    DeltaLog,
     LogEntry,
     active_paths,
     add,
@@ -34,10 +32,10 @@ from jobs.stores.delta_log import (
 )
 from jobs.stores.files import file_size, replace_durable
 from jobs.stores.lost_files import lost_files, marked, merged
-from jobs.stores.output_tables import shape_of
+from jobs.stores.output_tables import first_problem
 from jobs.stores.soundness import misfit
 from jobs.stores.table_columns import next_schema, told, type_of
-from jobs.stores.table_rules import advice, problems_of, purge, refused_for_good
+from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse, link_to
 
@@ -96,7 +94,8 @@ class Publisher:
         for _ in range(TRIES):
             table = log.current()
             if self._tables.shown(table, request.table) >= request.checkpoint:
-                return self._already(table, request)
+                version = self._version_showing(table, request.checkpoint)
+                return TablePublished(request.checkpoint, request.table, version, "")
             if met is not None and not _may_pass(met):
                 break
             actions, note = self._plan(table, request)
@@ -104,7 +103,8 @@ class Publisher:
             if schema is not None:
                 note = "; ".join(said for said in (told(table.schema(), schema), note) if said)
             try:
-                self._commit(log, table, request, actions, schema)
+                says, transaction = self._says(request), self._transaction(request)
+                log.commit(table, actions, says=says, transaction=transaction, schema=schema)
             except Exception as error:  # noqa: BLE001 - the outcome is read back at the next turn
                 met = error
                 log.reopen()
@@ -124,20 +124,13 @@ class Publisher:
             _must_keep_types(table, request)
         return schema
 
-    def _commit(
-        self, log: DeltaLog, table: DeltaTable, request: _Request, actions: list[Action], schema: Schema | None
-    ) -> None:
-        says, transaction = self._says(request), self._transaction(request)
-        log.commit(table, actions, says=says, transaction=transaction, schema=schema)
-
     def _must_be_writable(self, table: DeltaTable, request: _Request, actions: list[Action]) -> None:
         """Refuse what delta-rs would refuse, which is not asked about an entry that changes columns."""
         folder, mode = str(self._tables.log(request.table).folder), request.publication.mode
         takes_out = any(isinstance(action, RemoveAction) for action in actions)
-        shape = shape_of(table)
-        problems = problems_of(shape, shape.columns, TableMode.UPSERT if takes_out else mode, folder)
-        if problems:
-            raise _CannotPublishError(f"table {request.table} {problems[0].what}: {problems[0].way_out}")
+        problem = first_problem(table, TableMode.UPSERT if takes_out else mode, folder)
+        if problem:
+            raise _CannotPublishError(f"table {request.table} {problem}")
 
     def _plan(self, table: DeltaTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
@@ -148,7 +141,9 @@ class Publisher:
                 return [*self._takes_out(table, request, active), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
                 adds = self._adds(request, publication.files, active)
-                return [*self._removes(table, request, active), *adds], self._healed(table)
+                foreign = _foreign_since_ours(table)
+                healed = f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
+                return [*self._removes(table, request, active), *adds], healed
             case _:
                 assert_never(publication.mode)
 
@@ -204,10 +199,6 @@ class Publisher:
                 "Restore it from a backup of the warehouse, or roll back to an older checkpoint"
             )
 
-    def _healed(self, table: DeltaTable) -> str:
-        foreign = _foreign_since_ours(table)
-        return f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
-
     def _says(self, request: _Request) -> dict[str, object]:
         says: dict[str, object] = {"job": self._warehouse.paths.job, "checkpoint": request.checkpoint}
         return says | {"again": True} if request.again else says
@@ -215,10 +206,6 @@ class Publisher:
     def _transaction(self, request: _Request) -> Transaction:
         name = self._warehouse.paths.transaction_id(request.table)
         return Transaction(app_id=name, version=request.checkpoint, last_updated=self._warehouse.now_ms())
-
-    def _already(self, table: DeltaTable, request: _Request) -> TablePublished:
-        version = self._version_showing(table, request.checkpoint)
-        return TablePublished(request.checkpoint, request.table, version, "")
 
     def _version_showing(self, table: DeltaTable, checkpoint: CheckpointId) -> int:
         """Return the oldest version at which the table showed `checkpoint` or a newer one; found newest first."""

@@ -1,8 +1,7 @@
-"""What takes each table from what it shows to its content at an older cut: files in, files out (K2).
+"""Plans how each table goes back to its content at an older cut: which files come in, which go out (K2).
 
-An upsert or state table is set to the cut's files (ADR 1, 3). Of an append table our own files go back, and foreign
-ones stay: which of ours were active then is in the table's log, and what others took out of it since stays out.
-Reads logs, and changes nothing.
+An upsert or state table is set to the cut's files (ADR 1, 3). In an append table only Tidemark's own files go back. The
+table's log says which of them were active then. What other writers took out since stays out. Nothing is changed here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +22,11 @@ from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import paths_with_deletion_vectors
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
-from jobs.stores.output_tables import shape_of
+from jobs.stores.output_tables import first_problem
 from jobs.stores.table_columns import columns_of_schema
-from jobs.stores.table_rules import problems_of, purge
+from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import Base, base_of, load
+from jobs.stores.whole_tables import Base, base_of, known_files, load
 
 
 class TableNotRolledBackError(Exception):
@@ -68,7 +67,7 @@ def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -
     """
     base = base_of(target, seen.records, seen.cuts)
     keyed = dict(keyed_tables(target, warehouse.paths.job))
-    names = dict.fromkeys([*seen.now, *base.cut, *keyed, *(table.table for row in base.rows for table in row.tables)])
+    names = dict.fromkeys([*seen.now, *base.tables, *keyed])
     modes = _modes(warehouse, seen.records.values(), names)
     found = []
     for name in names:
@@ -134,13 +133,8 @@ def _keyed_back(
 def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: History) -> TableBack:
     table, folder = load(warehouse, name), warehouse.path(name)
     then = base.cut.get(name, 0)
-    known = {file.path: file for row in seen.records.values() for each in row.tables for file in each.adds}
-    old = load(warehouse, name, then)
-    wanted = {path: known.get(path, file) for path, file in _ours(old, name).items()}
-    for each in (each for row in base.rows for each in row.tables if each.table == name):
-        gone = {file.path for file in each.removes}
-        wanted = {path: file for path, file in wanted.items() if path not in gone}
-        wanted |= {file.path: file for file in each.adds}
+    known, old = known_files(seen.records), load(warehouse, name, then)
+    wanted = base.after_rows(name, {path: known.get(path, file) for path, file in _ours(old, name).items()})
     now = _ours(table, name) | _pending(seen.pending, name)
     lost = {f"{name}/{path}": each for path, each in lost_files(table, folder, then).items()}
     merged_ones = sorted(lost.keys() - wanted.keys())
@@ -163,7 +157,7 @@ def _version_of(name: TableName, base: Base) -> int | None:
 
 
 def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHandle]:
-    """Return what a committed row may yet bring into the table: whoever was only asleep may still publish it."""
+    """Return what a committed row may yet bring into the table: a tick that only slept may still publish it."""
     tables = row.tables if row is not None else ()
     return {file.path: file for table in tables if table.table == name for file in table.adds}
 
@@ -184,10 +178,9 @@ def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, remov
 
 def _must_be_writable(warehouse: Warehouse, table: DeltaTable, name: TableName, mode: TableMode) -> None:
     """Refuse now what the log would refuse after the commit point; the columns are the table's own."""
-    shape = shape_of(table)
-    problems = problems_of(shape, shape.columns, mode, str(warehouse.path(name)))
-    if problems:
-        raise TableNotRolledBackError(f"table {name} {problems[0].what}: {problems[0].way_out}")
+    problem = first_problem(table, mode, str(warehouse.path(name)))
+    if problem:
+        raise TableNotRolledBackError(f"table {name} {problem}")
 
 
 def _ours(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:

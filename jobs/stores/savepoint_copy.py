@@ -21,7 +21,7 @@ from checkpointing.metadata.files import handles_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
 from jobs.engine_paths import must_suit_delta
 from jobs.stores.checkpoints import Appended, CheckpointStore
-from jobs.stores.cuts import Cut, CutStore
+from jobs.stores.cuts import CutStore
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
 from jobs.stores.files import read_document, sync, write_durable
 from jobs.stores.holders import is_alive, this_process
@@ -51,14 +51,6 @@ class CopyManifest(BaseModel):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointCopy:
-    """A copy that is in its place."""
-
-    folder: Path
-    manifest: CopyManifest
-
-
 def read_manifest(warehouse: Warehouse) -> CopyManifest | None:
     """Return what a savepoint copy says of itself; None for any other warehouse."""
     return read_document(CopyManifest, warehouse.path(warehouse.paths.savepoint_copy))
@@ -76,8 +68,8 @@ def must_be_free(warehouse: Warehouse, to: Path) -> None:
         raise SavepointNotCopiedError(f"{to} lies in the warehouse {warehouse.root} itself: name a folder outside it")
 
 
-def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, told: Told = nobody) -> SavepointCopy:
-    """Make a copy of that row in the folder `to`.
+def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, told: Told = nobody) -> CopyManifest:
+    """Make a copy of that row in the folder `to`, and return what it says of itself.
 
     Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing behind then;
     what a killed process leaves beside `to` goes with the next copy to it.
@@ -89,7 +81,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, tol
         there = ", ".join(str(each) for each in sorted(records)) or "none"
         raise SavepointNotCopiedError(f"{warehouse.paths.job} has no savepoint {checkpoint}: there are {there}")
     record = records[checkpoint]
-    cuts = recorded_cuts(warehouse)
+    cuts = CutStore(warehouse).all()
     whole = whole_record(warehouse, record, records, cuts)
     files = named_files(whole)
     must_be_there(warehouse.root, files.values())
@@ -104,7 +96,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, tol
         raise SavepointNotCopiedError(f"{to} could not be written ({error}): nothing of the copy is left") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return SavepointCopy(to, manifest)
+    return manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +183,6 @@ def checked_record(record: CheckpointRecord, files: Mapping[str, FileHandle]) ->
         for table in record.tables
     )
     return record.model_copy(update={"tables": tables})
-
-
-def recorded_cuts(warehouse: Warehouse) -> dict[CheckpointId, Cut]:
-    """Return every recorded cut of a job's warehouse."""
-    return CutStore(warehouse).all()
 
 
 def _must_fit(to: Path, bytes_needed: int) -> None:

@@ -1,7 +1,7 @@
-"""Every table at one row of `checkpoints`, whole: all its files, and not only those that the row adds.
+"""Tells every table at one row of `checkpoints` whole: all its files, and not only those that the row adds.
 
-An upsert or state table is whole in the row itself (its snapshots name all live files); an append table is
-what its log shows at the newest published cut on the row's way back, and what the rows since then add.
+An upsert or state table is whole in the row itself, whose snapshots name all live files. An append table is what its
+log shows at the newest published cut on the row's way back, and what the rows since then add.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,6 +38,19 @@ class Base:
     cut: Mapping[TableName, int]
     rows: tuple[CheckpointRecord, ...]
 
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables of the cut, then those that the rows since name."""
+        return tuple(dict.fromkeys([*self.cut, *(table.table for row in self.rows for table in row.tables)]))
+
+    def after_rows(self, table: TableName, files: dict[str, FileHandle]) -> dict[str, FileHandle]:
+        """Return an append table's files by path after the rows, which begin with the files of the cut."""
+        for each in (each for row in self.rows for each in row.tables if each.table == table):
+            gone = {file.path for file in each.removes}
+            files = {path: file for path, file in files.items() if path not in gone}
+            files |= {file.path: file for file in each.adds}
+        return files
+
 
 def whole_record(
     warehouse: Warehouse, record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]
@@ -51,9 +64,9 @@ def whole_record(
     keyed = dict(keyed_tables(record, warehouse.paths.job))
     said = {each.table for each in record.columns}
     modes = {table.table: table.mode for row in records.values() for table in row.tables}
-    known = _known(records)
-    named = dict.fromkeys([*base.cut, *(table.table for row in base.rows for table in row.tables)])
-    names = (name for name in named if not said or name in said)  # a renamed table's old name is no table of the row
+    known = known_files(records)
+    # A renamed table's old name is no table of the row.
+    names = (name for name in base.tables if not said or name in said)
     appended = (
         TableRecord(table=name, mode=TableMode.APPEND, adds=_appended(warehouse, name, base, known), parent_version=0)
         for name in names
@@ -71,11 +84,12 @@ def whole_record(
 
 def appended_files(warehouse: Warehouse, name: TableName, records: Records) -> tuple[FileHandle, ...]:
     """Return the files that an append table shows now, as the rows know them; raises as `whole_record` does."""
-    known = _known(records)
+    known = known_files(records)
     return tuple(known.get(file.path, file) for file in _in_log(warehouse, name, None))
 
 
-def _known(records: Records) -> Mapping[str, FileHandle]:
+def known_files(records: Records) -> Mapping[str, FileHandle]:
+    """Return the files that these rows add to append tables, by path."""
     return {file.path: file for row in records.values() for table in row.tables for file in table.adds}
 
 
@@ -111,17 +125,8 @@ def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[Checkpoint
 def _appended(
     warehouse: Warehouse, name: TableName, base: Base, known: Mapping[str, FileHandle]
 ) -> tuple[FileHandle, ...]:
-    found: dict[str, FileHandle] = {}
-    if name in base.cut:
-        for file in _in_log(warehouse, name, base.cut[name]):
-            found[file.path] = known.get(file.path, file)
-    for row in base.rows:
-        for table in row.tables:
-            if table.table == name:
-                gone = {file.path for file in table.removes}
-                found = {path: file for path, file in found.items() if path not in gone}
-                found.update({file.path: file for file in table.adds})
-    return tuple(found.values())
+    logged = _in_log(warehouse, name, base.cut[name]) if name in base.cut else ()
+    return tuple(base.after_rows(name, {file.path: known.get(file.path, file) for file in logged}).values())
 
 
 def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Iterator[FileHandle]:

@@ -21,7 +21,7 @@ from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import NeverRunError
 from jobs.holding.job_stores import JobStores
 from jobs.reading import CutGoneError, Cuts, NoSuchCutError, NotReservedError
-from jobs.reading.reserving import Found, Reserved
+from jobs.reading.reserving import Found, reserved
 from jobs.runtime.cleaning import clean_up, decide_cleanup
 from jobs.stores.reservations import InvalidReservationError, ReservationStore
 from jobs.stores.warehouse import Warehouse
@@ -180,7 +180,7 @@ def test_a_reader_that_was_killed_keeps_nothing_for_ever(root):
         contents(cut)
     found = Found(lambda: pytest.fail("it reads no other cut unawares"), Cuts(root, JOB).still)
     with pytest.raises(CutGoneError, match=f"cut {chosen} of {JOB} was reserved until .*begin again"):
-        Reserved(later, found, "run-1", HOUR_MS).__enter__()
+        reserved(later, found, "run-1", HOUR_MS).__enter__()
 
 
 def test_a_reader_that_lives_renews_its_reservation(root):

@@ -89,7 +89,8 @@ def test_a_savepoint_of_a_running_tick_forks_into_the_same_result(tmp_path, undi
     root, fork = tmp_path / "warehouse", tmp_path / "fork"
     with running(root):
         taken = take_savepoint(at(root), patiently)
-        copy = copy_savepoint(at(root), taken.checkpoint, tmp_path / "copy").folder
+        copy = tmp_path / "copy"
+        copy_savepoint(at(root), taken.checkpoint, copy)
         assert [] == [path for path in named_files(records(root)[taken.checkpoint]) if not (root / path).exists()]
     import_row(wanted(str(copy), fork))
     run(fork)

@@ -193,7 +193,7 @@ def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeyp
     savepoint = savepoint_at_rest(at(root))
     with suppress(Dead):
         run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal("after:AppendRow", 1))
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     pending = max(records(root))
     with suppress(Dead):
         delete_checkpoints(at(root), build(), boundary=Mortal(step, occurrence))
@@ -217,7 +217,7 @@ def test_what_is_committed_is_published_before_it_is_deleted(tmp_path):
     pending = max(records(tmp_path))
     before = pl.read_delta(str(tmp_path / BRONZE)).height
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+        patch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
         deleted = delete_checkpoints(at(tmp_path), build())
     assert pending == deleted.checkpoints[-1]
     assert pl.read_delta(str(tmp_path / BRONZE)).height > before

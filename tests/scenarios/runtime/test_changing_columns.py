@@ -114,7 +114,7 @@ def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
 def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
     """A tick that dies there has changed no table, and the previous version goes on as if it had never run."""
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     before = versions(tmp_path)
     with pytest.raises(Dead):

@@ -21,7 +21,6 @@ from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores import holders
 from jobs.stores.checkpoints import Appended
 from jobs.stores.cuts import CutStore
-from jobs.stores.savepoint_copy import recorded_cuts
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
@@ -45,7 +44,7 @@ def staged(root: Path) -> set[str]:
 def needed(root: Path) -> set[str]:
     """Return, from rows and logs alone, what checkpoints, savepoints and readers need."""
     found = {path for record in records(root).values() for path in files_of(record)}
-    for cut in recorded_cuts(at(root)).values():
+    for cut in CutStore(at(root)).all().values():
         for table, version in cut.items():
             found |= {f"{table}/{path}" for path in _paths(root / table, version)}
             found |= {f"{table}/{path}" for path in _paths(root / table, None)}
@@ -67,7 +66,7 @@ def orphan(root: Path, table: str = str(BRONZE), generation: int = 1, name: str 
 
 def whole(root: Path) -> None:
     """Read every retained cut by version and every named file by its checksum."""
-    for cut in recorded_cuts(at(root)).values():
+    for cut in CutStore(at(root)).all().values():
         for table, version in cut.items():
             assert DeltaTable(root / table, version=version).to_pyarrow_table().num_rows >= 0
     for record in records(root).values():
@@ -124,7 +123,7 @@ def test_after_a_clean_up_every_retained_row_restores_and_every_cut_reads(root, 
 def _cut_contents(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]:
     return {
         (checkpoint, str(table)): sorted(pl.read_delta(str(root / table), version=version).rows(), key=str)
-        for checkpoint, cut in recorded_cuts(at(root)).items()
+        for checkpoint, cut in CutStore(at(root)).all().items()
         for table, version in cut.items()
     }
 

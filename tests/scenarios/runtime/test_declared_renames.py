@@ -229,7 +229,7 @@ def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
     """The tick that finds it renames; the cut of the old checkpoint has every table of its own, and none of the new."""
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     with pytest.raises(Dead):
         tick(tmp_path, HALF + 7, boundary=Mortal("after:AppendRow"))
@@ -242,7 +242,7 @@ def test_what_was_committed_under_the_old_names_is_published_under_them_first(tm
 
 def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
     """The next tick of the same code deletes them before it links again; after the old code a clean-up does."""
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     with pytest.raises(Dead):
         tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("after:LinkRenamed"))

@@ -24,7 +24,8 @@ def copy(tmp_path):
     """Return a savepoint's copy."""
     run(tmp_path / "warehouse", 2)
     row = savepoint_at_rest(at(tmp_path / "warehouse"))
-    return copy_savepoint(at(tmp_path / "warehouse"), row.checkpoint, tmp_path / "copy").folder
+    copy_savepoint(at(tmp_path / "warehouse"), row.checkpoint, tmp_path / "copy")
+    return tmp_path / "copy"
 
 
 @pytest.fixture

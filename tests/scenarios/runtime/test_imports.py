@@ -34,7 +34,8 @@ def root(tmp_path):
 def copy(root, tmp_path):
     """Return the copy of a savepoint of the second checkpoint."""
     row = savepoint_at_rest(at(root))
-    return copy_savepoint(at(root), row.checkpoint, tmp_path / "copy").folder
+    copy_savepoint(at(root), row.checkpoint, tmp_path / "copy")
+    return tmp_path / "copy"
 
 
 def test_a_fork_ends_as_if_it_had_never_been_one(root, copy, tmp_path, undisturbed):

@@ -5,7 +5,7 @@ from deltalake import DeltaTable
 
 from jobs.at_rest.rollback import roll_back
 from jobs.at_rest.savepoint import savepoint_at_rest
-from jobs.stores.savepoint_copy import recorded_cuts
+from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, read_cut
 from tests.scenarios.runtime.test_cleanup import whole
@@ -36,9 +36,9 @@ def test_entries_that_no_cut_needs_go_and_the_oldest_cut_comes_back(root, undist
     """The log begins at its last checkpoint before the oldest retained cut, and a rollback to that cut ends well."""
     assert (0, 0) == (first_entry(root, BRONZE), first_entry(root, GOLD))
     run(root, 1, **NO_WAIT)
-    oldest = min(recorded_cuts(at(root)))
-    assert 0 < first_entry(root, BRONZE) <= recorded_cuts(at(root))[oldest][BRONZE]
-    assert 0 < first_entry(root, GOLD) <= recorded_cuts(at(root))[oldest][GOLD]
+    oldest = min(CutStore(at(root)).all())
+    assert 0 < first_entry(root, BRONZE) <= CutStore(at(root)).all()[oldest][BRONZE]
+    assert 0 < first_entry(root, GOLD) <= CutStore(at(root)).all()[oldest][GOLD]
     whole(root)
     roll_back(at(root), oldest)
     run(root, **NO_WAIT)

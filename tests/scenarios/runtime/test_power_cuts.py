@@ -76,7 +76,7 @@ def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, mon
             KEEPS_ALL, RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
         )
     disk.after_a_power_cut(root, left)
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     assert sorted(records(root)) == sorted(records(left))
     recorded = CutStore(at(root)).recorded()
     assert recorded == CutStore(at(left)).recorded()

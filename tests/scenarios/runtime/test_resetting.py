@@ -112,7 +112,7 @@ def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
 def test_a_death_on_the_way_is_made_up_for(tmp_path, monkeypatch, boundary):
     """Before the row nothing has happened, after it the next tick begins from it."""
     laid_out(tmp_path, 1)
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     before = newest(tmp_path)
     with suppress(Dead):
         reset(at(tmp_path), SOURCES, Reset("numbers", "end"), boundary=Mortal(boundary))

@@ -89,7 +89,7 @@ def test_a_committed_checkpoint_that_cannot_be_published_is_left_behind(tmp_path
     settings = RuntimeSettings(warehouse=tmp_path)
     with pytest.raises(Dead):
         run_tick(KEEPS_ALL, settings, engine=LocalEngine(), boundary=Mortal("after:AppendRow"))
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     lost = next(table.adds[0].path for table in newest(tmp_path).tables if table.table == BRONZE)
     (tmp_path / lost).unlink()
     with pytest.raises(DamagedCheckpointError, match=rf"file {lost} is missing.*rollback numbers {second} "):

@@ -274,7 +274,7 @@ def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeyp
         run_tick(
             KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal("after:AppendRow")
         )
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     pending = newest(tmp_path).checkpoint
     assert (pending,) == preview_rollback(at(tmp_path), first).turn.dropped
     assert pending == preview_rollback(at(tmp_path), first).pending.checkpoint

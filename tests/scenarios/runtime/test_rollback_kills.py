@@ -43,7 +43,7 @@ def pending(tmp_path, monkeypatch):
     with suppress(Dead):
         settings = RuntimeSettings(warehouse=tmp_path)
         run_tick(KEEPS_ALL, settings, engine=LocalEngine(), boundary=Mortal("after:AppendRow"))
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     return tmp_path, first
 
 
@@ -111,7 +111,7 @@ def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbe
 def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
     """Whoever claims while a rollback sleeps before its row wins: the row is refused, and nothing was changed by it."""
     first, *_ = laid_out(tmp_path, 2)
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
 
     def asleep(name):
         if name == "before:AppendRow":
@@ -127,7 +127,7 @@ def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
 def test_a_zombie_behind_its_row_publishes_nothing_twice(tmp_path, undisturbed, monkeypatch, step):
     """Another tick finishes the rollback and goes on; the sleeper finds everything done, and undoes nothing."""
     first, *_ = laid_out(tmp_path, 2)
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     slept = []
 
     def asleep(name):

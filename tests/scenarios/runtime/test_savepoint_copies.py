@@ -45,8 +45,8 @@ def test_a_copy_is_a_warehouse_that_anyone_can_read(root, tmp_path):
     [row] = records(to).values()
     assert [] == [path for path in named_files(row) if not (to / path).exists()]
     assert (newest(root), True) == (row.checkpoint, row.pinned)
-    assert made.manifest == read_manifest(at(to))
-    assert (len(named_files(row)), newest(root)) == (made.manifest.files, made.manifest.savepoint)
+    assert made == read_manifest(at(to))
+    assert (len(named_files(row)), newest(root)) == (made.files, made.savepoint)
     assert ["copy", "warehouse"] == there(tmp_path)
 
 

@@ -130,7 +130,7 @@ def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_pat
     planned = build(config=CONFIG.model_copy(update={"retained": 1}))
     run(tmp_path, 1, plan=planned)
     savepoint = savepoint_at_rest(at(tmp_path))
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     with pytest.raises(Dead):
         tick(plan=planned, boundary=Mortal("after:AppendRow"))
     newest = newest_checkpoint(tuple(records(tmp_path).values()))
@@ -148,7 +148,7 @@ def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_f
     tick, tmp_path, undisturbed, monkeypatch
 ):
     """No entry comes before the cut of the one before; the cut has every table of the pipeline that died."""
-    monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow"))
     (newest,) = records(tmp_path).values()

@@ -155,7 +155,7 @@ def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undistur
             KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
         )
     except Dead:
-        monkeypatch.setattr("jobs.stores.observe.is_alive", lambda *_: False)
+        monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     tick(tmp_path)
     assert before == {each: at_cut(tmp_path, each) for each in ids}
     assert undisturbed == read_cut(tmp_path) == contents(tmp_path)

@@ -6,15 +6,16 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import TableRecord
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
-from jobs.stores.observe import observe
 
 
 def _observe(warehouse):
-    return observe(warehouse, CheckpointStore(warehouse), CutStore(warehouse))
+    return JobStores(warehouse, cross_freely).observe()
 
 
 def test_a_job_that_never_ran_is_seen_as_empty(warehouse):
