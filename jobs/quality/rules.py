@@ -33,11 +33,6 @@ def compile_row_rule(expectation: Expectation) -> str:
     return rule(_Arguments(expectation, arguments))
 
 
-def supported_row_rules() -> tuple[str, ...]:
-    """Return the types of the expectations that can split rows."""
-    return tuple(sorted(_RULES))
-
-
 def _check_arguments(
     expectation: Expectation, arguments: dict[str, Any], required: frozenset[str], optional: frozenset[str]
 ) -> None:
@@ -103,26 +98,6 @@ def literal(value: object) -> str:
             raise InvalidExpectationError(f"{value!r} has no literal in SQL")
 
 
-def _nullable(column: str, good: str) -> str:
-    return f"({column} IS NULL OR {good})"
-
-
-def _not_null(arguments: _Arguments) -> str:
-    return f"({arguments.column()} IS NOT NULL)"
-
-
-def _null(arguments: _Arguments) -> str:
-    return f"({arguments.column()} IS NULL)"
-
-
-def _between(arguments: _Arguments) -> str:
-    return _nullable(arguments.column(), _within(arguments, arguments.column()))
-
-
-def _length_between(arguments: _Arguments) -> str:
-    return _nullable(arguments.column(), _within(arguments, f"length({arguments.column()})"))
-
-
 def _within(arguments: _Arguments, what: str) -> str:
     low, high = arguments.get("min_value"), arguments.get("max_value")
     if low is None and high is None:
@@ -144,40 +119,15 @@ def _above(arguments: _Arguments, low: Any, high: Any) -> bool:  # noqa: ANN401 
         raise arguments.wrong(f"min_value {low!r} and max_value {high!r} cannot be compared") from error
 
 
-def _in_set(arguments: _Arguments) -> str:
-    values = arguments.literals("value_set")
-    return _nullable(arguments.column(), _member(arguments.column(), values))
-
-
-def _not_in_set(arguments: _Arguments) -> str:
-    values = arguments.literals("value_set")
-    return _nullable(arguments.column(), f"NOT {_member(arguments.column(), values)}")
-
-
-def _member(column: str, values: tuple[str, ...]) -> str:
-    return f"({column} IN ({', '.join(values)}))" if values else "FALSE"
-
-
-def _regex(arguments: _Arguments) -> str:
-    return _nullable(arguments.column(), _matches(arguments))
-
-
-def _not_regex(arguments: _Arguments) -> str:
-    return _nullable(arguments.column(), f"NOT {_matches(arguments)}")
+def _member(arguments: _Arguments) -> str:
+    values = ", ".join(arguments.literals("value_set"))
+    return f"({arguments.column()} IN ({values}))" if values else "FALSE"
 
 
 def _matches(arguments: _Arguments) -> str:
     if not isinstance(arguments.get("regex"), str):
         raise arguments.wrong("argument regex must be a text")
     return f"(CAST({arguments.column()} AS STRING) RLIKE {arguments.literal('regex')})"
-
-
-def _greater(arguments: _Arguments) -> str:
-    return _pair(arguments, ">=" if arguments.get("or_equal") else ">")
-
-
-def _equal(arguments: _Arguments) -> str:
-    return _pair(arguments, "=")
 
 
 def _pair(arguments: _Arguments, operator: str) -> str:
@@ -196,21 +146,37 @@ def _pair(arguments: _Arguments, operator: str) -> str:
             )
 
 
+def _or_null(good: Callable[[_Arguments], str]) -> Callable[[_Arguments], str]:
+    """Return the rule that null passes, and every other value for which `good` is true."""
+    return lambda arguments: f"({arguments.column()} IS NULL OR {good(arguments)})"
+
+
 _Rule = tuple[frozenset[str], frozenset[str], Callable[[_Arguments], str]]
+_NONE: Final = frozenset[str]()
 _COLUMN: Final = frozenset({"column"})
+_SET: Final = frozenset({"column", "value_set"})
+_REGEX: Final = frozenset({"column", "regex"})
 _BOUNDS: Final = frozenset({"min_value", "max_value", "strict_min", "strict_max"})
 _PAIR: Final = frozenset({"column_A", "column_B"})
 
 _RULES: Final[Mapping[str, _Rule]] = {
-    "expect_column_values_to_not_be_null": (_COLUMN, frozenset(), _not_null),
-    "expect_column_values_to_be_null": (_COLUMN, frozenset(), _null),
-    "expect_column_values_to_be_between": (_COLUMN, _BOUNDS, _between),
-    "expect_column_value_lengths_to_be_between": (_COLUMN, _BOUNDS, _length_between),
-    "expect_column_values_to_be_in_set": (_COLUMN | {"value_set"}, frozenset(), _in_set),
-    "expect_column_values_to_not_be_in_set": (_COLUMN | {"value_set"}, frozenset(), _not_in_set),
-    "expect_column_values_to_match_regex": (_COLUMN | {"regex"}, frozenset(), _regex),
-    "expect_column_values_to_not_match_regex": (_COLUMN | {"regex"}, frozenset(), _not_regex),
-    "expect_column_pair_values_a_to_be_greater_than_b": (_PAIR, frozenset({"or_equal", "ignore_row_if"}), _greater),
-    "expect_column_pair_values_to_be_equal": (_PAIR, frozenset({"ignore_row_if"}), _equal),
+    "expect_column_values_to_not_be_null": (_COLUMN, _NONE, lambda given: f"({given.column()} IS NOT NULL)"),
+    "expect_column_values_to_be_null": (_COLUMN, _NONE, lambda given: f"({given.column()} IS NULL)"),
+    "expect_column_values_to_be_between": (_COLUMN, _BOUNDS, _or_null(lambda given: _within(given, given.column()))),
+    "expect_column_value_lengths_to_be_between": (
+        _COLUMN,
+        _BOUNDS,
+        _or_null(lambda given: _within(given, f"length({given.column()})")),
+    ),
+    "expect_column_values_to_be_in_set": (_SET, _NONE, _or_null(_member)),
+    "expect_column_values_to_not_be_in_set": (_SET, _NONE, _or_null(lambda given: f"NOT {_member(given)}")),
+    "expect_column_values_to_match_regex": (_REGEX, _NONE, _or_null(_matches)),
+    "expect_column_values_to_not_match_regex": (_REGEX, _NONE, _or_null(lambda given: f"NOT {_matches(given)}")),
+    "expect_column_pair_values_a_to_be_greater_than_b": (
+        _PAIR,
+        frozenset({"or_equal", "ignore_row_if"}),
+        lambda given: _pair(given, ">=" if given.get("or_equal") else ">"),
+    ),
+    "expect_column_pair_values_to_be_equal": (_PAIR, frozenset({"ignore_row_if"}), lambda given: _pair(given, "=")),
 }
 """Type -> (required arguments, optional ones, rule)."""
