@@ -5,17 +5,21 @@ in this plain form, and the driver turns it into a SubtaskOutput.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import Generation, TableName
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
+from checkpointing.identifiers import TableName
 from checkpointing.snapshots import NO_WORK, RangeFiles, TaskWork
 from jobs.state.worker_copy import NO_USES, CopyUses
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 REPORT_SCHEMA = StructType([StructField("report", StringType())])
 
@@ -43,30 +47,15 @@ def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
 
 
 def report_from(text: str) -> TaskReport:
-    """Parse the report of a task."""
-    fields: Mapping[str, Any] = json.loads(text)
-    return TaskReport(
-        subtask=fields["subtask"],
-        emitted=tuple(FileHandle(**file) for file in fields["emitted"]),
-        staged=tuple((TableName(table), FileHandle(**file)) for table, file in fields["staged"]),
-        state=tuple(_keyed_file(file) for file in fields["state"]),
-        ranges=tuple(
-            RangeFiles(TableName(entry["table"]), tuple(_keyed_file(file) for file in entry["files"]))
-            for entry in fields["ranges"]
-        ),
-        copies=CopyUses(**fields["copies"]),
-        work=TaskWork(**fields["work"]),
-    )
+    """Parse the report of a task. Only the driver calls this, since it imports pydantic."""
+    return _parser().validate_json(text)
 
 
-def _keyed_file(fields: Mapping[str, Any]) -> KeyedFile:
-    return KeyedFile(
-        file=FileHandle(**fields["file"]),
-        kind=KeyedFileKind(fields["kind"]),
-        first_key_group=fields["first_key_group"],
-        last_key_group=fields["last_key_group"],
-        version=Version(Generation(fields["version"]["generation"]), fields["version"]["micro_batch"]),
-    )
+@cache
+def _parser() -> "TypeAdapter[TaskReport]":
+    from pydantic import TypeAdapter  # noqa: PLC0415 - see above
+
+    return TypeAdapter(TaskReport)
 
 
 def _enum_value(value: KeyedFileKind) -> str:

@@ -18,7 +18,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId
 from checkpointing.messages import PollSource
 from jobs.sources.port import Source, SourceError
-from jobs.stores.files import replace_durable
+from jobs.stores.files import write_document
 
 
 class Committed(BaseModel):
@@ -72,8 +72,7 @@ class CommitsToFile:
             before = committed_in(self._file)
             if before is not None and before.checkpoint >= checkpoint:
                 return
-            now = Committed(checkpoint=checkpoint, positions=dict(positions))
-            replace_durable(self._file, now.model_dump_json(indent=1).encode())
+            write_document(self._file, Committed(checkpoint=checkpoint, positions=dict(positions)))
 
 
 def committed_in(file: Path) -> Committed | None:

@@ -101,14 +101,6 @@ class DamagedRow:
         return f"{self.name} cannot be read ({self.why})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """A version of the table and its rows, newest first."""
-
-    version: int
-    rows: tuple[Row, ...]
-
-
 class CheckpointStore:
     """The `checkpoints` table of one job."""
 
@@ -125,7 +117,8 @@ class CheckpointStore:
         self._decoded: dict[str, Row] = {}
         self._damaged: dict[str, DamagedRow] = {}
         """By nonce, or by path for a whole file."""
-        self._appended: _Version | None = None
+        self._appended: tuple[int, tuple[Row, ...]] | None = None
+        """The version that this store committed last, and its rows, newest first."""
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
@@ -148,9 +141,8 @@ class CheckpointStore:
 
         Raises what `observe` raises.
         """
-        known = self._appended
-        if known is not None and self._log.ends_at(known.version):
-            return known.rows
+        if self._appended is not None and self._log.ends_at(self._appended[0]):
+            return self._appended[1]
         return self.observe()[1]
 
     @property
@@ -193,10 +185,9 @@ class CheckpointStore:
 
     def _note(self, version: int, entries: list[dict[str, Any]]) -> None:
         """Remember the rows of a version that was just committed, unless one of them was never decoded."""
-        known = all(entry["payload"] in self._decoded for entry in entries)
         entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
-        rows = tuple(self._decoded[entry["payload"]] for entry in entries) if known else None
-        self._appended = _Version(version, rows) if rows is not None and not self._damaged else None
+        rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
+        self._appended = (version, rows) if len(rows) == len(entries) and not self._damaged else None
 
     def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
         """Commit the changes, and return all entries that the table has then."""

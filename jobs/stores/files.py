@@ -41,6 +41,11 @@ def read_document(kind: type[Document], path: Path, bytes_max: int = DOCUMENT_BY
         return None
 
 
+def write_document(path: Path, document: BaseModel) -> None:
+    """Replace a JSON file durably by this document."""
+    replace_durable(path, document.model_dump_json(indent=1).encode())
+
+
 def file_size(path: Path) -> int | None:
     """Return a file's size in bytes; None if there is no file of that name, but nothing, a folder or a pipe."""
     try:

@@ -1,8 +1,8 @@
-"""Who am I, and is that holder still alive? Answered from /proc, and by `ps` where there is none.
+"""Names the present process as a holder, and says whether a holder still lives: from /proc, or by `ps`.
 
-A pid alone names nobody: it is reused, and another container has its own. So a holder's `started` is
-(boot of the machine, pid namespace, start time of the process), and "dead" is said only of a process
-of this host and this namespace that is certainly gone.
+A pid alone names nobody: it is reused, and each container has its own. So a holder's `started` is made of the boot of
+the machine, the pid namespace and the start time of the process. A process counts as dead only if it was of this host
+and this namespace, and is certainly gone.
 """
 
 import os
@@ -36,27 +36,21 @@ def is_alive(holder: Holder, run_ended: Callable[[str], bool | None] | None = No
 def _process_alive(holder: Holder) -> bool | None:
     if holder.host != socket.gethostname():
         return None
-    boot, namespace, _ = _split(holder.started)
+    boot, namespace, started = (*holder.started.split(_SEPARATOR, 2), "", "")[:3]
     if boot != _boot():
         return False if boot and _boot() else None
-    if namespace != _namespace():
-        return None
-    started = _start_time(holder.pid)
-    return started is not None and f"{boot}{_SEPARATOR}{namespace}{_SEPARATOR}{started}" == holder.started
+    return _start_time(holder.pid) == started if namespace == _namespace() else None
 
 
 def _started_now() -> str:
     return _SEPARATOR.join((_boot(), _namespace(), _start_time(os.getpid()) or ""))
 
 
-def _split(started: str) -> tuple[str, str, str]:
-    boot, _, rest = started.partition(_SEPARATOR)
-    namespace, _, ticks = rest.partition(_SEPARATOR)
-    return boot, namespace, ticks
-
-
 def _boot() -> str:
-    return _first_line(_PROC / "sys/kernel/random/boot_id")
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _namespace() -> str:
@@ -66,15 +60,8 @@ def _namespace() -> str:
         return ""
 
 
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def _start_time(pid: int) -> str | None:
-    """When a process started, in a form that only it has; None if it is gone or only waits to be reaped."""
+    """Return when a process started, in a form of its own; None if it is gone, or dead and not reaped yet."""
     if not (_PROC / "self/stat").exists():
         return _start_time_by_ps(pid)
     try:

@@ -1,6 +1,6 @@
-"""Deleting what older generations staged and certainly nothing references; never anything else.
+"""Deletes the files that older generations staged and that certainly nothing references.
 
-The rule is `checkpointing.commit.leftovers`; a file that has another name than a staged one is left alone.
+The rule is `checkpointing.commit.leftovers`. A file whose name is not that of a staged file stays.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,27 +13,21 @@ from checkpointing.metadata.paths import ProtocolPaths, parse_generation, parse_
 from jobs.stores.warehouse import Warehouse
 
 
-def find_leftovers(
-    warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, by: Referenced
-) -> tuple[str, ...]:
-    """Return the warehouse-relative paths of the leftovers in these tables' folders, in order."""
-    return tuple(path for table in tables for path in sorted(_of_table(warehouse, table, current=current, by=by)))
-
-
 def delete_leftovers(
     warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, by: Referenced
 ) -> tuple[str, ...]:
-    """Delete the leftovers and return their paths. A crash in between leaves the rest to the next tick."""
-    found = find_leftovers(warehouse, tables, current=current, by=by)
+    """Delete the leftovers in these tables' folders, in order, and return their warehouse-relative paths.
+
+    If the process dies in between, the next tick deletes the rest.
+    """
+    found = (path for table in tables for path in sorted(_of_table(warehouse, table, current=current, by=by)))
     return tuple(path for path in found if warehouse.delete(path))
 
 
 def own_folders(warehouse: Warehouse) -> Iterator[TableName]:
-    """Yield every folder of state and of channels, those of vertices too that the pipeline no longer has."""
+    """Yield every folder of state and of channels, also those of vertices that the pipeline no longer has."""
     for root in (warehouse.paths.states, warehouse.paths.channels):
-        folder = warehouse.path(root)
-        if folder.is_dir():
-            yield from (TableName(f"{root}/{each.name}") for each in sorted(folder.iterdir()) if each.is_dir())
+        yield from (TableName(f"{root}/{folder.name}") for folder in _folders(warehouse.path(root)))
 
 
 def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, ...]:
@@ -56,6 +50,5 @@ def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by
                 yield path
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    if root.is_dir():
-        yield from (path for path in root.iterdir() if path.is_dir())
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []

@@ -1,7 +1,7 @@
-"""Requests to a running tick, and its answers: small JSON files in the job's folder, each written whole or not at all.
+"""Keeps the requests to a running tick and its answers: small JSON files in the job's folder, written whole.
 
-`<uuid>.json` asks, `<uuid>.answer.json` answers. Whoever asks may withdraw by deleting the request; whoever
-answers deletes it too, so that a request which is still there is one that nobody has answered.
+`<uuid>.json` is a request and `<uuid>.answer.json` its answer. A command withdraws its request by deleting it. The tick
+deletes it with its answer. So a request that still exists has no answer yet.
 """
 
 import re
@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import NotARegularFileError, drop_unfinished, read_document, read_regular, replace_durable
+from jobs.stores.files import NotARegularFileError, drop_unfinished, read_document, read_regular, write_document
 from jobs.stores.warehouse import Warehouse
 
 STALE_MS: Final = 3_600_000
-"""How long a file stays of which nobody can say whether its asker still lives."""
+"""How long a file stays if nobody can say whether the process that asked still lives."""
 
 _REQUEST = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.json")
 _ANSWER = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.answer\.json")
@@ -66,7 +66,7 @@ class AnswerStatus(Enum):
     TAKEN = "taken"
     FAILED = "failed"
     ENDED = "ended"
-    """The tick is over and did nothing about it: whoever asked may ask the next tick, or do it at rest."""
+    """The tick is over and did nothing about it. The command may ask the next tick, or do it at rest."""
     UNREADABLE = "unreadable"
 
 
@@ -101,13 +101,13 @@ class RequestFolder:
     def ask(self, kind: SavepointKind, asker: Holder) -> SavepointRequest:
         """Write a durable request under a name of its own."""
         request = SavepointRequest(request=str(uuid4()), kind=kind, asker=asker, asked_at_ms=self._warehouse.now_ms())
-        self._write(request)
+        write_document(self._request(request.request), request)
         return request
 
     def ask_to_cancel(self, asker: Holder) -> CancelRequest:
         """Write a durable request to end the tick, under a name of its own."""
         request = CancelRequest(request=str(uuid4()), asker=asker, asked_at_ms=self._warehouse.now_ms())
-        self._write(request)
+        write_document(self._request(request.request), request)
         return request
 
     def withdraw(self, request: str) -> None:
@@ -116,9 +116,8 @@ class RequestFolder:
         self._answer(request).unlink(missing_ok=True)
 
     def waiting(self) -> tuple[Request | Unreadable, ...]:
-        """Return the requests that nobody has answered or withdrawn, in order of their names."""
-        found = (self._read(name) for name in self._names(_REQUEST))
-        return tuple(request for request in found if request is not None)
+        """Return the requests that are neither answered nor withdrawn, in order of their names."""
+        return tuple(found for name in self._names(_REQUEST) if (found := self._read(name)) is not None)
 
     def is_waiting(self, request: str) -> bool:
         """Return whether a request is still there."""
@@ -128,7 +127,7 @@ class RequestFolder:
         """Answer a request, durably; return False, writing nothing, if it has been withdrawn."""
         if not self.is_waiting(answer.request):
             return False
-        replace_durable(self._answer(answer.request), _content(answer))
+        write_document(self._answer(answer.request), answer)
         self._request(answer.request).unlink(missing_ok=True)
         return True
 
@@ -144,12 +143,10 @@ class RequestFolder:
         for name in self._names(_ANSWER):
             answer = self.answer_to(name)
             asker = answer.asker if answer is not None else None
-            if (is_alive(asker) is False) if asker is not None else self._is_stale(self._answer(name)):
+            unwanted = self._is_stale(self._answer(name)) if asker is None else is_alive(asker) is False
+            if unwanted:
                 self._answer(name).unlink(missing_ok=True)
         drop_unfinished(self._folder, before_s=(self._warehouse.now_ms() - STALE_MS) / 1000)
-
-    def _write(self, request: Request) -> None:
-        replace_durable(self._request(request.request), _content(request))
 
     def _read(self, name: str) -> Request | Unreadable | None:
         try:
@@ -190,10 +187,6 @@ def _decoded(content: bytes) -> Request:
             return CancelRequest.model_validate_json(content)
         case _ as unreachable:
             assert_never(unreachable)
-
-
-def _content(document: BaseModel) -> bytes:
-    return document.model_dump_json(indent=1).encode()
 
 
 def _first_line(error: Exception) -> str:

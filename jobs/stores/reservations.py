@@ -1,11 +1,11 @@
-"""Readers' reservations of cuts: one small JSON file each, which lapses by itself and which clean-up respects.
+"""Keeps readers' reservations of cuts: a small JSON file each, which lapses by itself. A clean-up respects them.
 
-Beside it lies the cut's entry of `checkpoints`, by which a reader finds the operators' state: a tick may subsume the
-entry while the cut is read. It is written before the reservation, so a reservation that is there has its entry.
+Beside it lies the cut's entry of `checkpoints`, by which a reader finds the operators' state, since a tick may subsume
+the entry while the cut is read. The entry is written first, so every reservation has its entry.
 
-The order makes it safe without a lock between reader and clean-up. A reader first writes its reservation and then looks
-whether the cut is still recorded. A clean-up first reads the recorded cuts and then the reservations. So a cut that the
-reader still found recorded is one that the clean-up either read as recorded or finds reserved.
+The order makes it safe without a lock between reader and clean-up. A reader writes its reservation, and then looks
+whether the cut is still recorded. A clean-up reads the recorded cuts, and then the reservations. So if the reader still
+found its cut recorded, the clean-up either read it as recorded or finds it reserved.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, decode, encode
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.stores.cuts import Cut, RecordedCut
-from jobs.stores.files import read_document, read_regular, replace_durable
+from jobs.stores.files import read_document, read_regular, replace_durable, write_document
 from jobs.stores.warehouse import Warehouse
 
 BYTES_MAX: Final = 1024 * 1024
@@ -119,7 +119,7 @@ class ReservationStore:
             lapses_ms=now_ms + lease_ms,
             kept=kept,
         )
-        replace_durable(self._path(name), content.model_dump_json(indent=1).encode())
+        write_document(self._path(name), content)
 
     def release(self, name: str) -> None:
         """Take a reservation away, if it is there."""

@@ -49,14 +49,14 @@ def observe_standing(
         for each in row.tables:
             versions.setdefault(each.table, set())
     wanted = {table: at for table, at in versions.items() if tables is None or table in tables}
-    looked = {table: look_at(warehouse, logs, table, None if whole else at) for table, at in wanted.items()}
+    looked = {table: _look_at(warehouse, logs, table, None if whole else at) for table, at in wanted.items()}
     seen = Standing(warehouse.paths.job, tuple(known), cuts, looked)
     doubtful = frozenset() if whole else in_doubt(seen)
-    return replace(seen, logs=looked | {table: look_at(warehouse, logs, table, None) for table in doubtful})
+    return replace(seen, logs=looked | {table: _look_at(warehouse, logs, table, None) for table in doubtful})
 
 
-def look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
-    """Return what a table's log says at these versions, None: at all; raise TableLogDamagedError."""
+def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
+    """Return what a table's log says at these versions, or at all versions (None); raise TableLogDamagedError."""
     log = logs.log(table)
     there = log_versions(log.folder)
     if not there:
@@ -74,29 +74,21 @@ def look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: A
 
 
 def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:
-    """Return what is wrong with a log that cannot be loaded, by the entry that is in the way."""
-    table = TableName(name)
-    folder = warehouse.path(table)
-    backup = f"restore {folder} from a backup of the warehouse"
+    """Return why a log cannot be loaded: the entry that is missing or cut off, or else what the reader raised."""
+    table, folder = TableName(name), warehouse.path(name)
+    way_out = f"restore {folder} from a backup of the warehouse"
     broken = broken_entry(folder)
     if broken is None:
-        first = (str(error).splitlines() or [""])[0]
-        return TableLogDamagedError(
-            table, f"table {table}: its log cannot be loaded ({type(error).__name__}: {first})", backup
+        what = f"its log cannot be loaded ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+    elif broken.missing:
+        what = f"entry {broken.path.name} is missing from its log, with later ones there"
+    elif not broken.newest:
+        what = f"entry {broken.path.name} of its log is cut off, with later ones there"
+    else:
+        what = f"{broken.path.name}, the newest entry of its log, is cut off"
+        move = f"mv {typed(broken.path)} {typed(broken.path.with_suffix('.cut-off'))}"
+        way_out = (
+            f"if no other program is writing to the table now, move the entry away ('{move}') and start again; the "
+            "start publishes again what it held, or says what it cannot bring back"
         )
-    entry = broken.path.name
-    if broken.missing:
-        return TableLogDamagedError(
-            table, f"table {table}: entry {entry} is missing from its log, with later ones there", backup
-        )
-    if not broken.newest:
-        return TableLogDamagedError(
-            table, f"table {table}: entry {entry} of its log is cut off, with later ones there", backup
-        )
-    return TableLogDamagedError(
-        table,
-        f"table {table}: {entry}, the newest entry of its log, is cut off",
-        "if no other program is writing to the table now, move the entry away "
-        f"('mv {typed(broken.path)} {typed(broken.path.with_suffix('.cut-off'))}') and start again; the start "
-        "publishes again what it held, or says what it cannot bring back",
-    )
+    return TableLogDamagedError(table, f"table {table}: {what}", way_out)

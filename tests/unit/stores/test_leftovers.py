@@ -11,7 +11,7 @@ from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_na
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
-from jobs.stores.leftovers import delete_leftovers, find_leftovers
+from jobs.stores.leftovers import delete_leftovers
 from jobs.stores.warehouse import Warehouse
 
 SILVER = table_name("silver/flights")
@@ -85,10 +85,8 @@ def test_only_leftovers_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
     expected = tuple(f"silver/flights/{names[name]}" for name in gone)
-    assert sorted(expected) == sorted(
-        find_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
-    )
-    delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
+    deleted = delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
+    assert sorted(expected) == sorted(deleted)
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert {names[name] for name in kept} == left
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
