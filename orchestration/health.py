@@ -18,7 +18,7 @@ from jobs.operators.waiting import ROWS, still_waiting, waiting_rows, waits_in
 from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
 from jobs.showing.quantities import count, moment, seconds
-from jobs.stores.table_contents import TableShown
+from jobs.stores.tables import TableShown
 from orchestration.cut_line import broken_rules
 from orchestration.limits import Limits
 from orchestration.naming import Naming

@@ -13,8 +13,7 @@ from jobs.holding.job_state import Activity, JobState, has_run, observe_state
 from jobs.planner import JobPlan
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
-from jobs.stores.table_contents import TableShown, rows_at, table_shown
-from jobs.stores.tables import TableLogs
+from jobs.stores.tables import TableLogs, TableShown, rows_at, table_shown
 from jobs.stores.warehouse import Warehouse
 from orchestration.epochs import Epoch
 

@@ -75,7 +75,6 @@ from jobs.holding.boundaries import (
 )
 from jobs.holding.failures import ClaimUnsettledError, JobHeldError
 from jobs.holding.job_stores import JobStores
-from jobs.holding.lease_keeper import kept_lease
 from jobs.recovery.tables_behind import mended_lines, must_be_mendable, published_since
 from jobs.stores.lease import LeaseStore
 from jobs.stores.leftovers import delete_leftovers
@@ -304,7 +303,7 @@ class Carrier(ABC):
         self.begins(effect.claim, effect.plan)
         if self._lease_ms is not None:
             with around(self.boundary, LEASE):
-                self._held.enter_context(kept_lease(LeaseStore(self.warehouse), effect.claim, self._lease_ms))
+                self._held.enter_context(LeaseStore(self.warehouse).kept(effect.claim, self._lease_ms))
 
 
 def refusal(warehouse: Warehouse, outcome: Refused | Unsettled) -> JobHeldError | ClaimUnsettledError:

@@ -1,13 +1,12 @@
-"""The Delta table `checkpoints`: every append is a compare-and-swap, and one of them is THE COMMIT POINT.
+"""Appends to the Delta table `checkpoints`, each time by compare-and-swap. One such append is THE COMMIT POINT.
 
-A row is one small Parquet file that one log entry adds. The process that appends names the version that it saw.
-The append is that version's successor or nothing. Any reply of the log but success is unknown until the
-row's nonce is looked for: found, the row is in; not found while another commit has taken that version,
-it certainly is not and never will be; not found and the version free, nobody can tell yet, and only a
-commit by somebody else (a new claim) settles it.
+One log entry adds a row as one small Parquet file. The process that appends names the version that it saw, and its
+entry becomes the next version or nothing. If the log replies with anything but success, the store looks for the row's
+nonce. If it finds the nonce, the row is in. If another commit has taken the version, the row is not in and never will
+be. If the version is still free, nobody can tell yet, and only another commit (a new claim) settles it.
 
-Appended means durable: the row's file is synced before the commit and the log entry after it.
-`JobStores.append` makes the files that a checkpoint names durable before that.
+An appended row is durable: its file is synced before the commit, and the log entry after it. `JobStores.append` makes
+the files that a checkpoint names durable before that.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -38,7 +37,7 @@ from jobs.stores.row_files import RowFiles, is_own
 from jobs.stores.warehouse import Warehouse
 
 GENERATIONS_KEPT: Final = 20
-"""Claims and releases of this many generations stay readable: the history of who held the job."""
+"""Claims and releases of this many generations stay readable. They tell which ticks held the job."""
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
@@ -60,27 +59,27 @@ SMALL_TABLE: Final = {
     "delta.deletedFileRetentionDuration": "interval 0 seconds",
     "delta.checkpointInterval": "1000000",
 }
-"""Of our own tables: their row files are deleted by `maintenance` alone, and a VACUUM passes them by, so a
+"""Properties of Tidemark's own tables. Only `maintenance` deletes their row files, and a VACUUM passes them by. So a
 Delta log checkpoint need not remember removed files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The row is in, at that version, and durable."""
+    """The row is in the table since that version, and durable."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The row is not in and never will be: `holder` says who took its version."""
+    """The row is not in the table and never will be: `holder` says who took its version."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Whether the row is in, or may still come in, cannot be told now; `error` is what was met."""
+    """Nobody can tell now whether the row is in the table or may still come in; `error` is what the log said."""
 
     error: str
 
@@ -107,8 +106,8 @@ class CheckpointStore:
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault, beyond_damage: bool = False) -> None:
         """Open the table, creating it if this is the job's first tick.
 
-        With `beyond_damage` cuts that cannot be read are passed over, and leave with the next cut that is appended;
-        what the fence needs must be readable.
+        With `beyond_damage`, entries of cuts that cannot be read are passed over. They leave the table with the next
+        cut that is appended. The entries that the fence needs must be readable.
         """
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.path(warehouse.paths.checkpoints), hook=hook)
@@ -132,7 +131,7 @@ class CheckpointStore:
     def observe_at(self, version: int) -> tuple[Row, ...]:
         """Return the rows that the table had at one of its last `maintenance.EVERY_VERSIONS` versions, newest first.
 
-        For readers who met a row before it was subsumed. Raises what delta-rs raises for a version that is gone.
+        For readers that saw a row before it was subsumed. Raises what delta-rs raises for a version that is gone.
         """
         return self._rows(DeltaTable(str(self._log.folder), version=version))
 
@@ -147,7 +146,7 @@ class CheckpointStore:
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
-        """What the last look passed over."""
+        """The entries and files that the last look passed over."""
         return tuple(self._damaged.values())
 
     def append(
@@ -161,9 +160,9 @@ class CheckpointStore:
     ) -> AppendResult:
         """Append the row if the table is at `at_version`; the same commit drops the subsumed checkpoints.
 
-        Savepoints are never subsumed; the same commit drops what its owner has `disposed` of, and a rollback
-        abandoned, and marks those rows that it leaves or puts back on the line. Asking again after Unknown is
-        safe: a nonce that is in is found.
+        Savepoints are never subsumed. The same commit drops the rows that a user has `disposed` of or a rollback has
+        abandoned. `marks` says which rows it marks as abandoned, or as no longer so. Asking again after Unknown is
+        safe: the store finds a nonce that is in.
         """
         changes = _Changes(row, frozenset(subsumed), frozenset(disposed), marks)
         try:

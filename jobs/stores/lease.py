@@ -1,18 +1,24 @@
-"""The lease of a job's holder: one small JSON file, renewed by atomic replace. It decides politeness, never safety.
+"""Keeps the lease of a job's holder, a small JSON file that is renewed by atomic replace. It decides politeness only.
 
-So whatever is wrong with it (missing, damaged, of another format) means "no lease", and whoever claims
-the job is safe by the compare-and-swap on `checkpoints` alone.
+A file that is missing, damaged or of another format means "no lease". A claim is safe without it, by the
+compare-and-swap on `checkpoints` alone.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
+import structlog
 from pydantic import BaseModel, ConfigDict
 
 from checkpointing.commit.fencing import Lease
 from checkpointing.identifiers import Generation
-from checkpointing.metadata.record import Holder
+from checkpointing.metadata.record import Claim, Holder
 from jobs.stores.files import read_document, replace
+from jobs.stores.renewing import renewed
 from jobs.stores.warehouse import Warehouse
+
+_log = structlog.get_logger(__name__)
 
 
 class LeaseFile(BaseModel):
@@ -44,7 +50,7 @@ class LeaseStore:
         return read_document(LeaseFile, self._path)
 
     def renew(self, generation: Generation, holder: Holder, lease_ms: int) -> bool:
-        """Write the lease for `lease_ms` from now; return False, writing nothing, if a newer generation's is there."""
+        """Write the lease for `lease_ms` from now; return False, writing nothing, if a newer generation has one."""
         there = self.read()
         if there is not None and there.generation > generation:
             return False
@@ -52,6 +58,25 @@ class LeaseStore:
         lease = LeaseFile(generation=generation, holder=holder, renewed_at_ms=now_ms, expires_ms=now_ms + lease_ms)
         replace(self._path, lease.model_dump_json(indent=1).encode())
         return True
+
+    @contextmanager
+    def kept(self, claim: Claim, lease_ms: int) -> Iterator[None]:
+        """Write the lease of a claim and renew it until the block ends; then take it away.
+
+        A newer generation's lease stays, and ends the renewing. An OSError is logged, since a lease is advisory.
+        """
+
+        def renew() -> bool:
+            return self.renew(claim.generation, claim.holder, lease_ms)
+
+        try:
+            with renewed("lease", renew, lease_ms, at_once=True):
+                yield
+        finally:
+            try:
+                self.release(claim.generation)
+            except OSError as failed:
+                _log.warning("lease not released", error=str(failed))
 
     def release(self, generation: Generation) -> None:
         """Take the lease of that generation away; a newer generation's stays."""

@@ -1,7 +1,7 @@
-"""Which of our files somebody else took out of an append table: their rows are elsewhere now, or deleted.
+"""Finds Tidemark's files that another writer removed from an append table: their rows were moved or deleted.
 
-Read from the log's own entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that was put
-back since, by whomever, counts as there.
+It reads the log's own entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that any writer has
+put back since is not lost.
 """
 
 from collections.abc import Collection
@@ -19,14 +19,14 @@ _PARTS_OF_A_STAGED_PATH = 3
 
 @dataclass(frozen=True, slots=True)
 class LostFile:
-    """A file of ours that is in no version since, and the foreign entry that took it out."""
+    """A file of Tidemark that is in no version since, and the foreign entry that removed it."""
 
     path: str
     by: LogEntry
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a path, as a table's log names it, is that of a file that a vertex staged."""
+    """Return whether a path, as a table's log names it, is of a file that a vertex staged."""
     parts = path.split("/")
     return (
         len(parts) == _PARTS_OF_A_STAGED_PATH
@@ -37,7 +37,7 @@ def is_ours(path: str) -> bool:
 
 
 def lost_files(table: DeltaTable, folder: Path, after: int) -> dict[str, LostFile]:
-    """Return what foreign entries after that version took out of ours and nobody put back, by path.
+    """Return Tidemark's files that foreign entries after that version removed and nobody put back, by path.
 
     Raises OSError if an entry of the log is gone.
     """

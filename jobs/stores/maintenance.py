@@ -1,13 +1,12 @@
-"""Keeping the logs of our own tables short, so that the ten-thousandth commit costs what the first did (P9).
+"""Keeps tables' logs short, so that the ten-thousandth commit costs what the first did (P9).
 
-Every `EVERY_VERSIONS` versions a Delta log checkpoint is written. For tables that nobody time-travels
-(`checkpoints`, `cuts`) the log entries before the *last but one* Delta log checkpoint then go, and
-row files that no version since names. A reader that began before is safe: what it has listed stays
-for at least `EVERY_VERSIONS` more versions and an hour. Cuts name old versions of output tables, so of their
-logs only what lies before all of them may go (`drop_entries`), and late.
+Every `EVERY_VERSIONS` versions a Delta log checkpoint is written. No reader opens an old version of `checkpoints` or
+`cuts`. So their log entries before the *last but one* Delta log checkpoint are then dropped, and row files that no
+later version names. A reader that began before is safe, because what it has listed stays for at least `EVERY_VERSIONS`
+more versions and an hour. Cuts name old versions of output tables, so only entries before all cuts go (`drop_entries`).
 
-Only whoever holds the job may call this, away from the commit path: a claim moves the version, so a
-row file written before it can never be committed any more.
+Only the tick that holds the job may call this, away from the commit path. A claim moves the version, so a row file
+written before the claim can never be committed any more.
 """
 
 import re
@@ -65,7 +64,7 @@ def _sync_log_checkpoints(folder: Path) -> None:
 
 
 def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:
-    """Write a Delta log checkpoint if it is due, then drop what no reader can need any more; return whether it was."""
+    """Write a Delta log checkpoint if it is due, then drop what no reader needs any more; return whether it was due."""
     if not checkpoint_log(folder, every=every):
         return False
     kept = log_versions(folder, LOG_CHECKPOINT)[-2:]
@@ -78,8 +77,8 @@ def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:
 def drop_entries(folder: Path, floor: int, *, kept_s: float, now_s: float) -> bool:
     """Drop an output table's log entries before the newest Delta log checkpoint at or before `floor`.
 
-    That checkpoint must be `kept_s` old; what an entry says of a file that is there yet and that only entries speak of
-    stays, so that the clean-up finds it. Oldest first, so that a log never has a gap; returns whether any went.
+    That checkpoint must be `kept_s` old. An entry stays while it alone tells of a removed file that still exists, so
+    that the clean-up finds the file. The oldest go first, so that a log never has a gap. Returns whether any went.
     """
     while (start := _newest_start(folder, floor, now_s - kept_s)) is not None:
         blocking = _needed_by_cleanup(folder, start)
@@ -99,7 +98,7 @@ def _newest_start(folder: Path, floor: int, before_s: float) -> int | None:
 
 
 def _needed_by_cleanup(folder: Path, start: int) -> int | None:
-    """Return the first entry before `start` that took out somebody else's file which still lies in the folder."""
+    """Return the first entry before `start` that removed another writer's file which still lies in the folder."""
     for version in log_versions(folder):
         if version >= start:
             return None

@@ -1,6 +1,6 @@
-"""What of the file system would keep a tick from its work: looked for before it claims the job, and by the doctor.
+"""Finds what in the file system would keep a tick from its work, before the tick claims the job, and for the doctor.
 
-The looks leave nothing behind. Whether a folder can be written is tried with a file that never has a name.
+Looking leaves nothing behind. A file that never has a name tells whether a folder can be written.
 """
 
 import os
@@ -14,7 +14,7 @@ from jobs.accidents import accident_of
 from jobs.stores.warehouse import Warehouse
 
 PROBE_BYTES: Final = 64 * 1024
-"""What a folder must take at least: a claim and its log entry are smaller."""
+"""Free space that a folder must have at least: a claim and its log entry are smaller."""
 
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
@@ -28,7 +28,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Something that a tick would refuse to begin with, and what mends it."""
+    """Something in the way of a tick, and how to remove it."""
 
     what: str
     way_out: str
@@ -49,7 +49,7 @@ def obstacles(warehouse: Warehouse) -> Iterator[Obstacle]:
         kind = kind_of(folder)
         if kind == "a folder" and writable:
             found = tuple(_unwritable(folder))
-            writable = not found  # the same is true of the folders in it, and said once
+            writable = not found  # the folders in it are like it: that is said once
             yield from found
         elif kind not in {None, "a folder"}:
             other = ", or name another folder with --warehouse" if folder in (root, *root.parents) else ""
@@ -57,7 +57,7 @@ def obstacles(warehouse: Warehouse) -> Iterator[Obstacle]:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return what a path leads to, as a message says it; None if there is nothing."""
+    """Return what a path leads to, as a message says it; None if it leads to nothing."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - one system call
     except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +66,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def _existing(root: Path) -> Path:
-    """Return the warehouse, or where it would be made."""
+    """Return the warehouse, or the folder in which it would be made."""
     return next(folder for folder in (root, *root.parents) if kind_of(folder) is not None)
 
 
@@ -79,7 +79,7 @@ def _unwritable(folder: Path) -> Iterator[Obstacle]:
 
 
 def _probe(folder: Path) -> None:
-    """Write into a folder a file that has no name and is gone at once; raise OSError if that is impossible."""
+    """Write a file without a name into a folder, where it is gone at once; raise OSError if that is impossible."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
     except (AttributeError, IsADirectoryError, OSError) as error:

@@ -1,8 +1,8 @@
-"""Our tables in a world of other writers: made once, and compared with what the pipeline writes before each commit.
+"""Makes output tables once, and checks before each commit that Tidemark may still publish into them.
 
-The comparison is against the columns that the newest row says and the rules of `table_rules`: so a change of
-others between two ticks is found as well as one between two checkpoints, and never mistaken for one of
-ours; the log tells the version that brought it.
+Other writers may change a table at any time. Each check compares it with the columns that the newest row says and with
+the rules of `table_rules`. So it finds foreign changes between two ticks and between two checkpoints, and never takes a
+change of Tidemark's own for one. The log tells the version that brought the change.
 """
 
 import json
@@ -52,7 +52,7 @@ Columns = tuple[TableColumn, ...]
 class Shows:
     """What a table shows when a tick begins: the `columns` of the newest row, none if no row speaks of the table.
 
-    It is not `settled` while that row waits to be published, or to be published again: then its columns may be there
+    It is not `settled` while that row waits to be published, or to be published again: the table may have its columns
     or not. It is `renamed` while no row speaks of it under its name: then these columns are due with its first rows.
     """
 
@@ -85,8 +85,8 @@ class TableNotCheckedError(RuntimeError):
 class OutputTables:
     """The tables of one job: `ensure` each at the start of a tick, `check` them before each commit point.
 
-    A table is made here, empty, the first time that a tick has it: no row speaks of it, so no cut shows it. Whatever
-    changes in its columns afterwards is part of a commit, and no business of this class (D6).
+    A table is made here, empty, when a tick first has it. No row speaks of it then, so no cut shows it. Later changes
+    of its columns are part of a commit, and no business of this class (D6).
     """
 
     def __init__(self, warehouse: Warehouse, tables: TableLogs) -> None:
@@ -99,8 +99,8 @@ class OutputTables:
     def ensure(self, table: TableName, schema: pa.Schema, mode: TableMode, shows: Shows = NOTHING_YET) -> None:
         """Create the table if it is missing, in the columns of the newest row, or in the declared ones (`schema`).
 
-        Raises TableMismatchError, before anything runs, if a table is there that the pipeline cannot write, or that
-        others have changed.
+        Raises TableMismatchError, before anything runs, if the pipeline cannot write the existing table, or others have
+        changed it.
         """
         self._expect(table, _Expected(declared_columns(schema), mode, shows))
         log = self._tables.log(table)
@@ -151,7 +151,7 @@ class OutputTables:
         return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
 
     def _drop_shell(self, log: DeltaLog, due: Columns) -> None:
-        """Take away a table that an earlier tick has made in other columns, and that no commit has ever reached."""
+        """Drop a table that an earlier tick made with other columns, if no commit has ever reached it."""
         if not log.exists():
             return
         loaded = log.current()
@@ -178,10 +178,10 @@ class OutputTables:
 
 
 def _due(expected: _Expected, shape: TableShape) -> tuple[Column, ...]:
-    """Return the columns of ours that the table must have now.
+    """Return the pipeline's columns that the table must have now.
 
-    Those that it shows must be there. One that the pipeline declares comes with a later commit; if others have given
-    the table such a column already, its type must be ours. While a row waits to be published no column is judged.
+    It must have those that it shows. A column that the pipeline declares comes with a later commit. If others have
+    added such a column already, it must have the pipeline's type. While a row waits to be published, none is judged.
     """
     if not expected.shows.settled or expected.shows.renamed:
         return shape.columns

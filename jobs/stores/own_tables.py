@@ -1,7 +1,7 @@
-"""`checkpoints` and `cuts` in a world of other writers: nobody but Tidemark may write there, and some do.
+"""Opens `checkpoints` and `cuts`, into which only Tidemark may write, and finds out what other writers did there.
 
-What others append is passed over, and leaves with our next commit. An OPTIMIZE keeps our rows, in a file of its own.
-If somebody else takes our own files out, rows are lost, so no tick begins until that is taken back.
+Rows that others append are passed over, and leave with Tidemark's next commit. An OPTIMIZE keeps Tidemark's rows, in a
+file of its own. If another writer removes Tidemark's files, rows are lost, and no tick begins until that is undone.
 """
 
 from itertools import takewhile
@@ -17,7 +17,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 class OwnTableChangedError(Exception):
-    """Somebody's commit took Tidemark's own files out of `checkpoints` or `cuts`: `what` names it."""
+    """Another writer's commit removed Tidemark's own files from `checkpoints` or `cuts`: `what` names it."""
 
     def __init__(self, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")

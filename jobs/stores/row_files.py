@@ -1,7 +1,6 @@
-"""The Parquet files that hold rows of our own small tables: written in memory, immutable, read once.
+"""Writes and reads the Parquet files of Tidemark's own small tables: made in memory, never changed, read once.
 
-They lie in a folder with a leading underscore, so that a VACUUM between the writing of a file and the
-commit that names it cannot delete it.
+They lie in a folder with a leading underscore. So a VACUUM cannot delete a file before the commit that names it.
 """
 
 import io
@@ -20,15 +19,15 @@ FOLDER = "_rows"
 
 
 def is_own(path: str) -> bool:
-    """Return whether a path, as the log names it, is that of a file of ours; others may have appended theirs."""
+    """Return whether a path, as the log names it, is of a file that Tidemark wrote; others may have appended theirs."""
     return path.startswith(f"{FOLDER}/")
 
 
 class RowFiles:
-    """The row files of one table; what was read stays in memory while it is active."""
+    """The row files of one table. Rows that were read stay in memory while their file is active."""
 
     def __init__(self, table_folder: Path, schema: pa.Schema, *, nullable: frozenset[str] = frozenset()) -> None:
-        """Name the table and the columns of its rows, and those that are null in some of ours."""
+        """Name the table, the columns of its rows, and those that may be null in Tidemark's own rows."""
         self._nullable = nullable
         self._folder = table_folder
         self._schema = schema
@@ -44,10 +43,10 @@ class RowFiles:
         return add(path, len(content), f'{{"numRecords":{len(rows)}}}', at_ms)
 
     def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
-        """Return the rows of each active file, and of those that cannot be read what is wrong with them.
+        """Return the rows of each active file, and what is wrong with each file that cannot be read.
 
-        Files never change, so each is read once. A file of others may be ours compacted: its rows count as far as
-        they are whole, and no file of ours has them.
+        Files never change, so each is read once. Another writer's file may hold Tidemark's rows, compacted. Its rows
+        count if they are whole and no file of Tidemark has them.
         """
         found: dict[str, tuple[dict[str, Any], ...]] = {}
         unreadable: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""A self-contained copy of one savepoint: a small warehouse of its own, with one row, its files and its tables' logs.
+"""Copies one savepoint into a warehouse of its own, with one row, its files and its tables' logs.
 
-It comes into being beside its place and is renamed into it when everything is durable: a reader sees the
-whole copy or none. Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
+The copy is made beside its place, and renamed into it when everything is durable: a reader sees the whole copy or none.
+Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
 """
 
 import shutil
@@ -34,7 +34,7 @@ _MAKER: Final = "maker.json"
 
 
 class SavepointNotCopiedError(Exception):
-    """A copy that is not made: says why and the way out. Nothing of it is left behind."""
+    """The copy was not made: says why and the way out. Nothing of it is left behind."""
 
 
 class CopyManifest(BaseModel):
@@ -71,8 +71,8 @@ def must_be_free(warehouse: Warehouse, to: Path) -> None:
 def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, told: Told = nobody) -> CopyManifest:
     """Make a copy of that row in the folder `to`, and return what it says of itself.
 
-    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing behind then;
-    what a killed process leaves beside `to` goes with the next copy to it.
+    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing behind then. The
+    next copy to `to` deletes what a killed process left beside it.
     """
     must_be_free(warehouse, to)
     _, rows = CheckpointStore(warehouse).observe()
@@ -149,7 +149,7 @@ def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> 
 
 
 def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecord) -> None:
-    """Write a claim, the savepoint and a release: no id and no generation of the original is ever used again here."""
+    """Write a claim, the savepoint and a release, so that no id or generation of the original is used again."""
     used: list[int] = [row.checkpoint for row in rows if isinstance(row, CheckpointRecord)]
     used += [row.next_id - 1 for row in rows if isinstance(row, Release)]
     last, generation = CheckpointId(max(used)), max(row.generation for row in rows)
@@ -172,7 +172,7 @@ def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecor
 
 
 def named_files(record: CheckpointRecord) -> dict[str, FileHandle]:
-    """Return every file that a row names, by path: tables', states', ranges', staged ones and those in flight."""
+    """Return every file that a row names, by path: of tables, states and ranges, staged files and those in flight."""
     return {file.path: file for file in handles_of(record)}
 
 

@@ -19,7 +19,6 @@ from jobs.holding.boundaries import (
     boundary_from_environment,
     cross_freely,
 )
-from jobs.holding.lease_keeper import kept_lease
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.listener import OrderedListener, Recovery, SilentListener
 from jobs.stores.lease import LeaseStore
@@ -116,7 +115,7 @@ def test_a_second_ctrl_c_ends_the_process_at_once():
 def test_a_lease_is_renewed_while_it_is_kept_and_gone_afterwards(warehouse):
     """The lease outlives its own length as long as the tick lives, and ends with it."""
     leases = LeaseStore(warehouse)
-    with kept_lease(leases, claim_of(1), 60):
+    with leases.kept(claim_of(1), 60):
         first = leases.read().expires_ms
         limit = time.monotonic() + 30
         while leases.read().expires_ms == first:
@@ -128,7 +127,7 @@ def test_a_lease_is_renewed_while_it_is_kept_and_gone_afterwards(warehouse):
 def test_a_newer_generation_keeps_its_lease(warehouse):
     """Who was taken over neither renews over the new holder's lease nor takes it away."""
     leases = LeaseStore(warehouse)
-    with kept_lease(leases, claim_of(1), 60):
+    with leases.kept(claim_of(1), 60):
         leases.renew(Generation(2), claim_of(2).holder, 60_000)
         time.sleep(0.1)
     assert Generation(2) == leases.read().generation
