@@ -13,13 +13,10 @@ After each completed checkpoint, the example also writes its positions to `offse
 folder. A reader of that file never sees a position that a restore would take back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Condition
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.config import CheckpointConfig
@@ -27,7 +24,7 @@ from checkpointing.identifiers import SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.pipeline import Pipeline, count, max_of
 from jobs.sources.committed_positions import CommitsToFile
-from jobs.sources.port import Source
+from jobs.sources.port import Source, WrappedSource
 from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 FIRST_WAVE = {"fast": 105, "slow": 100}
@@ -46,40 +43,28 @@ CONFIG = CheckpointConfig(
 )
 
 
-class TwoWaves:
+class TwoWaves(WrappedSource):
     """A source of two waves: no split goes beyond `first` until all splits have been read up to it."""
 
     def __init__(self, source: Source, first: Mapping[str, int]) -> None:
         """Hold back the records after these positions; raise InvalidNameError for a name that no split may have."""
-        self._source = source
+        super().__init__(source)
         self._first = {split_id(name): rows for name, rows in first.items()}
         self._exhausted: set[SplitId] = set()
         self._noted = Condition()
-
-    def schema(self) -> StructType:
-        """Return the source's columns."""
-        return self._source.schema()
-
-    def splits(self) -> tuple[SplitId, ...]:
-        """Return the source's splits."""
-        return self._source.splits()
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of the wave; see `port.Source.poll`."""
         left = self._first[request.split] - int(request.position or 0)
         if left > 0:
-            piece = self._source.poll(replace(request, max_rows=min(left, request.max_rows)))
+            piece = self.source.poll(replace(request, max_rows=min(left, request.max_rows)))
             left -= 0 if piece is None else piece.rows
             self._note(request.split, left)
             return piece
         self._note(request.split, left)
         with self._noted:
             come = self._noted.wait_for(lambda: self._exhausted == set(self._first), SECOND_WAVE_S)
-        return self._source.poll(request) if come else None
-
-    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
-        """Return the source's rows."""
-        return self._source.read(spark, slices)
+        return self.source.poll(request) if come else None
 
     def _note(self, split: SplitId, left: int) -> None:
         if left <= 0:

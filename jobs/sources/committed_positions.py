@@ -6,18 +6,14 @@ after a checkpoint has completed, so it is never ahead of it. It may lag behind 
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId
-from checkpointing.messages import PollSource
-from jobs.sources.port import Source, SourceError
+from jobs.sources.port import Source, SourceError, WrappedSource
 from jobs.stores.files import write_document
 
 
@@ -32,7 +28,7 @@ class Committed(BaseModel):
     """By split, as the source itself writes a position."""
 
 
-class CommitsToFile:
+class CommitsToFile(WrappedSource):
     """A source whose positions are written to `file` when a checkpoint completes (see `port.CommitsPositions`).
 
     The file is replaced in one step. A checkpoint that is not newer than the one in the file changes nothing. A job in
@@ -41,30 +37,9 @@ class CommitsToFile:
 
     def __init__(self, source: Source, file: Path) -> None:
         """Wrap `source`. Nothing is written before the first completed checkpoint."""
-        self._source = source
+        super().__init__(source)
         self._file = file
         self._lock = threading.Lock()
-
-    @property
-    def source(self) -> Source:
-        """The source whose positions are committed."""
-        return self._source
-
-    def schema(self) -> StructType:
-        """Return the source's columns."""
-        return self._source.schema()
-
-    def splits(self) -> tuple[SplitId, ...]:
-        """Return the source's splits."""
-        return self._source.splits()
-
-    def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the source's next rows; see `port.Source.poll`."""
-        return self._source.poll(request)
-
-    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
-        """Return the source's rows."""
-        return self._source.read(spark, slices)
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
         """Write the positions, durably; raise SourceError if another kind of file has this name."""

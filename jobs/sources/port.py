@@ -85,6 +85,30 @@ class ReadsFrom(Protocol):
         ...
 
 
+class WrappedSource:
+    """A source that wraps another one, and does what that one does. A subclass changes what it does otherwise."""
+
+    def __init__(self, source: Source) -> None:
+        """Wrap `source`."""
+        self.source = source
+
+    def schema(self) -> StructType:
+        """Return the wrapped source's columns."""
+        return self.source.schema()
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the wrapped source's splits."""
+        return self.source.splits()
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the wrapped source's next rows; see `Source.poll`."""
+        return self.source.poll(request)
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the wrapped source's rows."""
+        return self.source.read(spark, slices)
+
+
 def reads_from(source: Source) -> Source:
     """Return the innermost source of sources that wrap each other."""
     while isinstance(source, ReadsFrom):
