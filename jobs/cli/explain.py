@@ -6,7 +6,6 @@ from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.launch import Launch, launch
 from jobs.pipeline import InvalidPipelineError
 from jobs.pipelines.registry import BrokenPipelineError
-from jobs.planner.explain import explain as explanation
 from jobs.project import InvalidProjectError
 from jobs.settings import InvalidSettingsError, Layer
 from jobs.showing.graph import render_graph
@@ -20,7 +19,7 @@ def explain(reference: str, given: Layer, out: Console) -> None:
         plan = plan.with_discovered_splits()
     except (SourceError, InvalidPipelineError):
         out.print("the input is not there yet, so the number of splits is not known")
-    out.print(render_graph(explanation(plan)), soft_wrap=True)
+    out.print(render_graph(plan), soft_wrap=True)
 
 
 def prepared(reference: str, given: Layer) -> Launch:

@@ -4,8 +4,7 @@ Call `plan`. It needs no Spark session, table or file. Only `JobPlan.with_discov
 their splits.
 """
 
-from jobs.planner.explain import PlanExplanation, explain
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.planning import plan
 
-__all__ = ["JobPlan", "PlanExplanation", "explain", "plan"]
+__all__ = ["JobPlan", "plan"]

@@ -7,38 +7,44 @@ from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from checkpointing.graph import TableMode, VertexKind
-from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
+from checkpointing.graph import Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import EdgeId
+from jobs.operators.spec import KeyedSpec
+from jobs.planner import JobPlan
 from jobs.showing.quantities import count, plural
 
 
-def render_graph(plan: PlanExplanation) -> RenderableType:
+def render_graph(plan: JobPlan) -> RenderableType:
     """Return the vertices in the order in which rows pass through them, each with its inputs and its tables."""
+    vertices = plan.graph.vertices
     counts = (
-        plural(len(plan.vertices), "vertex", "vertices"),
-        plural(sum(vertex.parallelism for vertex in plan.vertices), "subtask"),
-        plural(sum(_channels(vertex) for vertex in plan.vertices), "channel"),
-        plural(sum(len(vertex.tables) for vertex in plan.vertices), "table"),
+        plural(len(vertices), "vertex", "vertices"),
+        plural(sum(vertex.parallelism for vertex in vertices), "subtask"),
+        plural(sum(len(plan.graph.channels_into(vertex.id)) for vertex in vertices), "channel"),
+        plural(len(plan.graph.tables()), "table"),
     )
     tree = Tree(Text.assemble((plan.job, "bold"), f": {', '.join(counts)}"), guide_style="dim")
-    for vertex in plan.vertices:
-        branch = tree.add(Text.assemble((vertex.id, "bold cyan"), f"  {_kind(vertex)}{_aligning(vertex)}"))
-        for line in _lines(vertex):
+    for vertex in vertices:
+        many = len(plan.graph.channels_into(vertex.id))
+        aligning = f", aligns the barriers of {count(many)} channels" if many > 1 else ""
+        branch = tree.add(Text.assemble((vertex.id, "bold cyan"), f"  {_kind(plan, vertex)}{aligning}"))
+        for line in _lines(plan, vertex):
             branch.add(line)
     return tree
 
 
-def _lines(vertex: VertexExplanation) -> Iterator[Text]:
-    for ordinal, read in enumerate(vertex.inputs):
-        yield Text.assemble(("← ", "yellow"), f"input {ordinal}: {_read(read)}")
+def _lines(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
+    for edge in plan.graph.upstream(vertex.id):
+        yield Text.assemble(("← ", "yellow"), f"input {edge.input}: {_read(plan, edge)}")
     for table in vertex.tables:
-        yield Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(table)}")
+        yield Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(plan, table)}")
 
 
-def _kind(vertex: VertexExplanation) -> str:
+def _kind(plan: JobPlan, vertex: Vertex) -> str:
     match vertex.kind:
         case VertexKind.SOURCE:
-            cap = "" if vertex.rows_per_epoch is None else f", at most {plural(vertex.rows_per_epoch, 'row')} an epoch"
+            most = plan.rows_per_epoch.get(vertex.id)
+            cap = "" if most is None else f", at most {plural(most, 'row')} an epoch"
             names = f": {', '.join(vertex.splits)}" if vertex.splits else ", its input is not there yet"
             return f"source of {plural(vertex.parallelism, 'split')}{names}{cap}"
         case VertexKind.STATELESS:
@@ -49,23 +55,16 @@ def _kind(vertex: VertexExplanation) -> str:
             assert_never(unreachable)
 
 
-def _channels(vertex: VertexExplanation) -> int:
-    return sum(read.channels for read in vertex.inputs)
+def _read(plan: JobPlan, edge: EdgeId) -> str:
+    upstream, spec = plan.graph.vertex(edge.upstream), plan.vertices[edge.downstream].spec
+    what = "lazy slices" if upstream.kind is VertexKind.SOURCE else "files"
+    keys = f", exchanged by {', '.join(spec.inputs[edge.input].keys)}" if isinstance(spec, KeyedSpec) else ""
+    return f"{upstream.id}  {plural(upstream.parallelism, 'channel')} of {what}{keys}"
 
 
-def _aligning(vertex: VertexExplanation) -> str:
-    many = _channels(vertex)
-    return f", aligns the barriers of {count(many)} channels" if many > 1 else ""
-
-
-def _read(read: InputExplanation) -> str:
-    what = "lazy slices" if read.lazy else "files"
-    keys = f", exchanged by {', '.join(read.keys)}" if read.keys else ""
-    return f"{read.upstream}  {plural(read.channels, 'channel')} of {what}{keys}"
-
-
-def _how(table: TableExplanation) -> str:
-    judged = "" if table.suite is None else f", judged at every barrier by suite {table.suite}"
+def _how(plan: JobPlan, table: Table) -> str:
+    suite = plan.suites.get(table.name)
+    judged = "" if suite is None else f", judged at every barrier by suite {suite.name}"
     columns = plural(len(table.columns), "column")
     match table.mode:
         case TableMode.APPEND:

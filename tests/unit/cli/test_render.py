@@ -4,14 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType
 
 from checkpointing.channel_items import AlignmentType, StagedSegment
-from checkpointing.graph import TableMode, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, JobName, SplitId, TableName, VertexId, job_name
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, TableName, VertexId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import ChannelState
-from jobs.planner.explain import InputExplanation, PlanExplanation, TableExplanation, VertexExplanation
+from jobs.pipeline import Pipeline
+from jobs.planner import plan
+from jobs.quality.expectation import Expectation
 from jobs.reading import Cut, Cuts
 from jobs.showing.checkpoints import render_checkpoints
 from jobs.showing.cut import render_cut
@@ -20,6 +22,7 @@ from jobs.showing.progress import CheckpointLine
 from jobs.showing.quantities import moment, plural, seconds, size
 from jobs.showing.summary import render_caught_up, render_done, render_lines
 from jobs.showing.timeline import describe_position, moments, render_timeline
+from jobs.sources.sequence import SequenceSource
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.warehouse import Warehouse
 
@@ -195,18 +198,22 @@ def test_caught_up_is_said_in_one_line(shown):
 
 def test_explain_shows_channels_alignment_tables_and_suites(shown):
     """A joining vertex of two inputs aligns the barriers of all their channels."""
-    source = VertexExplanation(VertexId("flights"), VertexKind.SOURCE, 2, (SplitId("EWR"), SplitId("JFK")), 500, (), ())
-    state = TableExplanation(TableName("_tidemark/f/state/joined"), TableMode.STATE, ("origin",), (), None)
-    silver = TableExplanation(SILVER, TableMode.APPEND, (), (("origin", "string"),), "sound")
-    reads = (
-        InputExplanation(VertexId("flights"), 2, lazy=True, keys=("origin",)),
-        InputExplanation(VertexId("weather"), 1, lazy=False, keys=("origin",)),
+    pipeline = Pipeline("f", parallelism=2)
+    flights = pipeline.source("flights", SequenceSource({"EWR": 9, "JFK": 9}), rows_per_epoch=500).key_by("key")
+    weather = (
+        pipeline.source("weather", SequenceSource({"all": 9}))
+        .select("key", "value")
+        .with_column("temp", "value", LongType())
     )
-    joined = VertexExplanation(VertexId("joined"), VertexKind.KEYED, 2, (), None, reads, (silver, state))
-    text = shown(render_graph(PlanExplanation(JobName("f"), (source, joined))))
-    assert "f: 2 vertices, 4 subtasks, 3 channels, 2 tables" in text
+    kept = weather.table("bronze/weather", id="bronze")
+    joined = flights.connect(kept.key_by("key")).enrich("joined", "temp").table(SILVER)
+    joined.expect(Expectation("expect_column_values_to_not_be_null", {"column": "n"}), suite="sound")
+    text = shown(render_graph(plan(pipeline).with_discovered_splits()))
+    assert "f: 4 vertices, 6 subtasks, 4 channels, 3 tables" in text
     assert "flights  source of 2 splits: EWR, JFK, at most 500 rows an epoch" in text
+    assert "bronze  stateless, writes its rows to files\n" in text
     assert "joined  keyed, 2 subtasks, aligns the barriers of 3 channels" in text
-    assert "← input 0: flights  2 channels of lazy slices, exchanged by origin" in text
-    assert "⇒ silver/flights  append, 1 column, judged at every barrier by suite sound" in text
-    assert "⇒ _tidemark/f/state/joined  operator state by origin" in text
+    assert "← input 0: flights  2 channels of lazy slices, exchanged by key" in text
+    assert "← input 1: bronze  1 channel of files, exchanged by key" in text
+    assert "⇒ silver/flights  append, 7 columns, judged at every barrier by suite sound" in text
+    assert "⇒ _tidemark/f/state/joined  operator state by key" in text

@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from checkpointing.graph import TableMode, VertexKind
 from checkpointing.identifiers import SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
 from jobs.pipelines import flights, offsets_100_105
 from jobs.pipelines.registry import OWN, BrokenPipelineError, UnknownPipelineError, find_pipeline
-from jobs.planner import explain, plan
+from jobs.planner import plan
+from jobs.showing.graph import render_graph
 
 ROOT = Path(__file__).resolve().parents[3]
 SPLITS = [SplitId(origin) for origin in ("EWR", "JFK", "LGA")]
@@ -93,18 +96,16 @@ def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
 
 
 def test_explaining_shows_who_reads_whom_and_what_is_kept(planned) -> None:
-    """Plain data, channels counted by upstream subtasks."""
-    by_id = {vertex.id: vertex for vertex in explain(planned).vertices}
-    assert [("flights", 3, True, ())] == [
-        (one.upstream, one.channels, one.lazy, one.keys) for one in by_id["bronze_flights"].inputs
-    ]
-    assert [
-        ("bronze_flights", 1, False, ("origin", "time_hour")),
-        ("bronze_weather", 1, False, ("origin", "time_hour")),
-    ] == [(one.upstream, one.channels, one.lazy, one.keys) for one in by_id["silver_flights"].inputs]
-    assert tuple(SPLITS) == by_id["flights"].splits
-    assert ["silver_flights", None] == [table.suite for table in by_id["silver_flights"].tables]
-    assert ("flights", "int64") in by_id["delays_by_wind"].tables[0].columns
+    """Channels are counted by upstream subtasks, and a table's columns and its suite are named."""
+    console = Console(record=True, width=200, file=StringIO())
+    console.print(render_graph(planned))
+    text = console.export_text()
+    assert f"flights  source of 3 splits: {', '.join(SPLITS)}" in text
+    assert "input 0: flights  3 channels of lazy slices\n" in text
+    assert "input 0: bronze_flights  1 channel of files, exchanged by origin, time_hour" in text
+    assert "input 1: bronze_weather  1 channel of files, exchanged by origin, time_hour" in text
+    assert "silver/flights  append, 23 columns, judged at every barrier by suite silver_flights" in text
+    assert "gold/delays_by_wind  upsert by wind_band, 3 columns" in text
 
 
 def test_explaining_needs_neither_spark_nor_great_expectations() -> None:
@@ -113,8 +114,9 @@ def test_explaining_needs_neither_spark_nor_great_expectations() -> None:
 import sys
 from pathlib import Path
 from jobs.pipelines.registry import find_pipeline
-from jobs.planner import explain, plan
-explain(plan(find_pipeline("flights", Path("nowhere"))))
+from jobs.planner import plan
+from jobs.showing.graph import render_graph
+render_graph(plan(find_pipeline("flights", Path("nowhere"))))
 from pyspark.sql import SparkSession
 print(SparkSession.getActiveSession(), sorted({"great_expectations", "deltalake", "dagster"} & set(sys.modules)))
 """
