@@ -45,6 +45,8 @@ FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
     PublishTable: ("publish_fails",),
 }
 """How an effect may go wrong; that a row is refused comes of being overtaken."""
+_SURVIVED: Final = frozenset({"check_fails"})
+"""Faults that decline a checkpoint: the tick goes on with the next timer."""
 EFFECTS_MAX: Final = 13
 """As many as a rollback has with a row to roll forward: claim, three tables, a cut, clean-up, its row, those again."""
 _ALL: Final = "all"
@@ -107,7 +109,7 @@ def _of_a_tick(driven: DrivenJob, left: Chances) -> Iterator[tuple[str, Chances]
         failed = replace(left, failures=left.failures - 1, troubled=True)
         for place, effect in enumerate(driven.outstanding):
             for fault in FAULTS.get(type(effect), ()):
-                yield f"fail {place} {fault}", failed
+                yield f"fail {place} {fault}", replace(failed, timers=left.timers + (fault in _SURVIVED))
     if left.timers and driven.wake_at_ms() is not None:
         yield "fire", replace(left, timers=left.timers - 1)
     if left.savepoints:

@@ -24,7 +24,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a judge that failed is waited for": 16,
     "a judge that failed is not counted": 36,
     "a judge that failed fails the job at once": 11,
-    "a job survives one failed checkpoint too many": 18,
+    "a job survives one failed checkpoint too many": 19,
     "a check that failed is taken for a changed table": 0,
     "tables that nobody could look at are published": 0,
     "after a check that failed no commit begins": 10,
