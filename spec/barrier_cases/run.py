@@ -213,6 +213,7 @@ def _close(run: BarrierRun) -> None:
 _ALTERNATING: dict[str, Callable[..., None]] = {
     "arrive_buffer": _arrive("buffer"),
     "arrive_barrier": _arrive("barrier"),
+    "arrive_cancel": _arrive("cancel"),
     "arrive_eop": _arrive("eop"),
     "deliver_announcement": _announce,
     "deliver_barrier": _hand("barrier"),

@@ -322,3 +322,16 @@ def test_a_cancel_reaches_a_checkpoint_that_was_only_announced(story, barrier, c
     assert [1] == [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
     assert [5] == _delivered(told.drain())
     assert [] == told.blocked()
+
+
+def test_a_newer_barrier_in_the_channel_aborts_no_unaligned_checkpoint(story, barrier):
+    """Flink aborts here, for its channels remember one barrier: a savepoint follows an unaligned checkpoint at once."""
+    told = story(UNALIGNED, 2)
+    told.put(0, 1, barrier(1), 2, barrier(2, alignment=AlignmentType.FORCED_ALIGNED))
+    effects = told.poll()
+    assert [(1, True)] == _triggers(effects)
+    told.put(1, 3, barrier(1), barrier(2, alignment=AlignmentType.FORCED_ALIGNED))
+    effects = told.drain()
+    assert {1: {0: [1], 1: [3]}} == _in_flight(effects)
+    assert [(2, False)] == _triggers(effects)
+    assert [] == [effect for effect in effects if isinstance(effect, AbortCheckpoint)]

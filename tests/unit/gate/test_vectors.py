@@ -10,7 +10,7 @@ from spec.vectors_barriers import run_case
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 FILES = {"aligned": 21, "tracker": 14, "unaligned": 34}
-FILES |= {"further_aligned": 56, "further_tracker": 32, "further_unaligned": 74}
+FILES |= {"further_aligned": 56, "further_tracker": 32, "further_unaligned": 76}
 
 
 def _cases() -> list[object]:

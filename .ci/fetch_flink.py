@@ -1,0 +1,96 @@
+"""Fetches the jars of Flink that `spec.oracle` asks: once, by Ivy as Spark ships it, and checked.
+
+`spark-submit --packages` knows no classifier, and Flink's test harnesses have one. So Ivy runs by itself.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from jobs.spark.environment import spark_home
+from spec.oracle.flink import LOCKED, VERSION, folder
+
+MODULES = (
+    *(
+        (f"org.apache.flink:flink-{name}:{VERSION}", ("",))
+        for name in ("core", "core-api", "metrics-core", "annotations")
+    ),
+    (f"org.apache.flink:flink-runtime:{VERSION}", ("", "tests")),
+    ("org.apache.flink:flink-shaded-guava:33.5.0-jre-21.0", ("",)),
+    ("org.apache.flink:flink-shaded-jackson:2.20.1-21.0", ("",)),
+    ("org.apache.flink:flink-shaded-netty:4.2.6.Final-21.0", ("",)),
+    ("org.slf4j:slf4j-api:1.7.36", ("",)),
+)
+"""Maven coordinates, each with the classifiers of its jars."""
+
+
+def main() -> None:
+    """Fetch what is missing of the locked jars; on failure say why and exit 1."""
+    missing = [name for name in LOCKED if not (folder() / name).exists()]
+    if not missing:
+        return
+    folder().mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".ivy-", dir=folder()))
+    try:
+        _retrieve(work)
+        for name in missing:
+            _checked(work / "jars" / name).replace(folder() / name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _retrieve(work: Path) -> None:
+    (work / "ivy.xml").write_text(_ivy_module(), encoding="utf-8")
+    (ivy,) = (spark_home() / "jars").glob("ivy-*.jar")
+    pattern = str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")
+    command = [
+        "java",
+        "-jar",
+        str(ivy),
+        "-ivy",
+        str(work / "ivy.xml"),
+        "-cache",
+        str(work / "cache"),
+        "-retrieve",
+        pattern,
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        words = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        sys.exit(f"tidemark: Ivy could not fetch Flink's jars; is the network reachable? It said last:\n{words}")
+
+
+def _checked(path: Path) -> Path:
+    if not path.exists():
+        sys.exit(f"tidemark: Ivy did not bring {path.name}: spec/oracle/flink.py and {__file__} disagree")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != LOCKED[path.name]:
+        sys.exit(f"tidemark: {path.name} has SHA-256 {found}, not the locked one: do not trust where it came from")
+    return path
+
+
+def _ivy_module() -> str:
+    dependencies = "".join(_dependency(coordinate, classifiers) for coordinate, classifiers in MODULES)
+    return (
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="tidemark" module="oracle"/><configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def _dependency(coordinate: str, classifiers: Iterable[str]) -> str:
+    group, name, version = coordinate.split(":")
+    marks = (f' m:classifier="{classifier}"' if classifier else "" for classifier in classifiers)
+    artifacts = "".join(f'<artifact name="{name}" type="jar"{mark}/>' for mark in marks)
+    return (
+        f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false" conf="default->master">'
+        f"{artifacts}</dependency>"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Flink's own classes and Tidemark's answer the same random input alike, and the comparison finds slips."""
+
+import importlib
+import json
+
+import pytest
+
+from spec.oracle.__main__ import main
+from spec.oracle.components import COMPONENTS, ask
+from spec.oracle.flink import FlinkError
+from spec.vectors import main as run_vectors
+
+SEEDS = range(150)
+
+SLIPS = [
+    ("aligned_blocking", "checkpointing.gate.aligner:Aligner._block", lambda *_: []),
+    ("at_least_once", "checkpointing.gate.tracker:BarrierTracker.cancel", lambda *_: None),
+    ("unaligned", "checkpointing.gate.channel:Channel.record", lambda *_: None),
+    ("alternating", "checkpointing.gate.channels:Channels.prioritise", lambda *_: None),
+    ("alternating", "checkpointing.gate.unaligned:_too_old", lambda *_: False),
+    ("decider", "checkpointing.coordinator.request_decider:RequestDecider._reached", lambda *_: False),
+    ("failure_manager", "checkpointing.coordinator.failure_policy:FailurePolicy.succeeded", lambda *_: None),
+    ("subsume", "checkpointing.coordinator.completed:CompletedCheckpointStore.would_subsume", lambda *_: ()),
+    ("registry", "checkpointing.coordinator.shared_state:SharedStateRegistry._drop_unused", lambda *_: []),
+    ("key_groups", "checkpointing.key_groups:KeyGroupRange.__len__", lambda *_: 1),
+    ("default_max_parallelism", "spec.vectors_rescale:default_max_parallelism", lambda **_: 128),
+    ("key_hash", "spec.flink.key_groups:_rotated", lambda word, _: word),
+    ("keyed_state", "checkpointing.key_groups:KeyGroupRange.intersection", lambda *_: None),
+    ("operator_state", "checkpointing.rescale.operator_state:_split", lambda *_: None),
+    ("channel_mapper", "spec.flink.channel_state:_overlapping", lambda *_: ()),
+]
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Return random input with Flink's answers, by component."""
+    return ask(COMPONENTS.values(), SEEDS)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_tidemark_answers_as_flink_does(cases, name):
+    """Of each component all cases, a few hundred steps each; Flink gives up on a handful of them itself."""
+    assert len(cases[name]) > 0.9 * len(SEEDS)
+    assert [] == [outcome for outcome in COMPONENTS[name].judge(cases[name]) if not outcome.passed]
+
+
+def test_the_cases_meet_what_they_are_made_for(cases):
+    """Among the answers of the gate are triggers of both kinds, aborts for each reason, and buffers in flight."""
+    told = [tuple(entry) for name in ("unaligned", "alternating") for case in cases[name] for entry in case["expect"]]
+    assert {"aligned", "unaligned"} == {entry[2] for entry in told if entry[0] == "trigger" and len(entry) > 2}
+    assert any(entry[0] == "inflight" and entry[2] for entry in told)
+    assert {
+        "CHECKPOINT_DECLINED_SUBSUMED",
+        "CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER",
+        "CHECKPOINT_DECLINED_INPUT_END_OF_STREAM",
+    } == {entry[2] for entry in told if entry[0] == "abort"}
+
+
+@pytest.mark.parametrize(("name", "place", "slip"), SLIPS, ids=[f"{name} {place}" for name, place, _ in SLIPS])
+def test_a_slip_is_found(cases, monkeypatch, name, place, slip):
+    """Each component, once broken, answers otherwise than Flink."""
+    module, _, path = place.partition(":")
+    *owners, attribute = path.split(".")
+    owner = importlib.import_module(module)
+    for part in owners:
+        owner = getattr(owner, part)
+    monkeypatch.setattr(owner, attribute, slip)
+    assert any(not outcome.passed for outcome in COMPONENTS[name].judge(cases[name]))
+
+
+def test_each_component_has_a_slip():
+    """No comparison is trusted that was not seen to fail."""
+    assert set(COMPONENTS) == {name for name, _, _ in SLIPS}
+
+
+def test_the_command_says_how_many_differ_and_keeps_them(tmp_path, monkeypatch, capsys):
+    """What differs is written as a file of vectors, which judges the same."""
+    assert 0 == main(["decider", "--seeds", "0:20", "--keep", str(tmp_path)])
+    assert "decider: 20 cases, 0 answered differently" in capsys.readouterr().out
+    assert [] == list(tmp_path.iterdir())
+    monkeypatch.setattr("checkpointing.coordinator.request_decider.RequestDecider._reached", lambda *_: False)
+    assert 1 == main(["decider", "--seeds", "0:20", "--keep", str(tmp_path)])
+    kept = tmp_path / "decider.json"
+    assert len(json.loads(kept.read_text())["cases"]) > 0
+    assert 1 == run_vectors([str(kept)])
+    monkeypatch.undo()
+    assert 0 == run_vectors([str(kept)])
+
+
+def test_a_component_that_does_not_exist_is_named(capsys):
+    """The message lists those that exist."""
+    with pytest.raises(SystemExit):
+        main(["gate"])
+    assert "there is no component 'gate': the components are aligned_blocking" in capsys.readouterr().err
+
+
+def test_a_missing_jar_is_named_with_the_way_out(monkeypatch, tmp_path):
+    """Without Flink's classes there is no comparison, and none that passes by itself."""
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
+    with pytest.raises(FlinkError, match=r"flink-core-2\.3\.0\.jar is missing: .* 'make flink-oracle'"):
+        ask([COMPONENTS["decider"]], range(1))
