@@ -1,8 +1,9 @@
-"""The machine of the commit: recovery's decision, the claim and the two-phase commit of up to three coordinators.
+"""The machine of the commit: the tick door and the two-phase commit of up to three coordinators.
 
-All are alive at the same time and none knows of the others: the older ones are zombies. Each effect is carried
-out when a rule says so; its answer may get lost, and a coordinator may die before any of them. What it had asked
-for may still be carried out, at any later time.
+All are alive at the same time and none knows of the others: the older ones are zombies. Each goes through the tick
+door, as every tick does: it observes, claims, recovers, works, releases. Each effect is carried out when a rule says
+so. Its answer may get lost, and a coordinator may die before any of them. What it had asked for may still be carried
+out, at any later time.
 """
 
 from dataclasses import dataclass, field
@@ -11,42 +12,58 @@ from enum import Enum
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from checkpointing.commit.fencing import HolderObserved, newest_checkpoint
-from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, publications
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.two_phase import (
     CheckpointCommitted,
     CommitEffect,
     CommitEnded,
-    CommitFact,
     CommitIdentity,
     Declined,
     Draft,
     TwoPhaseCommit,
 )
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
+from checkpointing.job.ids import CheckpointIds
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
     CutRecorded,
-    Publication,
+    EndTick,
     PublishFailed,
     PublishTable,
     RecordCut,
     RowAppended,
+    RowRefused,
     RowUnknown,
+    TablePublished,
     TablesChecked,
+    TickOutcome,
 )
-from checkpointing.metadata.record import Claim, Holder, Release, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import RowKind, Statistics, VertexRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import TICK, Terms
+from checkpointing.tick.messages import (
+    AppendClaim,
+    AppendRelease,
+    Broke,
+    Finish,
+    TickEffect,
+    TickFact,
+    Work,
+    WorkEnded,
+)
+from spec.at_the_door import SOMEBODY, Carrier
 from spec.machines.commit_world import COUNT, GRAPH, NUMBERS, SINK, SOURCE, CommitWorld, position
-from spec.machines.judging import BrokenRuleError, expect, is_unwinding
+from spec.machines.judging import expect, is_unwinding
 
 ALIVE_MAX = 3
 STEPS_MAX = 100
 _STATISTICS = Statistics(triggered_ms=0, committed_ms=0, rows=0)
 _pick = st.integers(0, 20)
-_StoreEffect = CheckTables | AppendRow | PublishTable | RecordCut
+_Change = AppendRow | AppendClaim | AppendRelease | PublishTable | RecordCut
+_Changed = RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed | CutRecorded
 
 
 class Luck(Enum):
@@ -63,28 +80,38 @@ class Luck(Enum):
 _luck = st.sampled_from([Luck.WELL, Luck.WELL, Luck.REPLY_LOST, Luck.WELL, Luck.WRITE_LOST, Luck.REFUSED])
 
 
-_trouble = st.sampled_from([(CheckTables, Luck.REFUSED), (AppendRow, Luck.REPLY_LOST)])
+_trouble = st.sampled_from([(CheckTables, Luck.REFUSED), (AppendRow, Luck.REPLY_LOST), (PublishTable, Luck.REFUSED)])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Life:
-    """One coordinator: what it saw, what it has yet to roll forward, what it asked for."""
+    """One coordinator: its way through the tick door, and what it does while it works."""
 
-    number: int
-    seen: Observed
-    plan: RecoveryPlan
-    roll_forward: list[Publication | None] = field(default_factory=list)
-    """Publications, and None for the cut."""
-    claim: Claim | None = None
-    door: TwoPhaseCommit | None = None
-    asked: list[_StoreEffect] = field(default_factory=list)
+    tick: TickDoor
+    carrier: Carrier
+    work: Work | None = None
+    """What it works with; None before and after."""
+    asked: list[_Change | CheckTables] = field(default_factory=list)
+    """What its commit has asked for."""
+    commit: TwoPhaseCommit = field(init=False)
+    ids: CheckpointIds = field(init=False)
     at_version: int = 0
-    next_id: CheckpointId = NO_CHECKPOINT
     passed: CheckpointId = NO_CHECKPOINT
     position: int = 0
+    micro_batch: int = 0
     staged: list[StagedFile] = field(default_factory=list)
     count: FileHandle | None = None
-    over: bool = False
+
+    def begin(self, work: Work, versions: dict[TableName, int]) -> None:
+        """Work from the cut that recovery has left."""
+        restored, claim = work.plan.restore, work.claim
+        identity = CommitIdentity(job="job", generation=claim.generation, nonce=claim.nonce, max_parallelism=1)
+        self.commit = TwoPhaseCommit(GRAPH, identity, parent=restored, versions=versions, at_version=work.at_version)
+        self.work, self.ids, self.at_version = work, CheckpointIds(claim), work.at_version
+        if restored is not None:
+            sink = restored.vertices[1]
+            self.passed, self.position, self.micro_batch = restored.checkpoint, position(restored), sink.micro_batch
+            self.count = sink.subtasks[0].ranges[0].files[0].file if sink.subtasks[0].ranges else None
 
 
 class CommitMachine(RuleBasedStateMachine):
@@ -95,81 +122,66 @@ class CommitMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = CommitWorld()
         self.lives: list[Life] = []
-        self.ghosts: list[_StoreEffect] = []
+        self.ghosts: list[_Change] = []
         self.started = 0
 
-    # -------------------------------------------------------------- a coordinator begins
+    # -------------------------------------------------------------- a coordinator at the tick door
 
     @precondition(lambda self: len(self.lives) < ALIVE_MAX)
-    @rule(known_dead=st.booleans(), at_once=st.booleans())
+    @rule(known_dead=st.booleans(), at_once=st.sampled_from([True, True, False]))
     def start(self, known_dead: bool, at_once: bool) -> None:  # noqa: FBT001
         """A coordinator observes and decides; perhaps it claims and recovers at once."""
         life = self._start(known_dead=known_dead)
-        if at_once:
-            self._claim(life)
-            while life.roll_forward:
-                self._roll_forward(life, 0)
+        while at_once and life in self.lives and life.work is None:
+            self._advance(life, Luck.WELL)
 
     def _start(self, *, known_dead: bool) -> Life:
         self.started += 1
-        holder = HolderObserved(alive=False if known_dead else None, lease=None)
-        seen = Observed(self.world.version, tuple(self.world.rows), frozenset(self.world.cuts), holder, self.started)
-        plan = decide_recovery(seen, take_over=not known_dead)
-        if not isinstance(plan, RecoveryPlan):
-            raise BrokenRuleError("recovers", f"the job was refused although nobody holds it: {plan}")
-        life = Life(self.started, seen, plan)
+        carrier = Carrier(self.world, lambda claim: False if claim and known_dead else None, f"life-{self.started}")
+        life = Life(TickDoor(TICK, Terms(holder=SOMEBODY, take_over=not known_dead)), carrier)
         self.lives.append(life)
+        life.tick.start(carrier.moment())
+        self._advance(life, Luck.WELL)
+        expect(life in self.lives, "recovers", "the job was refused although nobody holds it")
         return life
 
-    @precondition(lambda self: any(life.claim is None for life in self.lives))
-    @rule(pick=_pick)
-    def claim(self, pick: int) -> None:
-        """A coordinator claims the job as it saw it; whoever comes second must look again."""
-        waiting = [life for life in self.lives if life.claim is None]
-        self._claim(waiting[pick % len(waiting)])
+    @precondition(lambda self: self._at_the_door())
+    @rule(pick=_pick, luck=_luck, steps=st.integers(1, 6))
+    def advance(self, pick: int, luck: Luck, steps: int) -> None:
+        """What the door of a coordinator waits for is done: it looks, claims, rolls forward or releases."""
+        waiting = self._at_the_door()
+        life = waiting[pick % len(waiting)]
+        for step in range(steps):
+            if life in self.lives and life.work is None:
+                self._advance(life, Luck.WELL if step else luck)
 
-    def _claim(self, life: Life) -> None:
-        claim = life.plan.claim.claim(Holder(host="here", pid=life.number, started=""), 0, f"life-{life.number}")
-        answer = self.world.append(claim, life.seen.version)
-        if not isinstance(answer, RowAppended):
+    def _at_the_door(self) -> list[Life]:
+        return [life for life in self.lives if life.work is None]
+
+    def _advance(self, life: Life, luck: Luck) -> None:
+        self._answer(life, self._at_door(life, luck))
+
+    def _at_door(self, life: Life, luck: Luck) -> TickFact:
+        effect = life.tick.awaits
+        match effect:
+            case AppendClaim() | AppendRelease() | PublishTable() | RecordCut():
+                return self._done(effect, luck)
+            case _:
+                fact = life.carrier.carry_out(effect) if effect is not None else None
+                return fact or Broke(LookupError(f"nobody carries out {effect}"))
+
+    def _answer(self, life: Life, fact: TickFact) -> None:
+        effect: TickEffect = life.tick.step(fact, life.carrier.moment())[-1]
+        if isinstance(effect, Work):
+            restored = effect.plan.restore
+            life.begin(effect, self.world.cuts.get(restored.checkpoint, {}) if restored is not None else {})
+        elif isinstance(effect, Finish):
             self.lives.remove(life)
-            return
-        life.claim, life.at_version, life.next_id = claim, answer.version, claim.first_id
-        record = life.plan.roll_forward
-        life.roll_forward = [*publications(record), None] if record is not None else []
-        restored = life.plan.restore
-        if restored is not None:
-            sink = restored.vertices[1].subtasks[0]
-            life.passed, life.position = restored.checkpoint, position(restored)
-            life.count = sink.ranges[0].files[0].file if sink.ranges else None
-
-    @precondition(lambda self: any(life.roll_forward for life in self.lives))
-    @rule(pick=_pick, which=_pick)
-    def roll_forward(self, pick: int, which: int) -> None:
-        """A coordinator publishes one table of what it found committed, in any order; the cut comes last."""
-        waiting = [life for life in self.lives if life.roll_forward]
-        self._roll_forward(waiting[pick % len(waiting)], which)
-
-    def _roll_forward(self, life: Life, which: int) -> None:
-        record = life.plan.roll_forward
-        if record is None:
-            raise BrokenRuleError("recovers", "there is nothing to roll forward")
-        todo = life.roll_forward.pop(which % max(1, len(life.roll_forward) - 1))
-        if todo is not None:
-            self.world.publish(record.checkpoint, todo)
-        else:
-            versions = {name: self._version_of(name, record.checkpoint) for name in (NUMBERS, COUNT)}
-            self.world.record_cut(record.checkpoint, versions)
-
-    def _version_of(self, name: str, checkpoint: CheckpointId) -> int:
-        """Return at which version a table came to show the checkpoint, or the newest before it."""
-        versions = next(versions for known, versions in self.world.tables.items() if known == name)
-        return max(at for at, (shown, _) in enumerate(versions) if shown <= checkpoint)
 
     # -------------------------------------------------------------- a coordinator works
 
     def _ready(self) -> list[Life]:
-        return [life for life in self.lives if life.claim is not None and not life.roll_forward and not life.over]
+        return [life for life in self.lives if life.work is not None]
 
     @precondition(lambda self: self._ready())
     @rule(
@@ -183,36 +195,29 @@ class CommitMachine(RuleBasedStateMachine):
         self._offer(ready[pick % len(ready)], rows, kind)
 
     def _offer(self, life: Life, rows: int, kind: RowKind) -> None:
+        taken = life.ids.take()
+        if life.work is None or taken is None:
+            return
         if rows:
-            file = self.world.stage(tuple(range(life.position, life.position + rows)))
-            life.staged.append(StagedFile(NUMBERS, file, life.passed))
-            life.position += rows
-            life.count = self.world.stage((life.position,))
-        life.passed, life.next_id = life.next_id, CheckpointId(life.next_id + 1)
-        self._take(life, self._door(life).offer(self._draft(life, kind), 0))
+            generation, new = life.work.claim.generation, range(life.position, life.position + rows)
+            life.micro_batch, life.position = life.micro_batch + 1, new.stop
+            life.staged.append(StagedFile(NUMBERS, self.world.stage(generation, life.micro_batch, new), life.passed))
+            life.count = self.world.stage(generation, life.micro_batch, range(new.stop, new.stop + 1))
+        life.passed = taken
+        self._take(life, life.commit.offer(self._draft(life, life.work, kind), 0))
 
-    def _door(self, life: Life) -> TwoPhaseCommit:
-        if life.door is None:
-            restored = life.plan.restore
-            identity = CommitIdentity(
-                job="job", generation=life.plan.claim.generation, nonce=f"life-{life.number}", max_parallelism=1
-            )
-            versions = self.world.cuts.get(restored.checkpoint, {}) if restored is not None else {}
-            life.door = TwoPhaseCommit(GRAPH, identity, parent=restored, versions=versions, at_version=life.at_version)
-        return life.door
-
-    def _draft(self, life: Life, kind: RowKind) -> Draft:
+    def _draft(self, life: Life, work: Work, kind: RowKind) -> Draft:
         ranges: tuple[RangeFiles, ...] = ()
         if life.count is not None:
-            keyed = KeyedFile(life.count, KeyedFileKind.BASE, 0, 0, Version(life.plan.claim.generation, life.passed))
+            keyed = KeyedFile(life.count, KeyedFileKind.BASE, 0, 0, Version(work.claim.generation, life.passed))
             ranges = (RangeFiles(COUNT, (keyed,)),)
         sink = SubtaskSnapshot(staged=tuple(life.staged), ranges=ranges)
         source = SubtaskSnapshot(position=str(life.position))
         vertices = (
             VertexRecord(vertex=SOURCE, micro_batch=0, subtasks=(source,), splits=("a",)),
-            VertexRecord(vertex=SINK, micro_batch=life.passed, subtasks=(sink,)),
+            VertexRecord(vertex=SINK, micro_batch=life.micro_batch, subtasks=(sink,)),
         )
-        return Draft(life.passed, vertices, _STATISTICS, (), kind)
+        return Draft(life.passed, vertices, _STATISTICS, (), kind, pinned=kind is RowKind.SAVEPOINT)
 
     @precondition(lambda self: self._ready())
     @rule(pick=_pick)
@@ -220,11 +225,8 @@ class CommitMachine(RuleBasedStateMachine):
         """A coordinator wants a further block of ids: another claim of the same generation."""
         ready = self._ready()
         life = ready[pick % len(ready)]
-        if life.claim is not None and not any(isinstance(effect, AppendRow) for effect in life.asked):
-            first = CheckpointId(life.claim.last_id + 1)
-            block = {"first_id": first, "last_id": CheckpointId(first + 999), "nonce": f"life-{life.number}+{first}"}
-            life.claim = life.claim.model_copy(update=block)
-            self._take(life, self._door(life).reserve(life.claim))
+        if not any(isinstance(effect, AppendRow) for effect in life.asked):
+            self._take(life, life.commit.reserve(life.ids.further(0)))
 
     @precondition(lambda self: any(life.asked for life in self.lives))
     @rule(pick=_pick, which=_pick, luck=_luck)
@@ -246,8 +248,8 @@ class CommitMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(life.asked for life in self.lives))
     @rule(trouble=_trouble)
-    def go_badly(self, trouble: tuple[type[_StoreEffect], Luck]) -> None:
-        """Tables forbid a commit, or it is made and nobody is told: the first that waits for it."""
+    def go_badly(self, trouble: tuple[type[_Change | CheckTables], Luck]) -> None:
+        """Tables forbid a commit, it is made and nobody is told, or a table refuses it: the first that waits for it."""
         kind, luck = trouble
         for life in self.lives:
             for which, effect in enumerate(life.asked):
@@ -257,21 +259,19 @@ class CommitMachine(RuleBasedStateMachine):
 
     def _carry_out(self, life: Life, which: int, luck: Luck) -> None:
         effect = life.asked.pop(which % len(life.asked))
-        fact = self._done(effect, luck)
+        fact = _checked(effect, luck) if isinstance(effect, CheckTables) else self._done(effect, luck)
         if isinstance(fact, RowAppended):
             life.at_version = fact.version
-        if not life.over:
-            self._take(life, self._door(life).step(fact, 0))
+        self._take(life, life.commit.step(fact, 0))
 
-    def _done(self, effect: _StoreEffect, luck: Luck) -> CommitFact:
+    def _done(self, effect: _Change, luck: Luck) -> _Changed:
         match effect:
-            case CheckTables(checkpoint):
-                return TablesChecked(checkpoint, ("a column is gone",) if luck is Luck.REFUSED else ())
-            case AppendRow(row, at_version):
+            case AppendRow() | AppendClaim() | AppendRelease():
+                unknown = RowUnknown(effect.row.nonce, "no answer")
                 if luck is Luck.WRITE_LOST:
-                    return RowUnknown(row.nonce, "no answer")
-                answer = self.world.append(row, at_version)
-                return RowUnknown(row.nonce, "no answer") if luck is Luck.REPLY_LOST else answer
+                    return unknown
+                answer = self.world.append(effect.row, effect.at_version)
+                return unknown if luck is Luck.REPLY_LOST else answer
             case PublishTable(checkpoint, publication):
                 if luck in (Luck.REFUSED, Luck.WRITE_LOST):
                     return PublishFailed(checkpoint, publication.table, "the log refuses")
@@ -279,7 +279,7 @@ class CommitMachine(RuleBasedStateMachine):
                 lost = luck is Luck.REPLY_LOST
                 return PublishFailed(checkpoint, publication.table, "no answer") if lost else published
             case RecordCut(checkpoint, versions):
-                self.world.record_cut(checkpoint, dict(versions))
+                self.world.record_cut(checkpoint, versions)
                 return CutRecorded(checkpoint)
 
     def _take(self, life: Life, effects: tuple[CommitEffect, ...]) -> None:
@@ -293,8 +293,8 @@ class CommitMachine(RuleBasedStateMachine):
                     life.staged = [file for file in life.staged if file.after >= record.checkpoint]
                 case Declined(checkpoint):
                     self.world.decline(checkpoint)
-                case CommitEnded():
-                    life.over = True
+                case CommitEnded(_, reason, message):
+                    self._end(life, EndTick(TickOutcome.FAILED, reason, message))
                 case _:
                     pass
 
@@ -306,22 +306,32 @@ class CommitMachine(RuleBasedStateMachine):
         """A coordinator ends in order, unless a row is on its way."""
         ready = self._ready()
         life = ready[pick % len(ready)]
-        if self._door(life).in_doubt:
-            return
-        self._take(life, self._door(life).withdraw())
-        row = Release(
-            generation=life.plan.claim.generation, next_id=life.next_id, at_ms=0, nonce=f"release-{life.number}"
-        )
-        self.world.append(row, life.at_version)
-        self.lives.remove(life)
+        if not life.commit.in_doubt:
+            self._take(life, life.commit.withdraw())
+            self._end(life, EndTick(TickOutcome.STOPPED))
+
+    def _end(self, life: Life, end: EndTick) -> None:
+        """The work is over: what was asked for may still come, and the job is released."""
+        if life.work is not None:
+            life.work = None
+            self._leave(life)
+            self._answer(life, WorkEnded(end, life.ids.next_id, life.at_version))
 
     @precondition(lambda self: self.lives)
     @rule(pick=_pick, really=st.sampled_from([True, False, False]))
     def crash(self, pick: int, really: bool) -> None:  # noqa: FBT001
         """A coordinator dies; what it asked for may still come."""
         if really:
-            life = self.lives.pop(pick % len(self.lives))
-            self.ghosts += life.asked
+            self._die(self.lives.pop(pick % len(self.lives)))
+
+    def _die(self, life: Life) -> None:
+        self._leave(life)
+        if life.work is None and isinstance(life.tick.awaits, _Change):
+            self.ghosts.append(life.tick.awaits)
+
+    def _leave(self, life: Life) -> None:
+        self.ghosts += [effect for effect in life.asked if isinstance(effect, _Change)]
+        life.asked.clear()
 
     @precondition(lambda self: self.ghosts)
     @rule(pick=_pick)
@@ -340,23 +350,30 @@ class CommitMachine(RuleBasedStateMachine):
         """A coordinator that meets no trouble recovers and commits; what comes late then changes nothing."""
         if is_unwinding():
             return
-        self.ghosts += [effect for life in self.lives for effect in life.asked]
-        self.lives.clear()
+        while self.lives:
+            self._die(self.lives.pop())
         life = self._start(known_dead=False)
-        self._claim(life)
-        while life.roll_forward:
-            self._roll_forward(life, 0)
-        before = position(newest_checkpoint(tuple(self.world.rows)))
+        while life in self.lives and life.work is None:
+            self._advance(life, Luck.WELL)
+        expect(life in self.lives, "recovers", "a coordinator without trouble did not recover")
+        before = position(newest_checkpoint(self.world.rows()))
         self._offer(life, 2, RowKind.CHECKPOINT)
         for _ in range(STEPS_MAX):
             if life.asked:
                 self._carry_out(life, 0, Luck.WELL)
         self.world.judge()
-        newest = self.world.checkpoints()[-1] if self.world.checkpoints() else None
+        newest = self.world.line()[-1] if self.world.line() else None
         done = newest is not None and newest.checkpoint == life.passed and newest.checkpoint in self.world.cuts
         expect(done and position(newest) == before + 2, "recovers", "a coordinator without trouble did not commit")
-        seen = {name: versions[-1] for name, versions in self.world.tables.items()}
+        seen = self._shown()
         while self.ghosts:
             self._done(self.ghosts.pop(), Luck.WELL)
-        after = {name: versions[-1] for name, versions in self.world.tables.items()}
+        after = self._shown()
         expect(seen == after, "one-generation", f"what came late changed {seen} to {after}")
+
+    def _shown(self) -> dict[TableName, tuple[int, frozenset[str]]]:
+        return {name: (log.shown[-1], log.active) for name, log in self.world.tables.items()}
+
+
+def _checked(effect: CheckTables, luck: Luck) -> TablesChecked:
+    return TablesChecked(effect.checkpoint, ("a column is gone",) if luck is Luck.REFUSED else ())

@@ -5,16 +5,19 @@ whatever was declined, lost, repeated or rolled forward on the way. That sentenc
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from checkpointing.config import CheckpointingMode
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Generation, SplitId, TableName, VertexId
-from checkpointing.messages import Publication, RowAppended, RowRefused, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from spec.history import FileMissed, History
 from spec.machines.judging import expect
+from spec.world import World, Written
 
+EXACTLY_ONCE: Final = CheckpointingMode.EXACTLY_ONCE
 SOURCE: Final = VertexId("source")
 SINK: Final = VertexId("sink")
 NUMBERS: Final = TableName("out/numbers")
@@ -27,109 +30,77 @@ GRAPH: Final = JobGraph(
     (EdgeId(SOURCE, SINK),),
 )
 
-Version = tuple[CheckpointId, frozenset[str]]
-"""Which checkpoint a table's version shows, and its files."""
-
 
 def position(record: CheckpointRecord | None) -> int:
     """Return how many rows of the source lie before the barrier."""
     return int(record.vertices[0].subtasks[0].position or "0") if record is not None else 0
 
 
-@dataclass(slots=True)
-class CommitWorld:
-    """The compare-and-swap log, the tables and the cuts."""
+class CommitWorld(World):
+    """The simulator's stores, and who was told that a checkpoint failed."""
 
-    rows: list[Row] = field(default_factory=list)
-    tables: dict[TableName, list[Version]] = field(
-        default_factory=lambda: {name: [(NO_CHECKPOINT, frozenset())] for name in (NUMBERS, COUNT)}
-    )
-    cuts: dict[CheckpointId, dict[TableName, int]] = field(default_factory=dict)
-    files: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    declined: set[CheckpointId] = field(default_factory=set)
+    def __init__(self) -> None:
+        """Begin empty."""
+        super().__init__(lambda world: History(EXACTLY_ONCE, 1, 1, world.rows_of, world.state_of))
+        self.declined: set[CheckpointId] = set()
 
-    @property
-    def version(self) -> int:
-        """The log's version."""
-        return len(self.rows)
+    def stage(self, generation: Generation, micro_batch: int, numbers: range) -> FileHandle:
+        """Write a new file of these numbers."""
+        rows = tuple((number,) for number in numbers)
+        return self.write(NUMBERS, Written(generation, SINK, micro_batch, rows), len(rows))
 
-    # -------------------------------------------------------------- what the stores promise
-
-    def stage(self, rows: tuple[int, ...]) -> FileHandle:
-        """Write a new file."""
-        path = f"file-{len(self.files)}"
-        self.files[path] = rows
-        return FileHandle(path, len(rows), len(rows), 0)
-
-    def append(self, row: Row, at_version: int) -> RowAppended | RowRefused:
-        """Append at that version, or find the row of that nonce, or refuse."""
-        for version, known in enumerate(self.rows, start=1):
-            if known.nonce == row.nonce:
-                return RowAppended(row.nonce, version)
-        if self.version != at_version:
-            return RowRefused(row.nonce, "somebody else")
+    def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...], marks: Mapping[CheckpointId, bool]) -> None:
         if isinstance(row, CheckpointRecord):
             self._judge_row(row)
-        self.rows.append(row)
-        return RowAppended(row.nonce, self.version)
-
-    def publish(self, checkpoint: CheckpointId, publication: Publication) -> TablePublished:
-        """Let the table show the checkpoint, once."""
-        versions = self.tables[publication.table]
-        if versions[-1][0] < checkpoint:
-            appends = publication.mode is TableMode.APPEND
-            new = frozenset(file.path for file in (publication.adds if appends else publication.files))
-            versions.append((checkpoint, versions[-1][1] | new if appends else new))
-        at = next(place for place, (shown, _) in enumerate(versions) if shown >= checkpoint)
-        return TablePublished(checkpoint, publication.table, at)
-
-    def record_cut(self, checkpoint: CheckpointId, versions: dict[TableName, int]) -> None:
-        """Record a cut; the first one stays."""
-        self.cuts.setdefault(checkpoint, versions)
+        super()._commit(row, subsumed, marks)
 
     def decline(self, checkpoint: CheckpointId) -> None:
         """Note that a coordinator holds this checkpoint for failed."""
         self.declined.add(checkpoint)
-        committed = [row.checkpoint for row in self.rows if isinstance(row, CheckpointRecord)]
+        committed = [row.checkpoint for row in self.checkpoints()]
         expect(checkpoint not in committed, "no-commit-after-abort", f"{checkpoint} is declined, but it is committed")
 
     # -------------------------------------------------------------- the reference
 
-    def checkpoints(self) -> list[CheckpointRecord]:
+    def line(self) -> list[CheckpointRecord]:
         """Return the committed checkpoints, savepoints left out."""
-        return [row for row in self.rows if isinstance(row, CheckpointRecord) and row.kind is RowKind.CHECKPOINT]
+        return [row for row in self.checkpoints() if row.kind is RowKind.CHECKPOINT]
 
     def _judge_row(self, row: CheckpointRecord) -> None:
         expect(row.checkpoint not in self.declined, "no-commit-after-abort", f"{row.checkpoint} was declined")
-        holder = max((each.generation for each in self.rows if isinstance(each, Claim)), default=Generation(0))
+        holder = self.generation
         expect(row.generation == holder, "one-generation", f"{row.generation} commits, {holder} holds the job")
-        used = [each.checkpoint for each in self.rows if isinstance(each, CheckpointRecord)]
+        used = [each.checkpoint for each in self.checkpoints()]
         expect(all(n < row.checkpoint for n in used), "ids-rise", f"{row.checkpoint} after {used}")
-        line = self.checkpoints()
+        line = self.line()
         newest = line[-1].checkpoint if line else NO_CHECKPOINT
         expect(row.parent == newest, "parent-line", f"{row.checkpoint} builds on {row.parent}, not on {newest}")
         waiting = [each.checkpoint for each in line if each.checkpoint not in self.cuts]
         expect(not waiting, "published-in-order", f"{row.checkpoint} while {waiting} has no cut")
         net = [file.path for table in row.tables if table.table == NUMBERS for file in table.adds]
         due = range(position(line[-1] if line else None), position(row))
-        self._shows(Counter(number for path in net for number in self.files[path]), due, f"net of {row.checkpoint}")
+        self._shows(self._numbers(net), due, f"net of {row.checkpoint}")
 
     def judge(self) -> None:
         """Judge what a reader sees, and what the cuts say."""
-        at = {NO_CHECKPOINT: 0} | {record.checkpoint: position(record) for record in self.checkpoints()}
-        for name, versions in self.tables.items():
-            shown = versions[-1][0]
+        missed = [event for event in self.history.events if isinstance(event, FileMissed)]
+        expect(not missed, "no-file-is-missed", missed)
+        at = {NO_CHECKPOINT: 0} | {record.checkpoint: position(record) for record in self.line()}
+        for name, log in self.tables.items():
+            shown = CheckpointId(log.shown[-1])
             expect(shown in at, "visible-after-commit", f"{name} shows {shown}, which is not committed")
-            self._is_exact(name, len(versions) - 1, at[shown], f"{name} shows {shown}")
+            self._is_exact(name, log.version, at[shown], f"{name} shows {shown}")
         for checkpoint, versions_at in self.cuts.items():
             expect(checkpoint in at, "visible-after-commit", f"cut {checkpoint} is recorded, it is not committed")
             for name, version in versions_at.items():
                 self._is_exact(name, version, at[checkpoint], f"cut {checkpoint} of {name}")
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
-        paths = self.tables[name][version][1]
-        held = Counter(number for path in paths for number in self.files[path])
+        held = self._numbers(self.table(name).versions[version])
         self._shows(held, range(rows) if name == NUMBERS else range(rows, rows + 1) if rows else range(0), what)
+
+    def _numbers(self, paths: Iterable[str]) -> Counter[int]:
+        return Counter(number for path in paths for (number,) in self.rows_of(path))
 
     @staticmethod
     def _shows(held: Counter[int], due: range, what: str) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.commit import fencing, net, recovery, two_phase
+from checkpointing.commit import fencing, leftovers, net, recovery, two_phase
 from checkpointing.commit.two_phase import CheckpointCommitted, CommitState, TwoPhaseCommit
 from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.tick import claiming, holding, messages, recovering
 from spec.machines import commit, commit_world
 from spec.machines.commit import CommitMachine
 from spec.machines.judging import BrokenRuleError
@@ -20,13 +21,26 @@ def test_commit_and_recovery_keep_every_rule(run_machine):
 
 
 def never_roll_forward(monkeypatch):
-    real = commit.decide_recovery
+    real = claiming.decide_recovery
 
     def decide(seen, *, take_over):
         plan = real(seen, take_over=take_over)
-        return replace(plan, roll_forward=None)
+        return plan if isinstance(plan, fencing.Refused) else replace(plan, roll_forward=None)
 
-    monkeypatch.setattr(commit, "decide_recovery", decide)
+    monkeypatch.setattr(claiming, "decide_recovery", decide)
+
+
+def delete_what_is_not_published_yet(monkeypatch):
+    """Leftovers go first, and nothing protects the files of the committed row."""
+    real = recovering.recovered
+
+    def recovered(errand, terms, held):
+        yield from recovering.asked(
+            messages.DiscardLeftovers(held.claim.generation, leftovers.Referenced()), messages.LeftoversDiscarded
+        )
+        return (yield from real(errand, terms, held))
+
+    monkeypatch.setattr(holding, "recovered", recovered)
 
 
 def publish_before_the_row_is_in(monkeypatch):
@@ -93,7 +107,8 @@ def give_ids_out_again(monkeypatch):
     real = fencing._after_silence
 
     def after_silence(held, generation, seen, now_ms, *, take_over):
-        return replace(real(held, generation, seen, now_ms, take_over=take_over), first_id=CheckpointId(1))
+        decision = real(held, generation, seen, now_ms, take_over=take_over)
+        return decision if isinstance(decision, fencing.Refused) else replace(decision, first_id=CheckpointId(1))
 
     monkeypatch.setattr(fencing, "_after_silence", after_silence)
 
@@ -163,7 +178,11 @@ def refuse_for_ever(monkeypatch):
 
 BUGS = {
     "a committed row is not rolled forward": (never_roll_forward, {"published-in-order"}),
-    "a table is published before the row is in": (publish_before_the_row_is_in, {"visible-after-commit"}),
+    "what is not published yet is deleted": (delete_what_is_not_published_yet, {"no-file-is-missed"}),
+    "a table is published before the row is in": (
+        publish_before_the_row_is_in,
+        {"visible-after-commit", "no-file-is-missed"},
+    ),
     "a lost reply is taken for a failure": (take_lost_replies_for_failures, {"no-commit-after-abort", "recovers"}),
     "a lost row is taken for a commit": (publish_a_lost_row, {"visible-after-commit", "told-truly", "one-generation"}),
     "what an aborted epoch staged is lost": (forget_what_was_declined, {"exactly-once"}),
