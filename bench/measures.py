@@ -12,7 +12,7 @@ from bench.process_tree import cpu_seconds
 from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.listener import Progress, SilentListener, SparkStarted
+from jobs.runtime.listener import Progress, SparkStarted, TickListener
 from jobs.runtime.tick import TickReport
 
 
@@ -20,7 +20,7 @@ class FailedTickError(RuntimeError):
     """A measured tick did not catch up."""
 
 
-class Laps(SilentListener):
+class Laps(TickListener):
     """A tick's listener that notes when each checkpoint was complete, published and told."""
 
     def __init__(self) -> None:

@@ -18,10 +18,10 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import KeyedSpec, StagedTable, StatelessSpec, VertexPlan
-from jobs.pipeline import Pipeline, count
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
 from jobs.state.backend import state_file_schema
+from tidemark import Pipeline, count
 
 ROWS: Final = 10
 """Rows of an epoch."""

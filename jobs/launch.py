@@ -5,6 +5,7 @@ The command line and Dagster both use it.
 
 from dataclasses import dataclass, replace
 
+from checkpointing.metadata.paths import ProtocolPaths
 from jobs.pipeline import Pipeline
 from jobs.pipelines.registry import PipelineReference, find_pipeline, project_of
 from jobs.planner.job_plan import JobPlan
@@ -12,6 +13,7 @@ from jobs.planner.planning import plan
 from jobs.runtime.tick import RuntimeSettings
 from jobs.settings import Layer, TickSettings, folder, resolve
 from jobs.spark.session import SparkConfig
+from jobs.stores.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,11 @@ class Launch:
 
     settings: TickSettings
     plan: JobPlan
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """The job in its warehouse, whose folder is an absolute path."""
+        return Warehouse(self.settings.warehouse.absolute(), ProtocolPaths(self.plan.job))
 
     def runtime(self) -> RuntimeSettings:
         """Return the settings of the tick's run. Dagster adds its run with `dataclasses.replace`."""

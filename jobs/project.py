@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from checkpointing.identifiers import InvalidNameError, job_name
-from jobs.suggestions import there_are
+from jobs.suggestions import WrongInputError, there_are
 
 FILE: Final = "pyproject.toml"
 OWN: Final = {
@@ -35,7 +35,7 @@ _IN_A_CHECKOUT: Final = ("checkpointing", "jobs", "orchestration", "spec", "tide
 _KEYS: Final = ("data", "default", "pipelines", "warehouse")
 
 
-class InvalidProjectError(ValueError):
+class InvalidProjectError(WrongInputError):
     """A pyproject.toml cannot be used; the message names the file, the key and the rule."""
 
 

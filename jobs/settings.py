@@ -25,6 +25,7 @@ from pydantic_settings import (
 from checkpointing.config import CheckpointConfig, Count, Milliseconds
 from checkpointing.job.setup import TickLimits
 from jobs.project import FOLDERS, Project, here, working_directory
+from jobs.suggestions import WrongInputError
 
 PREFIX: Final = "TIDEMARK_"
 """Every field can be set by this prefix and its name in capitals."""
@@ -163,7 +164,7 @@ class Problem:
         return f"{self.field} ({self.origin}): {self.rule}" if self.origin else f"{self.field}: {self.rule}"
 
 
-class InvalidSettingsError(ValueError):
+class InvalidSettingsError(WrongInputError):
     """A configuration that is refused; `problems` holds each refused field."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:

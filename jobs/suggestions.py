@@ -1,7 +1,7 @@
 """Makes messages about a name that does not exist: lists the existing names, the nearest first.
 
-All messages about a missing pipeline, table, operator, source or checkpoint are made here, so that they read alike.
-Their errors are all `NotThereError`, so that scripts get one exit code for them.
+All messages about a missing pipeline, table, operator, source or checkpoint are made here, so that they read alike. The
+two classes of errors here have an exit code each.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,10 @@ from difflib import get_close_matches
 
 class NotThereError(LookupError):
     """Nothing has this name or number; the message lists what exists."""
+
+
+class WrongInputError(ValueError):
+    """A user gave a wrong argument, setting or project file. The message says how to write it; nothing was started."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

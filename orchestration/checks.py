@@ -16,11 +16,10 @@ from jobs.planner import JobPlan
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.verdict import ExpectationVerdict, Verdict
 from jobs.runtime.suite_verdicts import verdicts_of
-from orchestration.naming import Naming
+from orchestration.naming import Naming, check_names
 from orchestration.observation import Standing
 from orchestration.row_rules import rule_specs
 
-_NAME_LENGTH_MAX: Final = 100
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|column_|multicolumn_|table_)?")
 _JUDGED: Final = (b'"is":"SuitesJudged"', b'"is":"JudgementFailed"')
 _HEAD: Final = 100
@@ -33,14 +32,9 @@ def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
     return (*_suite_specs(plan, naming), *rule_specs(plan, naming))
 
 
-def check_names(suite: Suite) -> dict[Expectation, str]:
-    """Return a name for each expectation of a suite, made of its type and column, with a number for duplicates."""
-    names: dict[Expectation, str] = {}
-    for expectation in suite.expectations:
-        name = _name(expectation)
-        same = sum(_name(other) == name for other in names)
-        names[expectation] = f"{name}_{same + 1}" if same else name
-    return names
+def names_of(suite: Suite) -> dict[Expectation, str]:
+    """Return a name for each expectation of a suite, made of its columns and type."""
+    return check_names((expectation, _name(expectation)) for expectation in suite.expectations)
 
 
 def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg.AssetCheckResult]:
@@ -70,7 +64,7 @@ def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.
 
 def _suite_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
     for suite in plan.suites.values():
-        for expectation, name in check_names(suite).items():
+        for expectation, name in names_of(suite).items():
             yield dg.AssetCheckSpec(
                 name,
                 asset=naming.table_key(TableName(suite.table)),
@@ -83,7 +77,7 @@ def _results(
 ) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each expectation; `not_judged` says why there is no verdict, '' if there were no rows."""
     found = {} if verdict is None else {_identity(each.type, each.kwargs): each for each in verdict.expectations}
-    for expectation, name in check_names(suite).items():
+    for expectation, name in names_of(suite).items():
         one = found.get(_identity(expectation.type, expectation.kwargs))
         said = "it has judged no rows yet" if one is None else str(one)
         yield dg.AssetCheckResult(
@@ -129,5 +123,4 @@ def _name(expectation: Expectation) -> str:
     """Return the columns and the expectation in short, since Dagster's list of checks has little room."""
     columns = (expectation.kwargs.get(argument) for argument in ("column", "column_A", "column_B"))
     expected = _EXPECT.sub("", expectation.type).replace("not_be_", "not_").removeprefix("be_")
-    words = [*(column for column in columns if isinstance(column, str)), expected]
-    return re.sub(r"[^A-Za-z0-9_]", "_", "_".join(words))[:_NAME_LENGTH_MAX]
+    return "_".join([*(column for column in columns if isinstance(column, str)), expected])

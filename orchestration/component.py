@@ -1,18 +1,14 @@
 """A Dagster component: a `defs.yaml` instead of a call of `build_definitions`."""
 
-from typing import Any, Final
+from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
 
-from jobs.settings import InvalidSettingsError, Problem, duration_ms
-from orchestration.limits import Limits
+from orchestration.deployment import FRESH_WITHIN, WAITING_WITHIN, Limits, limits_of
 from orchestration.naming import GROUPS
 from orchestration.pipelines import build_definitions
 from orchestration.triggers import HOURLY
-
-_DEFAULTS: Final = Limits()
-_HERE: Final = "set in defs.yaml"
 
 
 class PipelineParameters(BaseModel):
@@ -69,14 +65,12 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the pipeline's definitions; raises what `build_definitions` raises."""
         del context
+        limits = {FRESH_WITHIN: self.fresh_within, WAITING_WITHIN: self.waiting_within}
         return build_definitions(
             self.pipeline,
             cron=self.schedule,
             owners=self.owners,
-            limits=Limits(
-                fresh_within_ms=_duration("fresh_within", self.fresh_within, _DEFAULTS.fresh_within_ms),
-                waiting_within_ms=_duration("waiting_within", self.waiting_within, _DEFAULTS.waiting_within_ms),
-            ),
+            limits=limits_of(limits, Limits(), "set in defs.yaml"),
             key_prefix=self.key_prefix,
             group_name=self.group_name,
             warehouse=self.warehouse,
@@ -84,13 +78,3 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             settings=self.settings,
             show_state=self.show_state,
         )
-
-
-def _duration(field: str, text: str | None, default_ms: int) -> int:
-    """Return a duration in ms; raise InvalidSettingsError naming the field."""
-    if text is None:
-        return default_ms
-    try:
-        return duration_ms(text)
-    except ValueError as error:
-        raise InvalidSettingsError((Problem(field, str(error), _HERE),)) from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from jobs.launch import Launch, launch
 from jobs.pipelines.registry import PipelineReference
@@ -10,12 +10,41 @@ from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
-from jobs.settings import Layer
-from orchestration.limits import Limits
+from jobs.settings import InvalidSettingsError, Layer, Problem, duration_ms
 from orchestration.naming import Naming
 
+FRESH_WITHIN: Final = "fresh_within"
+WAITING_WITHIN: Final = "waiting_within"
 ARGUMENTS: Final = "given to build_definitions"
 """The name, in messages, of the place where a Dagster project's code gives a setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of the health checks, in ms: the age of a table, and how long a row may wait in a state."""
+
+    fresh_within_ms: int = 24 * 3_600_000
+    waiting_within_ms: int = 24 * 3_600_000
+
+
+def limits_of(given: Mapping[str, Any], default: Limits, origin: str) -> Limits:
+    """Return the limits that FRESH_WITHIN and WAITING_WITHIN give as durations; None leaves the default.
+
+    `origin` names the place that gives them. Raises InvalidSettingsError.
+    """
+
+    def ms(name: str, default_ms: int) -> int:
+        if given.get(name) is None:
+            return default_ms
+        try:
+            return duration_ms(given[name])
+        except ValueError as error:
+            raise InvalidSettingsError((Problem(name, str(error), origin),)) from error
+
+    return Limits(
+        fresh_within_ms=ms(FRESH_WITHIN, default.fresh_within_ms),
+        waiting_within_ms=ms(WAITING_WITHIN, default.waiting_within_ms),
+    )
 
 
 class TickRunner(Protocol):

@@ -6,7 +6,7 @@ They need no Spark. They run after every tick, and alone at any time.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -20,7 +20,7 @@ from jobs.runtime.discovery import Discovered
 from jobs.showing.quantities import count, moment, seconds
 from jobs.stores.tables import TableShown
 from orchestration.cut_line import broken_rules
-from orchestration.limits import Limits
+from orchestration.deployment import Limits
 from orchestration.naming import Naming
 from orchestration.observation import Standing
 
@@ -110,15 +110,15 @@ def _about(name: str, limits: Limits) -> str:
 def _result(
     name: str, vertex: Vertex, table: Table, look: Look, limits: Limits, rules: tuple[str, ...]
 ) -> dg.AssetCheckResult:
-    key, shown = _asset(look.naming, table), _shown_as(look.naming, name, vertex, table)
+    check = dg.AssetCheckKey(_asset(look.naming, table), _shown_as(look.naming, name, vertex, table))
     newest = look.stands.epoch
     if newest is None:
-        return _never(dg.AssetCheckKey(key, shown), look)
+        return _never(check, look)
     if name == ONE_CUT:
-        return _one_cut(dg.AssetCheckKey(key, shown), vertex, table, look, newest.record, rules)
+        return _one_cut(check, vertex, table, look, newest.record, rules)
     if name == FRESH:
-        return _lag(dg.AssetCheckKey(key, shown), newest.record, look, limits)
-    return _waiting(dg.AssetCheckKey(key, shown), vertex, newest.record, look, limits)
+        return _lag(check, newest.record, look, limits)
+    return _waiting(check, vertex, newest.record, look, limits)
 
 
 def _one_cut(
@@ -163,14 +163,23 @@ def _wrong(
             yield f"at its cut the table lacks {lacks} of the checkpoint's files and has {more} others"
 
 
-def _never(check: dg.AssetCheckKey, look: Look) -> dg.AssetCheckResult:
+def _warned(
+    check: dg.AssetCheckKey, description: str, *, passed: bool, metadata: Mapping[str, Any] | None = None
+) -> dg.AssetCheckResult:
+    """Return a result that is a warning if the check does not pass."""
     return dg.AssetCheckResult(
-        passed=False,
+        passed=passed,
         asset_key=check.asset_key,
         check_name=check.name,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{look.plan.job} has completed no checkpoint in {look.root} yet: materialize its tables",
+        description=description,
+        metadata=metadata,
     )
+
+
+def _never(check: dg.AssetCheckKey, look: Look) -> dg.AssetCheckResult:
+    said = f"{look.plan.job} has completed no checkpoint in {look.root} yet: materialize its tables"
+    return _warned(check, said, passed=False)
 
 
 def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: Limits) -> dg.AssetCheckResult:
@@ -178,13 +187,11 @@ def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: 
     unread = look.rows_unread
     passed = age_ms <= limits.fresh_within_ms or unread == 0
     behind = f"{count(unread)} rows wait at the sources" if unread else "the sources have nothing new"
-    return dg.AssetCheckResult(
+    way_out = "" if passed else ": start a tick, or switch the schedule on"
+    return _warned(
+        check,
+        f"checkpoint {newest.checkpoint} is {seconds(age_ms)} old, and {behind}{way_out}",
         passed=passed,
-        asset_key=check.asset_key,
-        check_name=check.name,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"checkpoint {newest.checkpoint} is {seconds(age_ms)} old, and {behind}"
-        + ("" if passed else ": start a tick, or switch the schedule on"),
         metadata={
             "lag_s": dg.MetadataValue.float(round(age_ms / 1000, 1) if unread else 0.0),
             "age_s": dg.MetadataValue.float(round(age_ms / 1000, 1)),
@@ -212,12 +219,10 @@ def _waiting(
     else:
         compared = f"{count(late)} of them since before {moment(since.statistics.committed_ms)}"
     keys = now.sort(ROWS, descending=True).head(_KEYS_SHOWN)
-    return dg.AssetCheckResult(
+    return _warned(
+        check,
+        f"{count(waits)} rows wait for their counterpart, {compared}",
         passed=late == 0,
-        asset_key=check.asset_key,
-        check_name=check.name,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"{count(waits)} rows wait for their counterpart, {compared}",
         metadata={
             "rows_waiting": dg.MetadataValue.int(waits),
             "rows_waiting_too_long": dg.MetadataValue.int(late),

@@ -2,23 +2,19 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import dagster as dg
 
 from jobs.launch import Launch
 from jobs.runtime.discovery import discover
-from jobs.settings import InvalidSettingsError, Problem, duration_ms
+from jobs.settings import InvalidSettingsError
 from jobs.sources.port import SourceError
-from orchestration.deployment import Deployment
+from orchestration.deployment import FRESH_WITHIN, WAITING_WITHIN, Deployment, limits_of
 from orchestration.health import Look, health_results, health_specs
 from orchestration.launchpad import FOLDERS, given_settings, setting_fields
-from orchestration.limits import Limits
 from orchestration.observation import standing
 from orchestration.reporting import observe_sources
-
-FRESH_WITHIN: Final = "fresh_within"
-WAITING_WITHIN: Final = "waiting_within"
 
 
 def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
@@ -46,7 +42,7 @@ def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> I
     folders = _of_the_tick(context, deployment.naming.name) | {name: config[name] for name in FOLDERS if name in config}
     try:
         started = deployment.launch(given_settings(folders))
-        limits = _limits(config, deployment.limits)
+        limits = limits_of(config, deployment.limits, "set in the launchpad")
     except InvalidSettingsError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     try:
@@ -84,11 +80,11 @@ def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionCon
 
 
 def _looked(deployment: Deployment, started: Launch) -> Look:
-    stands = standing(started.settings.warehouse, started.plan)
+    stands = standing(started.warehouse, started.plan)
     return Look(
         plan=started.plan,
         naming=deployment.naming,
-        root=started.settings.warehouse.absolute(),
+        root=started.warehouse.root,
         stands=stands,
         discovered=discover(started.plan.sources, None if stands.epoch is None else stands.epoch.record),
         now_ms=time.time_ns() // 1_000_000,
@@ -115,19 +111,3 @@ def _limit_fields() -> dict[str, dg.Field]:
         FRESH_WITHIN: dg.Field(dg.String, is_required=False, description=stale),
         WAITING_WITHIN: dg.Field(dg.String, is_required=False, description=late),
     }
-
-
-def _limits(config: Mapping[str, Any], limits: Limits) -> Limits:
-    return Limits(
-        fresh_within_ms=_given(config, FRESH_WITHIN, limits.fresh_within_ms),
-        waiting_within_ms=_given(config, WAITING_WITHIN, limits.waiting_within_ms),
-    )
-
-
-def _given(config: Mapping[str, Any], name: str, default_ms: int) -> int:
-    if name not in config:
-        return default_ms
-    try:
-        return duration_ms(config[name])
-    except ValueError as error:
-        raise InvalidSettingsError((Problem(name, str(error), "set in the launchpad"),)) from error

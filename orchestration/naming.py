@@ -1,10 +1,11 @@
 """Names a pipeline's assets, groups, jobs and sensors in a Dagster project."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Final
+from typing import Final, TypeVar
 
 import dagster as dg
 
@@ -19,7 +20,11 @@ SOURCES: Final = "sources"
 STATE: Final = "state"
 CUTS: Final = "cuts"
 _FIELDS: Final = frozenset({"pipeline", "layer"})
+_NAME_LENGTH_MAX: Final = 100
 _PART: Final = re.compile(r"[A-Za-z0-9_]+")
+
+
+Named = TypeVar("Named")
 
 
 class InvalidNamingError(ValueError):
@@ -99,6 +104,17 @@ class Naming:
 def prefix_parts(key_prefix: str | Sequence[str]) -> tuple[str, ...]:
     """Return the parts of a key prefix, which is given as one part or as several."""
     return ((key_prefix,) if key_prefix else ()) if isinstance(key_prefix, str) else tuple(key_prefix)
+
+
+def check_names(called: Iterable[tuple[Named, str]]) -> dict[Named, str]:
+    """Return a name that Dagster takes for each thing, with a number if an earlier thing has the same name."""
+    seen: Counter[str] = Counter()
+    names: dict[Named, str] = {}
+    for thing, text in called:
+        name = re.sub(r"[^A-Za-z0-9_]", "_", text)[:_NAME_LENGTH_MAX]
+        seen[name] += 1
+        names[thing] = name if seen[name] == 1 else f"{name}_{seen[name]}"
+    return names
 
 
 def _fields(groups: str) -> set[str]:

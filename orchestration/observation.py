@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import CheckpointId, JobName, TableName
-from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.holding.job_state import Activity, JobState, has_run, observe_state
 from jobs.planner import JobPlan
@@ -40,20 +38,15 @@ class Standing:
 NEVER_RAN = Standing((), None, {})
 
 
-def warehouse_of(root: Path, job: JobName) -> Warehouse:
-    """Return the warehouse of a job in this folder."""
-    return Warehouse(root.absolute(), ProtocolPaths(job))
-
-
 class RowCounts:
     """Counts the rows of each append table at each checkpoint: once from its log, then by adding up.
 
     It misses rows that others append meanwhile. The end of a tick counts again from the log.
     """
 
-    def __init__(self, root: Path, plan: JobPlan) -> None:
+    def __init__(self, warehouse: Warehouse, plan: JobPlan) -> None:
         """Count nothing yet."""
-        self._logs = TableLogs(warehouse_of(root, plan.job))
+        self._logs = TableLogs(warehouse)
         self._appended = [name for name, mode in plan.modes.items() if mode is TableMode.APPEND]
         self._rows: dict[TableName, int] = {}
 
@@ -70,9 +63,8 @@ class RowCounts:
         return dict(self._rows)
 
 
-def standing(root: Path, plan: JobPlan) -> Standing:
+def standing(warehouse: Warehouse, plan: JobPlan) -> Standing:
     """Observe a job and its tables; nothing is created. Raises what the codec raises for entries of another version."""
-    warehouse = warehouse_of(root, plan.job)
     if not has_run(warehouse):
         return NEVER_RAN
     _, rows = CheckpointStore(warehouse).observe()
@@ -84,13 +76,12 @@ def standing(root: Path, plan: JobPlan) -> Standing:
     return Standing(rows, epoch, {name: table for name, table in shown.items() if table is not None})
 
 
-def activity(root: Path, job: JobName) -> JobState | None:
+def activity(warehouse: Warehouse) -> JobState | None:
     """Return whether a tick of the job runs there; None if the job never ran."""
-    warehouse = warehouse_of(root, job)
     return observe_state(warehouse, CheckpointStore(warehouse)) if has_run(warehouse) else None
 
 
-def held_by(root: Path, job: JobName) -> str | None:
+def held_by(warehouse: Warehouse) -> str | None:
     """Return the holder of the job and why it counts as alive; None if a tick may begin."""
-    state = activity(root, job)
+    state = activity(warehouse)
     return state.why if state is not None and state.activity is Activity.RUNNING else None

@@ -13,9 +13,8 @@ from typing import Any, Final
 import dagster as dg
 from rich.console import RenderableType
 
-from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
 from jobs.at_rest.rollback import preview_rollback, roll_back
 from jobs.holding.failures import RollForwardError, SavepointRefusedError, TickRefusedError
@@ -26,7 +25,6 @@ from jobs.settings import InvalidSettingsError, TickSettings, resolve
 from jobs.showing.cleanup import render_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.showing.rollback import render_rollback
-from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.rollback_tables import TableNotRolledBackError
@@ -35,7 +33,6 @@ from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import TableNotCopyableError
 from orchestration.deployment import Deployment
 from orchestration.launchpad import given_settings, setting_fields
-from orchestration.observation import warehouse_of
 from orchestration.pictures import as_text, block
 from orchestration.tags import ABOUT_TAG
 
@@ -138,7 +135,8 @@ def _operation_job(
         with _refusals():
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
             settings = resolve({}, deployment.given, given, project=project_of(deployment.reference))
-            context.add_output_metadata(operation(context, Asked(warehouse_of(settings.warehouse, job), settings)))
+            warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(job))
+            context.add_output_metadata(operation(context, Asked(warehouse, settings)))
 
     @dg.job(
         name=f"{name}_{verb}",
@@ -167,12 +165,9 @@ def _savepoint(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any
     if to is not None:
         must_be_free(warehouse, to)
     taken = take_savepoint(warehouse, _teller(context))
-    record = _record(warehouse, taken.checkpoint)
-    by = (
-        f"taken by {taken.by}, which goes on" if taken.by else f"made of checkpoint {record.parent}, since no tick runs"
-    )
-    context.log.info("savepoint %d of %s: %s", record.checkpoint, warehouse.paths.job, by)
-    told = _told(record, taken)
+    record = taken.record
+    context.log.info("savepoint %d of %s: %s", record.checkpoint, warehouse.paths.job, taken.how)
+    told = _told(taken)
     if to is None:
         return told
     made = copy_savepoint(warehouse, record.checkpoint, to, lambda _copied: None)
@@ -185,9 +180,9 @@ def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     warehouse, config = asked.warehouse, context.op_config
     kind = SavepointKind.DRAIN if config["kind"] == "drain" else SavepointKind.SUSPEND
     taken = stop(warehouse, kind, _teller(context))
-    record = _record(warehouse, taken.checkpoint)
-    context.log.info("%s is stopped at savepoint %d; %s ended", warehouse.paths.job, record.checkpoint, taken.by)
-    return {**_told(record, taken), "kind": config["kind"]}
+    savepoint = taken.record.checkpoint
+    context.log.info("%s is stopped at savepoint %d; %s ended", warehouse.paths.job, savepoint, taken.by)
+    return {**_told(taken), "kind": config["kind"]}
 
 
 def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
@@ -226,8 +221,8 @@ def _shown(context: dg.OpExecutionContext, rendered: RenderableType) -> dg.Markd
     return dg.MetadataValue.md(block(text))
 
 
-def _told(record: CheckpointRecord, taken: Taken) -> dict[str, Any]:
-    files = named_files(record).values()
+def _told(taken: Taken) -> dict[str, Any]:
+    record, files = taken.record, named_files(taken.record).values()
     return {
         "savepoint": int(record.checkpoint),
         "taken_by": str(taken.by or "nobody: no tick was running"),
@@ -235,16 +230,6 @@ def _told(record: CheckpointRecord, taken: Taken) -> dict[str, Any]:
         "bytes": sum(file.bytes for file in files),
         "restore_with": f"tidemark run {record.job} --from {record.checkpoint}",
     }
-
-
-def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
-    _, rows = CheckpointStore(warehouse).observe()
-    for row in rows:
-        if isinstance(row, CheckpointRecord) and row.checkpoint == checkpoint:
-            return row
-    raise SavepointRefusedError(
-        f"savepoint {checkpoint} of {warehouse.paths.job} was taken, and has been disposed of since"
-    )
 
 
 def _teller(context: dg.OpExecutionContext) -> Callable[[Waiting], None]:

@@ -12,10 +12,9 @@ from jobs.pipelines.registry import PipelineReference
 from jobs.runtime.tick import run_tick
 from orchestration.checks import check_specs
 from orchestration.cut_resource import CutIOManager, CutResource
-from orchestration.deployment import Deployment, TickRunner, arguments
+from orchestration.deployment import Deployment, Limits, TickRunner, arguments
 from orchestration.health_checks import health_checks
 from orchestration.launchpad import launchpad_schema
-from orchestration.limits import Limits
 from orchestration.lineage import checked_owners, materialized_specs, source_specs
 from orchestration.naming import GROUPS, Naming, prefix_parts
 from orchestration.operations import operation_jobs

@@ -12,15 +12,8 @@ from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import look_at_input
-from jobs.runtime.listener import (
-    InputLooked,
-    MicroBatchSlow,
-    NoticeFailed,
-    Progress,
-    Recovery,
-    Restarting,
-    SparkStarted,
-)
+from jobs.runtime.listener import Progress, Recovery, SparkStarted, TickListener
+from jobs.showing.progress import failure_line, warnings
 from orchestration.epochs import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
@@ -61,7 +54,7 @@ class News:
     rows: int | None = None
 
 
-class EpochReporter:
+class EpochReporter(TickListener):
     """Reports changed tables every n checkpoints; each asset's newest change waits for the tick's end.
 
     Dagster stores an event as soon as it is logged, so its page plots a tick that still runs.
@@ -110,37 +103,14 @@ class EpochReporter:
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
         """Log why a checkpoint failed, and keep it for the metadata of the run."""
         self.failures.append(FailedCheckpoint(checkpoint, reason, message))
-        self._context.log.warning("checkpoint %d failed, %s: %s", checkpoint, reason.message, message)
+        self._context.log.warning("%s", failure_line(checkpoint, reason, message))
 
     def progress(self, progress: Progress) -> None:
-        """Log rare events: Spark's start, a restart, a failed notice. Rows and micro-batches are too many to log."""
-        match progress:
-            case SparkStarted():
-                self._context.log.info("Spark started in %d ms", progress.duration_ms)
-            case Restarting():
-                self._context.log.warning(
-                    "restart %d in %d ms, since the job failed: %s",
-                    progress.restart,
-                    progress.delay_ms,
-                    progress.message,
-                )
-            case NoticeFailed():
-                self._context.log.warning(
-                    "checkpoint %d stays as it is, but %s raised %s", progress.checkpoint, progress.told, progress.error
-                )
-            case MicroBatchSlow():
-                self._context.log.warning(
-                    "vertex %s has been at work on micro-batch %d for %d s: if its function hangs, end this run and "
-                    "correct the function; what is committed stays",
-                    progress.vertex,
-                    progress.micro_batch,
-                    progress.for_ms // 1000,
-                )
-            case InputLooked():
-                for sentence in progress.seen.sentences():
-                    self._context.log.warning("%s", sentence)
-            case _:
-                return
+        """Log Spark's start, and what a user should know. Rows and micro-batches are too many to log."""
+        if isinstance(progress, SparkStarted):
+            self._context.log.info("Spark started in %d ms", progress.duration_ms)
+        for line in warnings(progress):
+            self._context.log.warning("%s", line)
 
     def failed_checkpoints(self) -> Metadata:
         """Return the metadata about checkpoints that failed; empty if none did."""

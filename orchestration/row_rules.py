@@ -13,11 +13,10 @@ from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.planner import JobPlan
 from jobs.showing.quantities import count
 from jobs.stores.warehouse import Warehouse
-from orchestration.naming import Naming
+from orchestration.naming import Naming, check_names
 
 _COLUMN: Final = re.compile(r"column(?:_A|_B)?='([^']*)'")
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_value_|column_pair_values_)?")
-_NAME_LENGTH_MAX: Final = 100
 
 
 def rule_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
@@ -77,16 +76,10 @@ def _failed_rows(warehouse: Warehouse, quarantine: TableName, records: Iterable[
 
 
 def _names(rules: tuple[RowRule, ...]) -> dict[RowRule, str]:
-    """Return a name for each rule, made of its columns and type, with a number for duplicates."""
-    names: dict[RowRule, str] = {}
-    for rule in rules:
-        kind = rule.name.partition("(")[0]
-        expected = _EXPECT.sub("", kind).replace("not_be_", "not_").removeprefix("be_")
-        name = re.sub(r"[^A-Za-z0-9_]", "_", "_".join([*_COLUMN.findall(rule.name), expected]))[:_NAME_LENGTH_MAX]
-        same = sum(_plain(other) == name for other in names.values())
-        names[rule] = f"{name}_{same + 1}" if same else name
-    return names
+    """Return a name for each rule, made of its columns and type."""
+    return check_names((rule, _name(rule)) for rule in rules)
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"_\d+$", "", name)
+def _name(rule: RowRule) -> str:
+    expected = _EXPECT.sub("", rule.name.partition("(")[0]).replace("not_be_", "not_").removeprefix("be_")
+    return "_".join([*_COLUMN.findall(rule.name), expected])

@@ -16,17 +16,16 @@ from jobs.runtime.tick import RuntimeSettings, TickReport
 from jobs.settings import InvalidSettingsError
 from jobs.showing.reports import reported
 from orchestration.checks import kept_results, rejected_results
-from orchestration.data_versions import DataVersions
 from orchestration.deployment import Deployment
 from orchestration.epochs import Metadata, checkpoint_counts, row_count
 from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
-from orchestration.observation import RowCounts, Standing, standing, warehouse_of
+from orchestration.observation import RowCounts, Standing, standing
 from orchestration.pictures import as_text, block, checkpoints_table
 from orchestration.reporting import EpochReporter
 from orchestration.row_rules import rule_results
 from orchestration.tags import FAILURE_TAG
-from orchestration.told import Told
+from orchestration.told import DataVersions, Told
 
 _LASTING: Final = (
     CheckpointFailureReason.QUALITY,
@@ -49,8 +48,8 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
     """
     config = context.op_execution_context.op_config
     started = _launched(deployment, config, context)
-    counts = RowCounts(started.settings.warehouse, started.plan)
-    versions = DataVersions(started.settings.warehouse, started.plan.job)
+    counts = RowCounts(started.warehouse, started.plan)
+    versions = DataVersions(started.warehouse)
     told = Told(context.instance, started.plan, deployment.naming, versions)
     reporter = EpochReporter(context, told, config[REPORT_EVERY], counts)
     inbox = Inbox()
@@ -146,7 +145,7 @@ def _succeeded(
     context: dg.AssetExecutionContext,
 ) -> Iterator[Events]:
     plan = started.plan
-    stands = standing(started.settings.warehouse, plan)
+    stands = standing(started.warehouse, plan)
     outcome = report.outcome.value.replace("_", " ")
     reports = [as_text(shown) for shown in reported(plan, started.settings.warehouse)]
     for text in reports:
@@ -165,8 +164,7 @@ def _row_rules(
     deployment: Deployment, started: Launch, records: tuple[CheckpointRecord, ...]
 ) -> Iterator[dg.AssetCheckResult]:
     """Yield the row rules' results over these checkpoints."""
-    warehouse = warehouse_of(started.settings.warehouse, started.plan.job)
-    yield from rule_results(started.plan, deployment.naming, warehouse, records)
+    yield from rule_results(started.plan, deployment.naming, started.warehouse, records)
 
 
 def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) -> Iterator[dg.MaterializeResult[None]]:

@@ -4,17 +4,45 @@ So downstream assets run when a table has changed, also if a tick outside Dagste
 new materializes nothing.
 """
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import dagster as dg
 
 from checkpointing.identifiers import TableName
 from jobs.planner import JobPlan
-from orchestration.data_versions import DataVersions
+from jobs.stores.tables import TableLogs
+from jobs.stores.warehouse import Warehouse
 from orchestration.epochs import DATA_VERSION_TAG, Epoch, Metadata, cut_metadata, table_metadata
 from orchestration.lineage import materialized_specs
 from orchestration.naming import Naming
+
+_DIGITS: Final = 8
+
+
+class DataVersions:
+    """The data versions of a job's tables: `12-3f2a9c1e` is Delta version 12 of the table with the id 3f2a9c1e...
+
+    The id distinguishes a table from an earlier one that was deleted and written again up to the same version.
+    """
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Read nothing yet."""
+        self._logs = TableLogs(warehouse)
+        self._ids: dict[TableName, str] = {}
+
+    def of(self, table: TableName, version: int) -> str:
+        """Return the data version of a table at this Delta version."""
+        if table not in self._ids:
+            self._ids[table] = str(self._logs.log(table).current().metadata().id)[:_DIGITS]
+        return f"{version}-{self._ids[table]}"
+
+    def of_cut(self, versions: Mapping[TableName, int]) -> str:
+        """Return one data version for all tables of a cut together."""
+        each = sorted(f"{table}={self.of(table, version)}" for table, version in versions.items())
+        return hashlib.sha256("\n".join(each).encode()).hexdigest()[: 2 * _DIGITS]
 
 
 @dataclass(frozen=True, slots=True)

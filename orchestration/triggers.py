@@ -55,7 +55,7 @@ def health_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 
     def execute(_context: dg.ScheduleEvaluationContext) -> dg.RunRequest | SkipReason:
         launched = deployment.launch()
-        if activity(launched.settings.warehouse, launched.plan.job) is None:
+        if activity(launched.warehouse) is None:
             return SkipReason(f"{launched.plan.job} has never run: there is nothing to look at")
         return dg.RunRequest()
 
@@ -94,7 +94,7 @@ def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
         busy = _busy(deployment, launched, context.instance)
         if busy is not None:
             return SkipReason(busy)
-        newest = newest_restorable(launched.settings.warehouse, launched.plan.job)
+        newest = newest_restorable(launched.warehouse)
         found = discover(launched.plan.sources, newest)
         return _decided(context, newest, found)
 
@@ -138,7 +138,7 @@ def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
 
 def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance) -> str | None:
     """Return which tick runs or waits to run; None if there is none."""
-    holder = held_by(launched.settings.warehouse, launched.plan.job)
+    holder = held_by(launched.warehouse)
     if holder is not None:
         return holder
     unfinished = instance.get_runs(

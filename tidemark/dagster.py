@@ -15,7 +15,7 @@ must_be_installed("dagster", extra="dagster")
 
 from orchestration.component import CheckpointedPipelineComponent
 from orchestration.cut_resource import CutIOManager, CutResource
-from orchestration.limits import Limits
+from orchestration.deployment import Limits
 from orchestration.lineage import InvalidOwnerError
 from orchestration.naming import InvalidNamingError
 from orchestration.pipelines import build_definitions

@@ -19,7 +19,6 @@ from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine, pipeline
 from jobs.cli.display import display_for
 from jobs.launch import launch
-from jobs.pipeline import Pipeline
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import TickListener
@@ -27,6 +26,7 @@ from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.settings import flags_layer
 from jobs.showing.progress import Tally
 from orchestration.pipelines import build_definitions
+from tidemark import Pipeline
 
 _EPOCHS: Final = 100
 _REFERENCE: Final = "bench.ours.dagster_epochs:build"

@@ -22,11 +22,11 @@ from bench.tick_trace import commits
 from checkpointing.config import CheckpointConfig
 from jobs.flights_data import FLIGHTS_SCHEMA
 from jobs.launch import launch
-from jobs.pipeline import Pipeline, count, sum_of
 from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.sources.files import FileSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from tidemark import Pipeline, count, sum_of
 
 
 def arrived(flights: DataFrame) -> DataFrame:

@@ -20,10 +20,10 @@ from bench.tick_trace import commits
 from bench.workload import require_totals
 from checkpointing.config import CheckpointConfig
 from jobs.launch import launch
-from jobs.pipeline import Pipeline, count, sum_of
 from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.sources.files import FileSource
+from tidemark import Pipeline, count, sum_of
 
 SUMS: Final = "gold/sums"
 _SCHEMA: Final = StructType().add("key", LongType()).add("value", LongType()).add("payload", StringType())

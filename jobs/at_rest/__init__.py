@@ -1,1 +1,1 @@
-"""What is done to a job while no tick runs: savepoint, import, rollback, reset, disposal, cancellation. No Spark."""
+"""Does something to a job while no tick runs: savepoint, import, rollback, reset, disposal, cancellation. No Spark."""

@@ -1,7 +1,7 @@
-"""Asking a running tick for a savepoint or its end: write the request, wait for the answer, do without if it is gone.
+"""Asks a running tick for a savepoint or for its end: writes a request, and waits for the answer.
 
-A plain savepoint of a job at rest is taken here; a stop of one has nothing to do. Whoever stops waiting takes
-the request back.
+If no tick runs, a plain savepoint is taken here, and a stop has nothing to do. A process that stops waiting withdraws
+its request.
 """
 
 import time
@@ -12,8 +12,8 @@ from typing import Final
 from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
-from checkpointing.metadata.record import Holder, Row
-from jobs.at_rest.savepoint import savepoint_at_rest
+from checkpointing.metadata.record import CheckpointRecord, Holder, Row
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.failures import JobHeldError, NotCancelledError, SavepointRefusedError
 from jobs.holding.job_state import Activity, JobState, must_have_run, observe_state, state_of
 from jobs.stores.checkpoints import CheckpointStore
@@ -23,26 +23,35 @@ from jobs.stores.warehouse import Warehouse
 
 POLL_S: Final = 0.1
 LOOK_S: Final = 1.0
-"""How often a waiting asker looks whether the tick is still there."""
+"""How often a waiting process looks whether the tick still runs."""
 RELEASE_S: Final = 60.0
-"""How long a stop waits, once it is answered, until the tick has released the job."""
+"""How long a stop waits after the answer until the tick has released the job."""
 GOES_ON_S: Final = 5.0
-"""How long a stop waits for a tick that has just released the job and whose process lives: it may go on at once."""
+"""How long a stop waits if the tick has just released the job and its process lives. It may claim the job again."""
 _JUST_MS: Final = 30_000
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The savepoint of that id is there. `by` is the tick that took it, None if it was taken at rest."""
+    """A savepoint that was taken: its entry, and the tick that took it, None if it was taken at rest."""
 
-    checkpoint: CheckpointId
+    record: CheckpointRecord
     by: Holder | None
+
+    @property
+    def how(self) -> str:
+        """Who took it, as a user reads it."""
+        return (
+            f"taken by {self.by}, which goes on"
+            if self.by
+            else f"made of checkpoint {self.record.parent}, since no tick runs"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who has been asked, how long ago in seconds."""
+    """The process that was asked, and how many seconds ago."""
 
     holder: Holder
     seconds: float
@@ -50,7 +59,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No tick runs any more: that of `by` was asked and ended, or `died` meanwhile. `by` None: none ran, for `why`."""
+    """No tick runs any more. `by` was asked and ended, or has `died`; None if no tick ran, and `why` says why."""
 
     by: Holder | None
     died: bool
@@ -58,17 +67,17 @@ class Ended:
 
 
 WaitListener = Callable[[Waiting], None]
-"""Called again and again while an asker waits."""
+"""Called again and again while a process waits for an answer."""
 
 
 class NothingRunsError(SavepointRefusedError):
-    """A stop of a job that no tick runs: says since when."""
+    """No tick of the job runs, so there is nothing to stop. The message says why none runs."""
 
 
 def take_savepoint(warehouse: Warehouse, told: WaitListener) -> Taken:
-    """Take a savepoint, by the running tick or at rest.
+    """Let the running tick take a savepoint, or take one here if no tick runs.
 
-    Raises NeverRunError; SavepointRefusedError saying why there is none; ClaimUnsettledError.
+    Raises NeverRunError, ClaimUnsettledError, and SavepointRefusedError saying why no savepoint was taken.
     """
     must_have_run(warehouse)
     checkpoints = CheckpointStore(warehouse)
@@ -76,7 +85,7 @@ def take_savepoint(warehouse: Warehouse, told: WaitListener) -> Taken:
         state = observe_state(warehouse, checkpoints)
         if state.activity is Activity.AT_REST:
             try:
-                return Taken(savepoint_at_rest(warehouse).checkpoint, None)
+                return Taken(savepoint_at_rest(warehouse), None)
             except JobHeldError:
                 continue
         taken = _asked(warehouse, checkpoints, state, SavepointKind.PLAIN, told)
@@ -88,7 +97,7 @@ def take_savepoint(warehouse: Warehouse, told: WaitListener) -> Taken:
 def stop(warehouse: Warehouse, kind: SavepointKind, told: WaitListener) -> Taken:
     """Stop the running tick with a savepoint, and return once it has released the job.
 
-    Raises NeverRunError; NothingRunsError; SavepointRefusedError saying why the stop failed.
+    Raises NeverRunError, NothingRunsError, and SavepointRefusedError saying why the stop failed.
     """
     must_have_run(warehouse)
     checkpoints = CheckpointStore(warehouse)
@@ -109,9 +118,10 @@ def stop(warehouse: Warehouse, kind: SavepointKind, told: WaitListener) -> Taken
 
 
 def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
-    """End the running tick now, and return once it has released the job or is dead; what it committed stays (G3).
+    """End the running tick now, and return once it has released the job or is dead. What it committed stays (G3).
 
-    Raises NeverRunError; NotCancelledError if nobody can tell whether its holder lives, or it does not understand.
+    Raises NeverRunError, and NotCancelledError if this host cannot see whether the tick lives, or if the tick is of a
+    release that knows no such request.
     """
     must_have_run(warehouse)
     checkpoints = CheckpointStore(warehouse)
@@ -124,11 +134,8 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
             f"{job} is not cancelled: {state.why}. If it is dead, 'tidemark run {job}' takes over; cancel that one"
         )
     folder = RequestFolder(warehouse)
-    request = folder.ask_to_cancel(this_process())
-    try:
-        answer = _waited(folder, request.request, lambda: _is_at_rest(warehouse, checkpoints), state.holder, told)
-    finally:
-        folder.withdraw(request.request)
+    request = folder.ask_to_cancel(this_process()).request
+    answer = _waited(folder, request, lambda: _is_at_rest(warehouse, checkpoints), state.holder, told)
     if answer is not None and answer.status is AnswerStatus.UNREADABLE:
         raise NotCancelledError(
             f"{job} is not cancelled: {state.holder} runs an older Tidemark, which cannot be asked for it. End that "
@@ -141,7 +148,7 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
 
 
 def _observed(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
-    """Return whether a tick runs. A tick between two traces has released the job for a moment: that one runs."""
+    """Return whether a tick runs. A tick that begins another trace has released the job only for a moment."""
     until = time.monotonic() + GOES_ON_S
     while True:
         _, rows = checkpoints.observe()
@@ -166,43 +173,50 @@ def _is_at_rest(warehouse: Warehouse, checkpoints: CheckpointStore) -> bool:
 def _asked(
     warehouse: Warehouse, checkpoints: CheckpointStore, state: JobState, kind: SavepointKind, told: WaitListener
 ) -> Taken | None:
-    """Ask the tick and wait; None if it is gone without having done it."""
+    """Ask the tick and wait; return None if it ended without taking the savepoint."""
     if state.holder is None or state.activity is Activity.SILENT:
         raise SavepointRefusedError(
             f"{warehouse.paths.job}: {state.why}. If it is dead, 'tidemark run {warehouse.paths.job}' takes over"
         )
     folder = RequestFolder(warehouse)
-    request = folder.ask(kind, this_process())
-    try:
-        answer = _waited(folder, request.request, lambda: _is_gone(warehouse, checkpoints, state), state.holder, told)
-    finally:
-        folder.withdraw(request.request)
+    request = folder.ask(kind, this_process()).request
+    answer = _waited(folder, request, lambda: _is_gone(warehouse, checkpoints, state), state.holder, told)
     if answer is None or answer.status is AnswerStatus.ENDED:
         return None
     if answer.status is AnswerStatus.TAKEN and answer.checkpoint is not None:
-        return Taken(answer.checkpoint, state.holder)
+        return Taken(_record(warehouse, checkpoints, answer.checkpoint), state.holder)
     raise SavepointRefusedError(f"{warehouse.paths.job}: {state.holder} took no savepoint: {answer.message}")
+
+
+def _record(warehouse: Warehouse, checkpoints: CheckpointStore, savepoint: CheckpointId) -> CheckpointRecord:
+    for row in checkpoints.observe()[1]:
+        if isinstance(row, CheckpointRecord) and row.checkpoint == savepoint:
+            return row
+    said = f"savepoint {savepoint} of {warehouse.paths.job} was taken, and has been disposed of since"
+    raise SavepointRefusedError(said)
 
 
 def _waited(
     folder: RequestFolder, request: str, is_gone: Callable[[], bool], holder: Holder, told: WaitListener
 ) -> SavepointAnswer | None:
+    """Wait for the answer, and withdraw the request in the end; return None if nobody will answer."""
     started = looked = time.monotonic()
-    while True:
-        answer = folder.answer_to(request)
-        if answer is not None:
-            return answer
-        now = time.monotonic()
-        if now - looked >= LOOK_S:
-            looked = now
-            if is_gone():
-                return folder.answer_to(request)
-        told(Waiting(holder, now - started))
-        time.sleep(POLL_S)
+    try:
+        while (answer := folder.answer_to(request)) is None:
+            now = time.monotonic()
+            if now - looked >= LOOK_S:
+                looked = now
+                if is_gone():
+                    return folder.answer_to(request)
+            told(Waiting(holder, now - started))
+            time.sleep(POLL_S)
+        return answer
+    finally:
+        folder.withdraw(request)
 
 
 def _is_gone(warehouse: Warehouse, checkpoints: CheckpointStore, asked: JobState) -> bool:
-    """Whether nobody will answer: a tick that lives answers even after its release, and another tick answers too."""
+    """Return whether nobody will answer. A living tick answers even after its release, and so does a later tick."""
     alive = is_alive(asked.holder) if asked.holder is not None else False
     return not alive and observe_state(warehouse, checkpoints).activity is not Activity.RUNNING
 

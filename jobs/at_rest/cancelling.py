@@ -1,7 +1,7 @@
-"""Deleting a cancelled job's checkpoints, unless it retains them (G3, Flink's CheckpointRetentionPolicy).
+"""Deletes a cancelled job's checkpoints, if it does not retain them (G3, Flink's CheckpointRetentionPolicy).
 
-Three steps, each of which a second cancellation finishes if the process dies: publish what is committed,
-drop the rows in one commit, and then delete what no remaining row names. Output tables lose nothing.
+It takes three steps: it publishes the committed checkpoint, drops the entries in one commit, and deletes the files that
+no remaining entry names. If the process dies, a second cancellation finishes the rest. Output tables lose nothing.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ DROP_FILES: Final = "DropFiles"
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The checkpoints that went, how many files of state with them, and the savepoints that stay, oldest first.
+    """The deleted checkpoints, the number of deleted state files, and the savepoints that stay, oldest first.
 
-    `resumes` is the savepoint that the next tick in this warehouse begins from, if its tables show just that one.
+    `resumes` is the savepoint from which the next tick in this warehouse begins, if the tables show exactly that one.
     """
 
     checkpoints: tuple[CheckpointId, ...]
@@ -43,10 +43,10 @@ class Deleted:
 
 
 def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundary = cross_freely) -> Deleted:
-    """Delete every checkpoint of a job at rest that is no savepoint; asked again, finish what was begun.
+    """Delete every checkpoint of a job at rest, except savepoints. A second call finishes what the first one began.
 
-    Raises JobHeldError, naming who holds the job; RollForwardError, TableMismatchError and CutsNotRecordedError
-    if a committed checkpoint cannot be published, and then nothing is deleted; ClaimUnsettledError.
+    Raises JobHeldError and ClaimUnsettledError. Raises RollForwardError, TableMismatchError and CutsNotRecordedError,
+    having deleted nothing, if a committed checkpoint cannot be published.
     """
     stores = JobStores(warehouse, boundary)
     gone = _unpinned(stores.observe().rows)
@@ -69,7 +69,7 @@ def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundar
 
 
 def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[CheckpointId, ...]:
-    """Publish what is committed, then drop the rows together with the release."""
+    """Publish the committed checkpoint, then drop the entries in the commit of the release."""
     gone: list[CheckpointId] = []
 
     def ensure(recovery: RecoveryPlan) -> None:
@@ -97,7 +97,7 @@ def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[Ch
 
 
 def _drop_files(warehouse: Warehouse, kept: tuple[CheckpointRecord, ...], current: Generation) -> int:
-    """Delete what vertices staged for themselves and no row names; return how many files that were."""
+    """Delete files of state and channels that no entry names; return how many."""
     named: frozenset[str] = frozenset().union(*(files_of(record) for record in kept))
     by = Referenced(newest=None, pinned=named)
     return len(delete_leftovers(warehouse, own_folders(warehouse), current=current, by=by))

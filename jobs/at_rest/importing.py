@@ -1,8 +1,8 @@
-"""Restoring a row of another warehouse into an empty one: its files, then ONE row under a new id (G1, G3).
+"""Restores an entry of another warehouse into an empty one: copies its files, then appends one entry (G1, G3).
 
-The row is the commit point. Killed before it, the warehouse holds a claim and files that no row names: the
-next tick deletes those and starts fresh, or another `--from` copies anew. Killed after it, the next tick rolls
-the row forward like any committed one: what the savepoint held pending is published under the new id.
+The append is the commit point. If the process dies before it, the warehouse holds a claim and files that no entry
+names. The next tick deletes those files and starts from the beginning, or another `--from` copies them again. If the
+process dies after it, the next tick rolls the entry forward like any other one.
 """
 
 import shutil
@@ -29,10 +29,8 @@ from jobs.holding.job_state import has_run
 from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
 from jobs.recovery.at_rest import Task, done_at_rest
-from jobs.recovery.renaming import Renaming, find_renaming, names_before
+from jobs.recovery.renaming import Renaming, renaming_in
 from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cut_columns import with_columns
-from jobs.stores.cuts import CutStore
 from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
 from jobs.stores.savepoint_copy import checked_record, named_files
@@ -45,7 +43,7 @@ APPEND_IMPORTED: Final = "AppendImported"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """What to restore, into which warehouse. `claim`: the savepoint's copy is used up, its folder goes away."""
+    """What to restore, and into which warehouse. With `claim` the savepoint's copy is moved, and its folder deleted."""
 
     origin: ForeignRow
     root: Path
@@ -55,11 +53,10 @@ class Import:
 
 
 def restorable(wanted: Import) -> Renaming:
-    """Return the row as the pipeline takes it, its files still where they are; changes nothing.
+    """Return the entry without what the pipeline no longer has, under its new names; changes nothing.
 
-    Raises SavepointRefusedError, naming the table or column or the warehouse that is in the way, and CutDoesNotFitError
-    for a rename that is not clear; it does not judge what `check_fits` judges. What the pipeline no longer has is left
-    out.
+    Raises SavepointRefusedError, naming the table, column or warehouse that is in the way, and CutDoesNotFitError for a
+    rename that is not clear. `check_fits` judges the rest.
     """
     _must_be_empty(wanted.root, wanted.plan.job)
     if wanted.claim and not wanted.origin.is_copy:
@@ -69,7 +66,7 @@ def restorable(wanted: Import) -> Renaming:
         )
     known = {vertex.id for vertex in wanted.plan.graph.vertices}
     tables = wanted.plan.modes
-    renaming = find_renaming(wanted.plan.graph, _told(wanted))
+    renaming = renaming_in(wanted.origin.warehouse, wanted.plan.graph, wanted.origin.record)
     record = renaming.record or wanted.origin.record
     left = [table.table for table in record.tables if table.table not in tables]
     if left and not wanted.allow_non_restored_state:
@@ -89,15 +86,8 @@ def restorable(wanted: Import) -> Renaming:
     return replace(renaming, record=taken)
 
 
-def _told(wanted: Import) -> CheckpointRecord:
-    """Return the row with its columns, told by the origin's tables if the row was written before rows said them."""
-    origin = wanted.origin
-    cuts = {} if origin.record.columns else CutStore(origin.warehouse).all()
-    return with_columns(origin.warehouse, origin.record, names_before(wanted.plan.graph), cuts)
-
-
 def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cross_freely) -> CheckpointRecord:
-    """Copy the row's files, append it under a new id, and return it; the next tick publishes it.
+    """Copy the entry's files, append the entry under a new id, and return it. The next tick publishes it.
 
     Raises what `restorable` raises, FileNotCopiedError, OSError, JobHeldError and ClaimUnsettledError.
     """
@@ -117,7 +107,7 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
             handles = copy_files(source, warehouse.root, files, link=wanted.claim, links=moved.links, told=told)
         return RowChosen(Imported(checked_record(moved.record, handles)))
 
-    # The claim lies above every generation and every id of the origin, so that no name is ever used twice.
+    # The claim is above every generation and id of the origin, so that no name is ever used twice.
     above = (Generation(wanted.origin.last_generation), CheckpointId(wanted.origin.last_id))
     task = Task(errand=IMPORT, do_work=copied, possible=possible, above=above, entry_boundary=APPEND_IMPORTED)
     imported = done_at_rest(stores, task, boundary).entry
@@ -146,7 +136,7 @@ def _must_hold_no_checkpoint(rows: tuple[Row, ...], warehouse: Warehouse) -> Non
 
 
 def _must_fit_tables(wanted: Import, record: CheckpointRecord) -> None:
-    """Refuse tables whose columns the pipeline cannot take, and folders of tables that are there already."""
+    """Refuse columns that the pipeline cannot take, and tables that exist in the target and have rows."""
     target = Warehouse(wanted.root, ProtocolPaths(wanted.plan.job))
     logs = TableLogs(target)
     modes = wanted.plan.modes
@@ -163,7 +153,7 @@ def _must_fit_tables(wanted: Import, record: CheckpointRecord) -> None:
 
 
 def _use_up(folder: Path) -> None:
-    """Take a claimed savepoint's folder away, in one step for whoever looks."""
+    """Delete the folder of a claimed savepoint. It disappears in one step."""
     gone = folder.with_name(f".{folder.name}.{uuid4()}.claimed")
     folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Moving one source, or one split of it, to another position: ONE row, tables and state stay as they are (K2).
+"""Moves one source, or one split of it, to another position. Tables and state stay as they are (K2).
 
-The row is what a rollback's is, an old cut under a new id; it is the newest cut, read from elsewhere. Rows that the
-source gives once more are counted once more, rows that it leaves out are never counted: nothing else can be meant.
+One entry does it: the newest cut under a new id, with other positions. Rows that the source gives again are counted
+again. Rows that it skips are never counted.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from checkpointing.identifiers import JobName, SplitId, VertexId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.tick.errand import RESET
 from checkpointing.tick.messages import RowChosen, Work
-from jobs.at_rest.savepoint import no_checkpoint_yet
+from jobs.at_rest.savepoints import no_checkpoint_yet
 from jobs.holding.boundaries import Boundary, cross_freely
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
@@ -30,7 +30,7 @@ from jobs.suggestions import there_are
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What is asked: that source, or that split of it (None: all), to the position that `words` name."""
+    """What the user asks: to move this source, or one split of it, to the position that `words` name."""
 
     source: str
     words: str
@@ -39,7 +39,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """Where the job stands, and the splits that move."""
+    """The newest entry of the job, and the splits that move."""
 
     job: JobName
     newest: CheckpointRecord
@@ -47,7 +47,7 @@ class ResetPlan:
 
 
 def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], asked: Reset) -> ResetPlan:
-    """Return what `reset` would do; changes nothing. Raises what it raises before its claim."""
+    """Return what `reset` would do; changes nothing. Raises what `reset` raises before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
     return _planned(warehouse, newest_checkpoint(observe_sound(stores).rows), sources, asked)[0]
@@ -56,11 +56,11 @@ def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], aske
 def reset(
     warehouse: Warehouse, sources: Mapping[VertexId, Source], asked: Reset, *, boundary: Boundary = cross_freely
 ) -> tuple[ResetPlan, CheckpointRecord]:
-    """Move the source of a job at rest, and return what was done and the row that says so.
+    """Move the source of a job at rest, and return what was done and the new entry.
 
-    Raises NeverRunError, JobHeldError, DamagedCheckpointError, RollbackRefusedError for a source or split that is not
-    there, NoSuchPositionError, SourceError, and then no row was appended; ClaimUnsettledError, RollForwardError and
-    CutsNotRecordedError as a rollback does.
+    Raises, having appended no entry, NeverRunError, JobHeldError, DamagedCheckpointError, NoSuchRowError for an unknown
+    source or split, NoSuchPositionError and SourceError. Raises ClaimUnsettledError, RollForwardError and
+    CutsNotRecordedError as `roll_back` does.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)

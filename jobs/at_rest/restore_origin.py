@@ -1,6 +1,6 @@
-"""What a tick is to begin from: a row of its own warehouse, or any row of another one, a copy or a live one.
+"""Finds what `--from` names: an entry of the tick's own warehouse, of another one, or of a savepoint's copy.
 
-Finding it reads and changes nothing.
+It changes nothing.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import whole_record
 
 _IDS_MAX: Final = NUMBER_MAX // 2
-"""Generations and ids go on above those of the row that is restored, and must stay readable for good."""
+"""Generations and ids go on above those of the restored entry, and must stay readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRow:
-    """A row of the warehouse in which the tick runs; `is_newest`: it is the one that the tick begins from anyway."""
+    """An entry of the warehouse in which the tick runs. If `is_newest`, the tick begins from it anyway."""
 
     record: CheckpointRecord
     is_newest: bool
@@ -34,7 +34,7 @@ class OwnRow:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRow:
-    """A row of another warehouse, made whole. `is_copy`: that warehouse is a savepoint's copy, and nothing else."""
+    """An entry of another warehouse, which names all its files. `is_copy`: that warehouse is a savepoint's copy."""
 
     warehouse: Warehouse
     record: CheckpointRecord
@@ -47,10 +47,10 @@ Origin = OwnRow | ForeignRow
 
 
 def find_origin(text: str, root: Path, job: JobName) -> Origin:
-    """Return what `--from TEXT` means for the job's tick in the warehouse `root`: `N`, `DIR` or `DIR@N`.
+    """Return the entry that `--from TEXT` names for a tick in the warehouse `root`: `N`, `DIR` or `DIR@N`.
 
-    Raises NoSuchSavepointError naming the savepoints that exist, TableNotCopyableError for a table that cannot be
-    told whole, and what the codec raises for rows of another version.
+    Raises NoSuchSavepointError naming the savepoints that exist, TableNotCopyableError for a table whose files are not
+    all known, and what the codec raises for entries of another version.
     """
     folder, number = _parsed(text)
     own = Warehouse(root, ProtocolPaths(job))
@@ -59,18 +59,8 @@ def find_origin(text: str, root: Path, job: JobName) -> Origin:
     return _foreign(Warehouse(folder, ProtocolPaths(job)), number, text)
 
 
-def last_generation(rows: tuple[Row, ...]) -> Generation:
-    """Return the highest generation that any row names."""
-    return Generation(max((row.generation for row in rows), default=0))
-
-
-def last_id(rows: tuple[Row, ...]) -> CheckpointId:
-    """Return the highest id that was, or may have been, handed out."""
-    used = (_last_id(row) for row in rows)
-    return CheckpointId(max(used, default=0))
-
-
 def _last_id(row: Row) -> int:
+    """Return the highest id that the entry says was, or may have been, given out."""
     match row:
         case CheckpointRecord():
             return row.checkpoint
@@ -113,17 +103,18 @@ def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
     _, rows = CheckpointStore(warehouse).observe()
     record = _chosen(rows, newest_checkpoint(rows), number, text, root)
     records = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
-    if max(last_generation(rows), last_id(rows)) > _IDS_MAX:
+    generation, last_id = max(row.generation for row in rows), max(_last_id(row) for row in rows)
+    if max(generation, last_id) > _IDS_MAX:
         raise SavepointRefusedError(
-            f"--from {text}: the entries in {root} count generations or checkpoints up to "
-            f"{max(last_generation(rows), last_id(rows))}, which no job has reached: name another savepoint"
+            f"--from {text}: the entries in {root} count generations or checkpoints up to {max(generation, last_id)}, "
+            "which no job has reached: name another savepoint"
         )
     manifest = read_manifest(warehouse)
     return ForeignRow(
         warehouse=warehouse,
         record=whole_record(warehouse, record, records, CutStore(warehouse).all()),
-        last_generation=last_generation(rows),
-        last_id=last_id(rows),
+        last_generation=generation,
+        last_id=CheckpointId(last_id),
         is_copy=manifest is not None and list(records) == [manifest.savepoint],
     )
 

@@ -1,8 +1,8 @@
-"""Going back to an older cut in place: tables, state and positions, by ONE row under a new id (K2). No Spark.
+"""Takes tables, state and positions back to an older cut, by one entry under a new id (K2). No Spark.
 
-The row is the commit point. Killed before it, nothing has happened; after it, the next start of anything, a tick
-or another rollback, rolls it forward like any committed row. Ids go on rising, so no table's `txn` is in the
-way, and the next tick reads again what came after the cut.
+The append is the commit point. If the process dies before it, nothing has happened. If it dies after it, the next tick
+or command rolls the entry forward. Ids go on rising, so no table's `txn` is in the way. The next tick reads again the
+rows after the cut.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from jobs.stores.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What was done: the plan as it was carried out, the row that is the newest now, and each table's version."""
+    """What was done: the plan, the new entry, each table's Delta version, and the notes of the publication."""
 
     plan: RollbackPlan
     record: CheckpointRecord
@@ -35,7 +35,7 @@ class RolledBack:
 
 
 def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
-    """Return what `roll_back` would do; changes nothing. Raises what it raises before its claim."""
+    """Return what `roll_back` would do; changes nothing. Raises what `roll_back` raises before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
     seen = stores.observe()
@@ -49,7 +49,7 @@ def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
 
 
 def _to_be_mended(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
-    """Return the tables that are published again as soon as the job is held; none if that cannot be done."""
+    """Return the tables that are published again once the job is held; none if that cannot be done."""
     try:
         return tuple(sorted(must_have_logs(stores, must_be_mendable(stores, seen.rows)).mending.tables))
     except TablesBehindError:
@@ -57,18 +57,18 @@ def _to_be_mended(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
 
 
 def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cross_freely) -> RolledBack:
-    """Take all tables, state and positions of a job at rest back to that row, and return what was done.
+    """Take all tables, state and positions of a job at rest back to that checkpoint or savepoint.
 
-    Raises NeverRunError, JobHeldError, naming who holds the job, and what `plan_rollback` raises, and then no row
-    was appended; ClaimUnsettledError if the outcome cannot be told; RollForwardError and CutsNotRecordedError for a
-    rollback that is committed and not yet published: the next start of the job does that.
+    Raises, having appended no entry, NeverRunError, JobHeldError and what `plan_rollback` raises. Raises
+    ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if the
+    rollback is committed and not yet published. The next tick or command then publishes it.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary, beyond_damage=True)
     plans: list[RollbackPlan] = []
 
     def possible(seen: Observed, _: RecoveryPlan) -> None:
-        if not _to_be_mended(stores, seen):  # else versions that have gone come back first
+        if not _to_be_mended(stores, seen):  # else lost versions are published again first
             plan_rollback(stores, seen, checkpoint, checksums=True)
 
     def chosen(_: Work) -> RowChosen:

@@ -1,43 +1,29 @@
 """Stores what earlier clean-ups observed, in a small file. If it is lost, the grace period starts again."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from checkpointing.commit.cleanup import CleanUpLook, TableSeen, noted
-from checkpointing.identifiers import TableName
+from checkpointing.commit.cleanup import CleanUpLook, noted
 from jobs.stores.files import replace
 from jobs.stores.warehouse import Warehouse
 
 
-class _Persisted(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class _TableFile(_Persisted):
-    newest: int
-    cuts: tuple[int, ...]
-    in_every_cut: bool = False
-
-
-class _LookFile(_Persisted):
-    at_ms: int
-    tables: dict[str, _TableFile]
-
-    def look(self) -> CleanUpLook:
-        return CleanUpLook(self.at_ms, {TableName(name): _seen(each) for name, each in self.tables.items()})
-
-
-class _LooksFile(_Persisted):
+@dataclass(frozen=True, slots=True)
+class _LooksFile:
     format: Literal[1] = 1
-    looks: tuple[_LookFile, ...] = ()
+    looks: tuple[CleanUpLook, ...] = ()
+
+
+_FILE: Final = TypeAdapter(_LooksFile)
 
 
 def read_looks(warehouse: Warehouse) -> tuple[CleanUpLook, ...]:
     """Return the looks of earlier clean-ups; none if the file is missing or unreadable, which only delays deletions."""
     try:
         content = warehouse.path(warehouse.paths.cleanup_looks).read_bytes()
-        return tuple(look.look() for look in _LooksFile.model_validate_json(content).looks)
+        return _FILE.validate_json(content).looks
     except (OSError, ValidationError):
         return ()
 
@@ -47,18 +33,6 @@ def note_look(
 ) -> tuple[CleanUpLook, ...]:
     """Note a look, and return all kept looks. Two clean-ups at a time may lose one, which only delays deletions."""
     kept = noted(earlier, now, grace_ms)
-    content = _LooksFile(looks=tuple(_persisted(look) for look in kept)).model_dump_json(indent=1)
-    replace(warehouse.path(warehouse.paths.cleanup_looks), content.encode())
+    content = _FILE.dump_json(_LooksFile(looks=kept), indent=1)
+    replace(warehouse.path(warehouse.paths.cleanup_looks), content)
     return kept
-
-
-def _seen(table: _TableFile) -> TableSeen:
-    return TableSeen(table.newest, frozenset(table.cuts), table.in_every_cut)
-
-
-def _persisted(look: CleanUpLook) -> _LookFile:
-    return _LookFile(at_ms=look.at_ms, tables={str(table): _file(seen) for table, seen in look.tables.items()})
-
-
-def _file(seen: TableSeen) -> _TableFile:
-    return _TableFile(newest=seen.newest, cuts=tuple(sorted(seen.cuts)), in_every_cut=seen.in_every_cut)

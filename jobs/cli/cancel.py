@@ -5,7 +5,6 @@ from rich.text import Text
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, JobName
-from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.asking import Ended, end_now
 from jobs.at_rest.cancelling import Deleted, delete_checkpoints
@@ -28,7 +27,7 @@ def cancel(pipeline: str, given: Layer, out: Console, progress: Console) -> None
     """
     started = prepared(pipeline, given)
     job = started.plan.job
-    warehouse = Warehouse(started.settings.warehouse.absolute(), ProtocolPaths(job))
+    warehouse = started.warehouse
     with progress.status(f"cancelling {job}") as status:
         try:
             ended = end_now(warehouse, lambda waiting: status.update(asked_since(waiting)))

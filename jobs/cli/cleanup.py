@@ -2,22 +2,17 @@
 
 from rich.console import Console
 
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.project import InvalidProjectError
 from jobs.runtime.cleaning import clean_up, plan_cleanup
-from jobs.settings import InvalidSettingsError, Layer, resolve
+from jobs.settings import Layer, resolve
 from jobs.showing.cleanup import render_cleanup
 
 
 def cleanup(pipeline: str, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
     """Delete a job's unneeded files, or with `dry_run` show them; FAILED if a file could not be deleted."""
-    try:
-        settings = resolve({}, given)
-    except (InvalidProjectError, InvalidSettingsError) as error:
-        raise CommandError(str(error), ExitCode.USAGE) from error
+    grace_ms = resolve({}, given).reader_grace_ms
     warehouse = warehouse_of(pipeline, given)
-    grace_ms = settings.reader_grace_ms
     done = plan_cleanup(warehouse, grace_ms) if dry_run else clean_up(warehouse, grace_ms)
     out.print(render_cleanup(warehouse.paths.job, done, grace_ms, dry_run=dry_run), soft_wrap=True)
     return ExitCode.FAILED if done.notes else ExitCode.DONE

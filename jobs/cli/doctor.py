@@ -2,46 +2,36 @@
 
 import json
 from collections.abc import Mapping
-from enum import IntEnum
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from checkpointing.identifiers import VertexId
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import ExitCode
 from jobs.cli.naming import warehouse_of
 from jobs.doctor.examination import Examination, examine
 from jobs.holding.job_state import has_run
 from jobs.launch import launch
 from jobs.pipelines.registry import UnknownPipelineError
-from jobs.project import InvalidProjectError
-from jobs.settings import InvalidSettingsError, Layer, resolve
+from jobs.settings import Layer, resolve
 from jobs.showing.quantities import plural
 from jobs.sources.port import Source
 
-
-class Verdict(IntEnum):
-    """The result of `tidemark doctor`; the numbers are exit codes, as in `ExitCode`."""
-
-    HEALTHY = ExitCode.DONE
-    FINDINGS = ExitCode.FAILED
-    COULD_NOT_LOOK = ExitCode.USAGE
+_VERDICTS: Final = {ExitCode.DONE: "healthy", ExitCode.FAILED: "findings", ExitCode.USAGE: "could_not_look"}
 
 
 def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: bool) -> ExitCode:
     """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it cannot be examined, 4 if it never ran."""
-    try:
-        settings = resolve({}, given)
-    except (InvalidProjectError, InvalidSettingsError) as error:
-        raise CommandError(str(error), ExitCode.USAGE) from error
+    grace_ms = resolve({}, given).reader_grace_ms
     warehouse = warehouse_of(pipeline, given)
-    found = examine(warehouse, settings.reader_grace_ms, verify=verify, sources=lambda: _sources(pipeline, given))
+    found = examine(warehouse, grace_ms, verify=verify, sources=lambda: _sources(pipeline, given))
     if as_json:
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:
         out.print(render_examination(found), soft_wrap=True)
-    return ExitCode(verdict(found)) if has_run(warehouse) else ExitCode.NOT_THERE
+    return _code(found) if has_run(warehouse) else ExitCode.NOT_THERE
 
 
 def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
@@ -52,11 +42,11 @@ def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
         return {}
 
 
-def verdict(found: Examination) -> Verdict:
-    """Return the verdict for the exit code."""
+def _code(found: Examination) -> ExitCode:
+    """Return the exit code for a job that has run."""
     if not found.looked:
-        return Verdict.COULD_NOT_LOOK
-    return Verdict.FINDINGS if found.findings else Verdict.HEALTHY
+        return ExitCode.USAGE
+    return ExitCode.FAILED if found.findings else ExitCode.DONE
 
 
 def render_examination(found: Examination) -> RenderableType:
@@ -75,20 +65,18 @@ def render_examination(found: Examination) -> RenderableType:
 
 def _verdict(found: Examination) -> Text:
     where = f"{found.job} in {found.warehouse}"
-    match verdict(found):
-        case Verdict.HEALTHY:
-            return Text(f"{where} is healthy", style="bold green")
-        case Verdict.FINDINGS:
-            return Text(f"{where}: {plural(len(found.findings), 'finding')}", style="bold yellow")
-        case Verdict.COULD_NOT_LOOK:
-            return Text(f"{where} could not be looked at", style="bold red")
+    if not found.looked:
+        return Text(f"{where} could not be looked at", style="bold red")
+    if found.findings:
+        return Text(f"{where}: {plural(len(found.findings), 'finding')}", style="bold yellow")
+    return Text(f"{where} is healthy", style="bold green")
 
 
 def _document(found: Examination) -> dict[str, object]:
     return {
         "job": str(found.job),
         "warehouse": found.warehouse,
-        "verdict": verdict(found).name.lower(),
+        "verdict": _VERDICTS[_code(found)],
         "sections": {section.name: dict(section.seen) for section in found.sections},
         "findings": [
             {"section": section.name, "what": finding.what, "repair": finding.repair}

@@ -1,10 +1,12 @@
 """Turns errors into one sentence that names the thing and the way out, and an exit code."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 from jobs import user_code
 from jobs.accidents import accident_of
-from jobs.suggestions import NotThereError
+from jobs.suggestions import NotThereError, WrongInputError
 
 
 class ExitCode(IntEnum):
@@ -46,9 +48,8 @@ def code_of(error: BaseException) -> ExitCode:
         return error.code
     from jobs.holding.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
 
-    if isinstance(error, JobHeldError):
-        return ExitCode.HELD
-    return ExitCode.NOT_THERE if isinstance(error, NotThereError) else ExitCode.FAILED
+    kinds = ((JobHeldError, ExitCode.HELD), (WrongInputError, ExitCode.USAGE), (NotThereError, ExitCode.NOT_THERE))
+    return next((code for kind, code in kinds if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def sentence_of(error: BaseException) -> str:
@@ -67,6 +68,21 @@ def sentence_of(error: BaseException) -> str:
     if accident is not None:
         return f"{accident}. The system said: {said}"
     return f"{said}; add --debug for the traceback"
+
+
+@contextmanager
+def needing_rest(what: str, job: str) -> Iterator[None]:
+    """Do something that needs a job at rest; if a tick holds it, raise CommandError saying how to stop that tick."""
+    from jobs.holding.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
+
+    try:
+        yield
+    except JobHeldError as held:
+        raise CommandError(
+            f"{held.holder} holds {job} (generation {held.generation}), and {what} needs a job that no tick holds: "
+            f"'tidemark stop {job} --suspend' ends its tick; nothing was changed",
+            ExitCode.HELD,
+        ) from held
 
 
 def story_of(error: BaseException) -> str:

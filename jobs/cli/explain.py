@@ -6,8 +6,7 @@ from jobs.cli.errors import CommandError, ExitCode, with_story
 from jobs.launch import Launch, launch
 from jobs.pipeline import InvalidPipelineError
 from jobs.pipelines.registry import BrokenPipelineError
-from jobs.project import InvalidProjectError
-from jobs.settings import InvalidSettingsError, Layer
+from jobs.settings import Layer
 from jobs.showing.graph import render_graph
 from jobs.sources.port import SourceError
 
@@ -23,10 +22,10 @@ def explain(reference: str, given: Layer, out: Console) -> None:
 
 
 def prepared(reference: str, given: Layer) -> Launch:
-    """Return the planned pipeline; raise CommandError for a wrong argument or setting, UnknownPipelineError."""
+    """Return the planned pipeline; raise WrongInputError, UnknownPipelineError, CommandError if the code is wrong."""
     try:
         return launch(reference, given)
     except BrokenPipelineError as error:
         raise with_story(str(error)) from error
-    except (InvalidProjectError, InvalidSettingsError, InvalidPipelineError) as error:
+    except InvalidPipelineError as error:
         raise CommandError(str(error), ExitCode.USAGE) from error

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from jobs.cli import going_back, looking, running
+from jobs.cli import commands
 from jobs.cli.errors import CommandError, ExitCode, code_of, own_code_of, sentence_of, story_of
 from jobs.cli.new_project import init
 from jobs.cli.streams import standard_streams
@@ -19,17 +19,17 @@ from jobs.suggestions import nearest
 DEBUG: Final = "--debug"
 _COMMANDS: Final[tuple[Callable[..., ExitCode | None], ...]] = (
     init,
-    running.run,
-    running.savepoint,
-    running.stop,
-    running.cancel,
-    looking.cleanup,
-    looking.doctor,
-    going_back.rollback,
-    going_back.reset,
-    looking.explain,
-    looking.cut,
-    looking.state,
+    commands.run,
+    commands.savepoint,
+    commands.stop,
+    commands.cancel,
+    commands.cleanup,
+    commands.doctor,
+    commands.rollback,
+    commands.reset,
+    commands.explain,
+    commands.cut,
+    commands.state,
 )
 _NAMES: Final = (*(command.__name__ for command in _COMMANDS), "checkpoints list", "checkpoints show")
 _POSSIBLE: Final = re.compile(r"(?P<typed>-\S+) \(Possible options: (?P<options>[^)]*)\)")
@@ -38,8 +38,8 @@ _HELP: Final = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=_HELP)
 checkpoints_app = typer.Typer(rich_markup_mode=None, help="List the retained checkpoints, or show the life of one.")
 app.add_typer(checkpoints_app, name="checkpoints")
-checkpoints_app.command("list")(looking.list_checkpoints)
-checkpoints_app.command("show")(looking.show_checkpoint)
+checkpoints_app.command("list")(commands.list_checkpoints)
+checkpoints_app.command("show")(commands.show_checkpoint)
 for _command in _COMMANDS:
     app.command()(_command)
 

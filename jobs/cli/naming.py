@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.cli.errors import CommandError, ExitCode
-from jobs.project import OWN, InvalidProjectError, Project, here, known_pipelines, unknown_pipeline
+from jobs.project import OWN, here, known_pipelines, unknown_pipeline
 
 if TYPE_CHECKING:
     from jobs.settings import Layer
@@ -23,7 +23,7 @@ def chosen(typed: str | None) -> str:
     """
     if typed is not None:
         return typed
-    project = _project()
+    project = here()
     if project is None:
         raise CommandError(
             "say which pipeline: no pyproject.toml here or above names a default one. The demo is "
@@ -57,7 +57,7 @@ def pipeline_and_operator(first: str | None, second: str | None, given: "Layer")
     """Parse `[PIPELINE] [OPERATOR]`. A single word is a pipeline if one has that name, else an operator."""
     if second is not None or first is None:
         return chosen(first), second
-    if ":" in first or first in known_pipelines(_project()) or first in ran_in(warehouse_folder(given)):
+    if ":" in first or first in known_pipelines(here()) or first in ran_in(warehouse_folder(given)):
         return first, None
     return chosen(None), first
 
@@ -102,7 +102,7 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
         raise CommandError(
             f"{error}; write the name of a pipeline, such as {next(iter(OWN))}", ExitCode.USAGE
         ) from error
-    project, root = _project(), warehouse_folder(given)
+    project, root = here(), warehouse_folder(given)
     there = ran_in(root)
     if name not in known_pipelines(project) and name not in OWN and name not in there:
         raise CommandError(unknown_pipeline(name, project, there), ExitCode.NOT_THERE)
@@ -110,13 +110,10 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
 
 
 def warehouse_folder(given: "Layer") -> Path:
-    """Return the warehouse of a command; raise CommandError for an environment variable that is not a setting."""
-    from jobs.settings import InvalidSettingsError, folder  # noqa: PLC0415 - imports pydantic
+    """Return the warehouse of a command; raise WrongInputError for an environment variable that is not a setting."""
+    from jobs.settings import folder  # noqa: PLC0415 - imports pydantic
 
-    try:
-        return folder("warehouse", given)
-    except (InvalidSettingsError, InvalidProjectError) as error:
-        raise CommandError(str(error), ExitCode.USAGE) from error
+    return folder("warehouse", given)
 
 
 def ran_in(root: Path) -> tuple[str, ...]:
@@ -135,10 +132,3 @@ def completed(incomplete: str) -> list[str]:
         names = [*known_pipelines(here()), *ran_in(warehouse_folder(flags_layer({})))]
         return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
     return []
-
-
-def _project() -> Project | None:
-    try:
-        return here()
-    except InvalidProjectError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from error

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.errors import CommandError, ExitCode
 from jobs.engine_paths import typed
 
 
@@ -27,12 +26,9 @@ def init(
     from rich.console import Console, Group  # noqa: PLC0415 - not needed for --help
     from rich.text import Text  # noqa: PLC0415 - the same
 
-    from jobs.init.project import ProjectRefusedError, create_project  # noqa: PLC0415 - imports pydantic
+    from jobs.init.project import create_project  # noqa: PLC0415 - imports pydantic
 
-    try:
-        made = create_project(folder, name, tidemark)
-    except ProjectRefusedError as refused:
-        raise CommandError(str(refused), ExitCode.USAGE) from refused
+    made = create_project(folder, name, tidemark)
     Console(file=sys.stdout, highlight=False).print(
         Group(
             Text.assemble(

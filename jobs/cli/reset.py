@@ -1,53 +1,28 @@
 """`tidemark reset`: moves the position of one source while no tick runs, or shows what that would do."""
 
-from dataclasses import dataclass
-
 from rich.console import Console
 from rich.text import Text
 
-from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.resetting import Reset, ResetPlan, preview_reset, reset
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import ExitCode, needing_rest
 from jobs.cli.explain import prepared
-from jobs.holding.failures import JobHeldError
 from jobs.settings import Layer
 from jobs.showing.quantities import count
 from jobs.showing.rollback import named, splits_grid
-from jobs.stores.warehouse import Warehouse
 
 
-@dataclass(frozen=True, slots=True)
-class ResetAsked:
-    """What was typed."""
-
-    pipeline: str
-    source: str
-    to: str
-    split: str | None
-    dry_run: bool
-
-
-def reset_source(asked: ResetAsked, given: Layer, out: Console) -> ExitCode:
+def reset_source(pipeline: str, asked: Reset, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
     """Move a source, or show what that would do, and say which rows are read again and which are skipped."""
-    started = prepared(asked.pipeline, given)
-    job = started.plan.job
-    warehouse = Warehouse(started.settings.warehouse.absolute(), ProtocolPaths(job))
-    wanted = Reset(asked.source, asked.to, asked.split)
-    if asked.dry_run:
-        plan = preview_reset(warehouse, started.plan.sources, wanted)
+    started = prepared(pipeline, given)
+    warehouse, job = started.warehouse, started.plan.job
+    if dry_run:
+        plan = preview_reset(warehouse, started.plan.sources, asked)
         heading = f": source {asked.source}, which stands at {named(plan.newest)}; nothing was changed"
         out.print(Text.assemble(("reset plan ", "bold"), (str(job), "bold"), heading), soft_wrap=True)
     else:
-        try:
-            plan, row = reset(warehouse, started.plan.sources, wanted)
-        except JobHeldError as held:
-            raise CommandError(
-                f"{held.holder} holds {job} (generation {held.generation}), and a reset needs a job that no tick "
-                "holds: "
-                f"'tidemark stop {asked.pipeline} --suspend' ends its tick; nothing was changed",
-                ExitCode.HELD,
-            ) from held
-        out.print(Text.assemble((str(job), "bold"), f" goes on from {named(row)}: {asked.source} is at {asked.to}"))
+        with needing_rest("a reset", pipeline):
+            plan, row = reset(warehouse, started.plan.sources, asked)
+        out.print(Text.assemble((str(job), "bold"), f" goes on from {named(row)}: {asked.source} is at {asked.words}"))
     out.print(splits_grid(plan.splits))
     for line in _consequences(plan):
         out.print(line, soft_wrap=True)

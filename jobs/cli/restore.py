@@ -13,20 +13,17 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.at_rest.importing import Import, import_row, restorable
 from jobs.at_rest.restore_origin import ForeignRow, OwnRow, find_origin
-from jobs.at_rest.restore_plan import restore_plan
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.savepoints import copies
 from jobs.doctor.findings import command
 from jobs.engine_paths import typed
-from jobs.holding.failures import JobHeldError
 from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.planner import JobPlan
-from jobs.recovery.renaming import find_renaming, names_before
+from jobs.recovery.renaming import renaming_in
 from jobs.recovery.state_migration import all_changes, find_migrations, migrated
 from jobs.showing.quantities import plural
-from jobs.showing.restore import render_changes, render_restore
-from jobs.stores.cut_columns import with_columns
+from jobs.showing.restore import left_behind, render_changes, render_restore
 from jobs.stores.cuts import CutStore
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
@@ -64,7 +61,7 @@ def restore(started: Launch, asked: Restoring, out: Console, progress: Console) 
     root, job = started.settings.warehouse, started.plan.job
     if asked.origin is None:
         if asked.dry_run:
-            _show_own(started, newest_restorable(root, job), out)
+            _show_own(started, newest_restorable(started.warehouse), out)
         return not asked.dry_run
     origin = find_origin(asked.origin, root, job)
     match origin:
@@ -85,7 +82,7 @@ def _own(started: Launch, origin: OwnRow, asked: Restoring, out: Console) -> Non
         )
     if not origin.is_newest:
         kind = "savepoint" if record.kind is RowKind.SAVEPOINT else "checkpoint"
-        newest = newest_restorable(root, job)
+        newest = newest_restorable(started.warehouse)
         at = f"at checkpoint {newest.checkpoint}" if newest else "at the start"
         back = command("rollback", Warehouse(root, ProtocolPaths(job)), str(record.checkpoint))
         itself = typed(f"{root}@{record.checkpoint}")
@@ -109,37 +106,29 @@ def _show_own(started: Launch, record: CheckpointRecord | None, out: Console) ->
         )
         return
     fitting = _fitting(started, record, root, out)
-    plan = fitting.plan
-    cuts = CutStore(Warehouse(root, ProtocolPaths(job))).all()
-    versions = cuts.get(record.checkpoint, {})
-    what = f"checkpoint {record.checkpoint}, the newest in {root}; nothing was changed"
-    if record.checkpoint not in cuts:
-        what = f"checkpoint {record.checkpoint}, the newest in {root}, which is published first; nothing was changed"
-    shown = restore_plan(plan.graph, fitting.record, plan.config.max_parallelism, versions, fitting.changes)
-    out.print(render_restore(job, what, shown), soft_wrap=True)
+    versions = CutStore(started.warehouse).all().get(record.checkpoint)
+    first = ", which is published first" if versions is None else ""
+    what = f"checkpoint {record.checkpoint}, the newest in {root}{first}; nothing was changed"
+    out.print(render_restore(what, fitting.plan, fitting.record, versions, fitting.changes), soft_wrap=True)
 
 
 def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console, progress: Console) -> None:
-    root, job = started.settings.warehouse, started.plan.job
+    root = started.settings.warehouse
     fitting = _fitting(started, origin.record, origin.warehouse.root, out)
     plan = fitting.plan
     allowed = started.settings.allow_non_restored_state
     wanted = Import(origin=origin, root=root, plan=plan, claim=bool(asked.claim), allow_non_restored_state=allowed)
     files = len(named_files(restorable(wanted).record or origin.record))
     source = f"{origin.record.kind.value} {origin.record.checkpoint} of {origin.warehouse.root}"
-    shown = restore_plan(plan.graph, fitting.record, plan.config.max_parallelism, changes=fitting.changes)
     how = "moved out of there" if asked.claim else "copied"
     if asked.dry_run:
         what = f"{source} into {root}, {plural(files, 'file')} {how}; nothing was changed"
-        out.print(render_restore(job, what, shown), soft_wrap=True)
+        out.print(render_restore(what, plan, fitting.record, changes=fitting.changes), soft_wrap=True)
         return
-    for left in shown.left_behind:
+    for left in left_behind(plan.graph, fitting.record):
         out.print(f"left behind: {left}, which the pipeline no longer has", style="yellow")
     with progress.status(f"restoring {source}") as status:
-        try:
-            imported = import_row(wanted, told=lambda copied: status.update(copies(copied)))
-        except JobHeldError as held:
-            raise CommandError(str(held), ExitCode.HELD) from held
+        imported = import_row(wanted, told=lambda copied: status.update(copies(copied)))
     said = f"restored {source} into {root} as checkpoint {imported.checkpoint}: {plural(files, 'file')} {how}"
     out.print(said, soft_wrap=True)
 
@@ -148,7 +137,7 @@ def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console
     """Return the plan that the entry restores into; its files lie below `root`. If a change is refused, show all."""
     allowed = started.settings.allow_non_restored_state
     try:
-        renaming = find_renaming(started.plan.graph, _told(record, started.plan, root))
+        renaming = renaming_in(Warehouse(root, ProtocolPaths(started.plan.job)), started.plan.graph, record)
         record = renaming.record or record
         plan = started.plan.with_discovered_splits(record)
         check_fits(plan.graph, record, plan.config.max_parallelism, allow_non_restored_state=allowed)
@@ -159,10 +148,3 @@ def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console
         return _Fitting(migrated(plan, record, migrations, root), record, changes)
     except CutDoesNotFitError as error:
         raise CommandError(f"{error}; nothing was changed") from error
-
-
-def _told(record: CheckpointRecord, plan: JobPlan, root: Path) -> CheckpointRecord:
-    """Return the entry with the columns of its tables, also for entries of an older format."""
-    warehouse = Warehouse(root, ProtocolPaths(plan.job))
-    cuts = {} if record.columns else CutStore(warehouse).all()
-    return with_columns(warehouse, record, names_before(plan.graph), cuts)

@@ -4,9 +4,8 @@ from rich.console import Console
 from rich.text import Text
 
 from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import CommandError, ExitCode, needing_rest
 from jobs.cli.naming import warehouse_of
-from jobs.holding.failures import JobHeldError
 from jobs.recovery.rollback_plan import RollbackPlan
 from jobs.settings import Layer
 from jobs.showing.quantities import count, plural
@@ -25,15 +24,8 @@ def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, 
     if dry_run:
         out.print(render_rollback(preview_rollback(warehouse, checkpoint)), soft_wrap=True)
         return ExitCode.DONE
-    try:
+    with needing_rest("a rollback", pipeline):
         done = roll_back(warehouse, checkpoint)
-    except JobHeldError as held:
-        raise CommandError(
-            f"{held.holder} holds {pipeline} (generation {held.generation}), and a rollback needs a job that no tick "
-            "holds: "
-            f"'tidemark stop {pipeline} --suspend' ends its tick; nothing was changed",
-            ExitCode.HELD,
-        ) from held
     out.print(_done(done), soft_wrap=True)
     for note in done.notes:
         out.print(note, soft_wrap=True)

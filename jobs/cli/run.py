@@ -9,36 +9,32 @@ from rich.console import Console
 
 from checkpointing.messages import TickOutcome
 from jobs.cli.display import display_for
-from jobs.cli.errors import CommandError, ExitCode, with_story
+from jobs.cli.errors import ExitCode, with_story
 from jobs.cli.explain import prepared
-from jobs.cli.observation import observe_history
 from jobs.cli.restore import Restoring, restore
-from jobs.cli.rows_ahead import rows_ahead
-from jobs.holding.failures import JobHeldError
 from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
+from jobs.runtime.discovery import rows_ahead
 from jobs.runtime.tick import TickReport, run_tick
 from jobs.settings import Layer
 from jobs.showing.progress import Tally
 from jobs.showing.reports import reported
 from jobs.showing.summary import render_caught_up, render_done, render_lines, render_places
+from jobs.stores.cuts import CutStore
 
 
 def run(reference: str, given: Layer, out: Console, progress: Console, restoring: Restoring | None = None) -> ExitCode:
     """Run one tick of the pipeline. Reports go to `out`, progress to `progress`.
 
-    Raises CommandError with its exit code for wrong settings, a job that another tick holds, and a failed tick.
+    Raises what `prepared`, `restore` and `run_tick` raise, and CommandError for a failed tick.
     """
     _quiet_logs()
     started = prepared(reference, given)
     if not restore(started, restoring or Restoring(), out, progress):
         return ExitCode.DONE
-    tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.settings.warehouse, started.plan.job)))
+    tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.warehouse)))
     with display_for(progress, tally) as display:
-        try:
-            report = run_tick(started.plan, started.runtime(), display)
-        except JobHeldError as held:
-            raise CommandError(str(held), ExitCode.HELD) from held
+        report = run_tick(started.plan, started.runtime(), display)
     _summary(started, report, tally, out)
     return _ended(started, report)
 
@@ -51,8 +47,8 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
         out.print(render_lines(tally.lines))
     if not failed:
         if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
-            newest = observe_history(started.settings.warehouse, job).newest_published()
-            out.print(render_caught_up(job, newest.checkpoint if newest else None, tally.never_found))
+            cuts = CutStore(started.warehouse).entries()
+            out.print(render_caught_up(job, max(cuts, default=None), tally.never_found))
         for shown in reported(started.plan, started.settings.warehouse):
             out.print(shown)
     if tally.lines:

@@ -5,18 +5,16 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from checkpointing.identifiers import CheckpointId, JobName
+from checkpointing.identifiers import JobName
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
-from jobs.at_rest.disposing import dispose
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.at_rest.savepoints import dispose
+from jobs.cli.errors import CommandError, needing_rest
 from jobs.cli.naming import warehouse_of
 from jobs.engine_paths import typed
-from jobs.holding.failures import JobHeldError
 from jobs.settings import Layer
 from jobs.showing.quantities import count, plural, size
-from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.file_copies import Copied
 from jobs.stores.savepoint_copy import copy_savepoint, must_be_free, named_files
 from jobs.stores.warehouse import Warehouse
@@ -32,10 +30,9 @@ def savepoint(pipeline: str, to: Path | None, given: Layer, out: Console, progre
             taken = take_savepoint(warehouse, lambda waiting: status.update(asked_since(waiting)))
         except KeyboardInterrupt:
             raise withdrawn("savepoint") from None
-    record = _record(warehouse, taken.checkpoint)
-    out.print(_taken(warehouse.paths.job, record, taken), soft_wrap=True)
+    out.print(_taken(warehouse.paths.job, taken), soft_wrap=True)
     if to is not None:
-        _copied(warehouse, record, to, out, progress)
+        _copied(warehouse, taken.record, to, out, progress)
 
 
 def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, progress: Console) -> None:
@@ -47,7 +44,7 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
             taken = stop(warehouse, kind, lambda waiting: status.update(asked_since(waiting)))
         except KeyboardInterrupt:
             raise withdrawn("stop") from None
-    record = _record(warehouse, taken.checkpoint)
+    record = taken.record
     did = "drained" if kind is SavepointKind.DRAIN else "suspended"
     waits = "waiting rows were emitted" if kind is SavepointKind.DRAIN else "waiting rows stay in the state"
     out.print(
@@ -65,14 +62,8 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
 def dispose_savepoint(pipeline: str, checkpoint: int, given: Layer, out: Console) -> None:
     """Delete a savepoint of a job that no tick holds."""
     warehouse = warehouse_of(pipeline, given)
-    try:
+    with needing_rest(f"disposing of savepoint {checkpoint}", warehouse.paths.job):
         files = dispose(warehouse, checkpoint)
-    except JobHeldError as held:
-        raise CommandError(
-            f"savepoint {checkpoint} stays: {warehouse.paths.job} is held by {held.holder} "
-            f"(generation {held.generation}); stop it first with 'tidemark stop {warehouse.paths.job} --suspend'",
-            ExitCode.HELD,
-        ) from held
     with_it = f", and with it {plural(files, 'file')} that nothing else names" if files else ""
     out.print(f"savepoint {checkpoint} of {warehouse.paths.job} is gone{with_it}", soft_wrap=True)
 
@@ -106,12 +97,10 @@ def copies(copied: Copied) -> str:
     )
 
 
-def _taken(job: JobName, record: CheckpointRecord, taken: Taken) -> RenderableType:
-    by = (
-        f"taken by {taken.by}, which goes on" if taken.by else f"made of checkpoint {record.parent}, since no tick runs"
-    )
+def _taken(job: JobName, taken: Taken) -> RenderableType:
+    record = taken.record
     return Group(
-        Text.assemble(("savepoint ", "bold"), (str(record.checkpoint), "bold"), f" of {job}: {by}"),
+        Text.assemble(("savepoint ", "bold"), (str(record.checkpoint), "bold"), f" of {job}: {taken.how}"),
         Text(f"it names {_amount(record)}, which stay until 'tidemark savepoint {job} --dispose {record.checkpoint}'"),
     )
 
@@ -119,14 +108,6 @@ def _taken(job: JobName, record: CheckpointRecord, taken: Taken) -> RenderableTy
 def _amount(record: CheckpointRecord) -> str:
     files = named_files(record).values()
     return f"{plural(len(files), 'file')}, {size(sum(file.bytes for file in files))}"
-
-
-def _record(warehouse: Warehouse, checkpoint: CheckpointId) -> CheckpointRecord:
-    _, rows = CheckpointStore(warehouse).observe()
-    for row in rows:
-        if isinstance(row, CheckpointRecord) and row.checkpoint == checkpoint:
-            return row
-    raise CommandError(f"savepoint {checkpoint} of {warehouse.paths.job} was taken, and has been disposed of since")
 
 
 def asked_since(waiting: Waiting) -> str:

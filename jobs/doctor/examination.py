@@ -6,11 +6,10 @@ from checkpointing.identifiers import JobName
 from jobs.cleanup.tables import job_tables
 from jobs.doctor.file_health import file_section
 from jobs.doctor.findings import Finding, Section, command
-from jobs.doctor.input_health import Sources, input_sections, no_sources
+from jobs.doctor.folder_health import Sources, input_sections, no_sources, place_section
 from jobs.doctor.job_health import job_section
 from jobs.doctor.key_health import key_section
 from jobs.doctor.machine_health import machine_section
-from jobs.doctor.place_health import place_section
 from jobs.doctor.table_health import table_section
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import UnusableWarehouseError

@@ -1,7 +1,7 @@
-"""The boundaries of a tick's effects: where a test may strike, and the variable by which it kills the process.
+"""Names the boundaries of a tick's effects, at which a test may stop or kill the process.
 
-Before and after everything that a tick does to the outside, a boundary is crossed by name:
-`before:RunMicroBatch`, `after:PublishTable:silver/flights`. A real run crosses them for nothing.
+A tick crosses a boundary before and after each thing that it does to the outside, such as `before:RunMicroBatch` and
+`after:PublishTable:silver/flights`. In a real run nothing happens there.
 """
 
 import os
@@ -34,6 +34,8 @@ KILL_VARIABLE: Final = "TIDEMARK_KILL_AT"
 Boundary = Callable[[str], None]
 """Called with a boundary's name when it is crossed, from any thread."""
 
+HookEffect = AskHook | RestoreHook | ResetHook | CloseHook
+
 CarriedOut = (
     PollSource
     | RunMicroBatch
@@ -43,14 +45,11 @@ CarriedOut = (
     | PublishTable
     | RecordCut
     | DiscardFiles
-    | AskHook
-    | RestoreHook
-    | ResetHook
-    | CloseHook
+    | HookEffect
     | NotifyComplete
     | NotifyAborted
 )
-"""The effects that reach the outside."""
+"""The effects that change or read something outside the process."""
 
 CLAIM: Final = "Claim"
 LEASE: Final = "Lease"
@@ -69,16 +68,16 @@ _SPEC: Final = re.compile(r"(?P<name>(?:before|after):[^#]+)(?:#(?P<occurrence>[
 
 
 class InvalidBoundaryError(ValueError):
-    """A kill at something that is no boundary: says how to write one."""
+    """TIDEMARK_KILL_AT names no boundary. The message says how to write one."""
 
 
 def cross_freely(name: str) -> None:
-    """Cross a boundary for nothing, as every real run does."""
+    """Cross a boundary, as every real run does: nothing happens."""
     del name
 
 
 def boundary_of(effect: CarriedOut) -> str:
-    """Return an effect's name at its boundaries: its kind, of a publication its table, of a hook its name."""
+    """Return an effect's name at its boundaries: its kind, then the table of a publication or the name of a hook."""
     kind = type(effect).__name__
     match effect:
         case PublishTable():
@@ -90,10 +89,9 @@ def boundary_of(effect: CarriedOut) -> str:
 
 
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
-    """Return every boundary that a tick of this job can cross, in the order of a tick that recovers.
+    """Return the boundaries that a tick of this job can cross, in the order of a tick that recovers.
 
-    Those of a tick that brings lost tables back (`recovery.tables_behind`) or renames tables (`recovery.renaming`) are
-    not among them.
+    It leaves out the boundaries of repairing tables (`recovery.tables_behind`) and of renaming (`recovery.renaming`).
     """
     tables = [str(table.name) for table in graph.tables()]
     hooks = [str(hook.name) for hook in graph.hooks]
@@ -120,14 +118,14 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
 
 @contextmanager
 def around(boundary: Boundary, step: str) -> Iterator[None]:
-    """Cross the boundaries before and after a step; the one after only if the step succeeds."""
+    """Cross the boundary before a step, and the one after it if the step succeeds."""
     boundary(f"before:{step}")
     yield
     boundary(f"after:{step}")
 
 
 def log_hook(boundary: Boundary, log: str) -> FaultHook:
-    """Return the hook that makes every commit to a Delta log a boundary."""
+    """Return a hook by which every commit to a Delta log is a boundary."""
 
     def cross(moment: CommitMoment) -> None:
         boundary(f"{moment.value}:{LOG_COMMIT}:{log}")
@@ -137,9 +135,9 @@ def log_hook(boundary: Boundary, log: str) -> FaultHook:
 
 @dataclass(slots=True)
 class KillAt:
-    """Kills this process, as the machine would, the n-th time that a boundary is crossed.
+    """Kills this process (SIGKILL) when a boundary is crossed for the n-th time.
 
-    A name without its table, `before:PublishTable`, means that of any table.
+    A name without a table, such as `before:PublishTable`, means any table.
     """
 
     name: str
@@ -148,7 +146,7 @@ class KillAt:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, name: str) -> None:
-        """Cross a boundary, perhaps for the last time."""
+        """Cross a boundary; kill the process if it is the one."""
         if name != self.name and not name.startswith(f"{self.name}:"):
             return
         with self._lock:
@@ -158,7 +156,7 @@ class KillAt:
 
 
 def boundary_from_environment() -> Boundary:
-    """Return what TIDEMARK_KILL_AT (`after:AppendRow#2`) asks for; raise InvalidBoundaryError if it is no boundary."""
+    """Return the boundary that TIDEMARK_KILL_AT asks for (`after:AppendRow#2`); raise InvalidBoundaryError."""
     text = os.environ.get(KILL_VARIABLE)
     if not text:
         return cross_freely

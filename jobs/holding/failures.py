@@ -1,4 +1,4 @@
-"""Why a tick does not begin, or cannot go on before its first epoch: messages for users, each with the way out."""
+"""The errors by which a tick or a command is refused. Each message says what happened, and what to type next."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from jobs.suggestions import NotThereError
 
 
 class TickRefusedError(Exception):
-    """A tick that may not begin. Nothing was changed."""
+    """A tick may not begin. Nothing was changed."""
 
 
 class JobHeldError(TickRefusedError):
-    """Somebody else holds the job: names him and why he still counts."""
+    """Another process holds the job. The message names it, and says why it still counts as alive."""
 
     def __init__(self, job: JobName, holder: Holder, generation: Generation, why: str) -> None:
         super().__init__(
@@ -26,22 +26,22 @@ class JobHeldError(TickRefusedError):
 
 
 class ClaimUnsettledError(TickRefusedError):
-    """Whether the claim is in cannot be told: the next start finds out."""
+    """It is not known whether an entry was appended. The next tick finds out."""
 
     def __init__(self, job: JobName, error: str) -> None:
         super().__init__(explained(f"job {job} could not be claimed ({' '.join(error.split())}): start again"))
 
 
 class UnusableWarehouseError(TickRefusedError):
-    """A warehouse that cannot be read or written as a tick must: names the place and the way out."""
+    """A tick cannot read or write the warehouse. The message names the place."""
 
 
 class RollForwardError(Exception):
-    """A committed checkpoint cannot be published: names the table and the way out. Nothing is discarded."""
+    """A committed checkpoint cannot be published. The message names the table. Nothing is discarded."""
 
 
 class NeverRunError(TickRefusedError, NotThereError):
-    """A job that has no rows in this warehouse: says how to start it."""
+    """The job has no entries in this warehouse. The message says how to start it."""
 
     def __init__(self, job: JobName, root: Path) -> None:
         super().__init__(
@@ -50,9 +50,10 @@ class NeverRunError(TickRefusedError, NotThereError):
 
 
 class TablesAheadError(TickRefusedError):
-    """An output table that shows a checkpoint after the one that the tick would begin from: it would be filled twice.
+    """An output table shows a newer checkpoint than the one from which the tick would begin.
 
-    Says where to begin instead. So a job whose checkpoints were deleted does not start over by itself (G3).
+    The tick would write its rows twice. So a job whose checkpoints were deleted does not start over by itself (G3). The
+    message says where to begin instead.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class TablesAheadError(TickRefusedError):
 
 
 class TablesBehindError(TickRefusedError):
-    """A table that shows less than a recorded cut says, and cannot be brought back: `what` names it."""
+    """A table shows less than a recorded cut says, and cannot be repaired. `what` names it."""
 
     def __init__(self, table: TableName, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -90,12 +91,12 @@ class TablesBehindError(TickRefusedError):
 
 
 class NotCancelledError(Exception):
-    """A job that could not be cancelled: says why, and the way out."""
+    """A job could not be cancelled. The message says why."""
 
 
 class SavepointRefusedError(Exception):
-    """A savepoint that is not taken, copied, restored or disposed of: names it, why, and the way out."""
+    """A savepoint is not taken, copied, restored or disposed of. The message names it and says why."""
 
 
 class NoSuchSavepointError(SavepointRefusedError, NotThereError):
-    """A savepoint, checkpoint or folder of one that a command names and that does not exist."""
+    """A command names a savepoint, a checkpoint or a copy's folder that does not exist."""

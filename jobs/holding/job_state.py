@@ -1,14 +1,12 @@
-"""Is a tick of this job running? What a command must know before it asks one, or does without."""
+"""Finds out whether a job has run in a warehouse, and whether a tick of it runs now."""
 
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
-from checkpointing.identifiers import Generation, JobName
-from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row
 from jobs.holding.failures import NeverRunError, UnusableWarehouseError
 from jobs.stores.checkpoints import CheckpointStore
@@ -19,19 +17,19 @@ from jobs.stores.warehouse import Warehouse
 
 
 class Activity(Enum):
-    """What is known of a job's newest tick."""
+    """Whether a job's newest tick runs."""
 
     AT_REST = "at rest"
-    """Nobody has claimed the job, or it is released, or its holder is certainly dead."""
+    """No process has claimed the job, the last one has released it, or its holder is certainly dead."""
     RUNNING = "running"
-    """Its holder lives, or its lease runs."""
+    """Its holder lives, or its lease has not run out."""
     SILENT = "silent"
-    """Nobody here can tell whether the holder lives, and its lease has run out."""
+    """The lease has run out, and this host cannot see whether the holder lives."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as its rows, its lease and the process table tell it; the holder of a job at rest may be None."""
+    """Whether a job runs, from its entries, its lease and the process table. A job at rest may have no holder."""
 
     activity: Activity
     holder: Holder | None
@@ -40,10 +38,7 @@ class JobState:
 
 
 def has_run(warehouse: Warehouse) -> bool:
-    """Return whether the job's own tables are there; a store would create what is missing.
-
-    Raises UnusableWarehouseError if the warehouse is no folder.
-    """
+    """Return whether the job's own tables exist, without creating them. Raises UnusableWarehouseError."""
     kind = kind_of(warehouse.root)
     if kind not in {None, "a folder"}:
         raise UnusableWarehouseError(
@@ -66,22 +61,20 @@ def must_have_run(warehouse: Warehouse) -> None:
         raise NeverRunError(warehouse.paths.job, warehouse.root)
 
 
-def newest_restorable(root: Path, job: JobName) -> CheckpointRecord | None:
-    """Return the checkpoint that the next tick begins from; None if the job never ran there."""
-    warehouse = Warehouse(root, ProtocolPaths(job))
+def newest_restorable(warehouse: Warehouse) -> CheckpointRecord | None:
+    """Return the checkpoint from which the next tick begins; None if the job never ran there."""
     if not has_run(warehouse):
         return None
     return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
 
 
 def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
-    """Return whether a tick of the job runs. Looks at rows, the lease and the process table; changes nothing."""
-    _, rows = checkpoints.observe()
-    return state_of(warehouse, rows)
+    """Return whether a tick of the job runs, from its entries as they are now. Changes nothing."""
+    return state_of(warehouse, checkpoints.observe()[1])
 
 
 def state_of(warehouse: Warehouse, rows: tuple[Row, ...]) -> JobState:
-    """Return whether a tick of the job runs, these being its rows."""
+    """Return whether a tick of the job runs, given its entries."""
     claim = newest_claim(rows)
     if claim is None:
         return JobState(Activity.AT_REST, None, Generation(0), "nobody has held the job before")

@@ -1,9 +1,9 @@
-"""A job's Delta tables as one tick holds them: each opened once, each used by one thread at a time."""
+"""Opens a job's Delta tables once for one tick. Any thread may use them, and each table has a lock."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import assert_never
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -16,12 +16,20 @@ from checkpointing.commit.fencing import HolderObserved, newest_claim
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
-from checkpointing.messages import Publication, PublishFailed, TablePublished
+from checkpointing.messages import Publication, PublishFailed, RowAppended, RowRefused, RowUnknown, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.holding.boundaries import Boundary, log_hook
-from jobs.stores.checkpoints import NO_MARKS, AppendResult, CheckpointStore, DamagedRow
+from jobs.stores.checkpoints import (
+    NO_MARKS,
+    Appended,
+    AppendResult,
+    CheckpointStore,
+    DamagedRow,
+    Refused,
+    Unknown,
+)
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import Cut, CutsNotRecordedError, CutStore
 from jobs.stores.durable import Durability
@@ -35,30 +43,19 @@ from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
 
-@dataclass(slots=True)
-class _TableLocks:
-    """A lock per output table; they are few and known, so none is ever dropped."""
-
-    _locks: dict[TableName, threading.Lock] = field(default_factory=dict)
-    _guard: threading.Lock = field(default_factory=threading.Lock)
-
-    def of(self, table: TableName) -> threading.Lock:
-        with self._guard:
-            return self._locks.setdefault(table, threading.Lock())
-
-
 class JobStores:
-    """The stores of one job, to be called from any thread."""
+    """The stores of one job. Any thread may call them."""
 
     def __init__(self, warehouse: Warehouse, boundary: Boundary, *, beyond_damage: bool = False) -> None:
         """Open `checkpoints` and `cuts`, creating them on the job's first tick.
 
-        With `beyond_damage` rows that cannot be read are passed over; see `CheckpointStore`.
+        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`.
         """
         self.warehouse = warehouse
         self._rows = threading.Lock()
         self._recorded = threading.Lock()
-        self._locks = _TableLocks()
+        self._locks: dict[TableName, threading.Lock] = {}
+        """One for each output table. They are few, so none is ever dropped."""
         self._checkpoints = CheckpointStore(
             warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage
         )
@@ -69,9 +66,9 @@ class JobStores:
         self._durability = Durability(warehouse)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
-        """Return what a starting tick must know. Call it before any other thread uses the stores.
+        """Return what a starting tick must know. Call it before another thread uses the stores.
 
-        Raises what the codec raises for rows that cannot be read.
+        Raises what the codec raises for entries that cannot be read.
         """
         version, rows = self._checkpoints.observe()
         claim, lease = newest_claim(rows), LeaseStore(self.warehouse).read()
@@ -80,23 +77,23 @@ class JobStores:
         return Observed(version, rows, self._cuts.recorded(), holder, self.warehouse.now_ms())
 
     def rows(self) -> tuple[Row, ...]:
-        """Return the newest rows, newest first; raises what reading rows raises."""
+        """Return the entries as they are now, newest first; raises what reading entries raises."""
         with self._rows:
             return self._checkpoints.observe()[1]
 
     def rival(self, generation: Generation) -> Claim | None:
-        """Return the newest claim if it is of a later generation; raises what reading rows raises."""
+        """Return the newest claim if its generation is later; raises what reading entries raises."""
         with self._rows:
             newest = newest_claim(self._checkpoints.latest())
         return newest if newest is not None and newest.generation > generation else None
 
     def told(self, record: CheckpointRecord, tables: Iterable[TableName]) -> CheckpointRecord:
-        """Return a row that says the columns of its tables, whatever its format; see `with_columns`."""
+        """Return an entry with the columns of its tables, whatever its format; see `with_columns`."""
         return with_columns(self.warehouse, record, tables, {} if record.columns else self.recorded_cuts())
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
-        """The rows that the last look passed over."""
+        """The entries that the last look passed over."""
         return self._checkpoints.damaged
 
     def append(
@@ -107,7 +104,7 @@ class JobStores:
         disposed: Iterable[CheckpointId] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> AppendResult:
-        """Append a row, once all files that it names are durable; see `CheckpointStore.append`."""
+        """Append an entry, once all files that it names are durable; see `CheckpointStore.append`."""
         with self._rows:
             if isinstance(row, CheckpointRecord):
                 known = (each for each in self._checkpoints.latest() if isinstance(each, CheckpointRecord))
@@ -115,6 +112,30 @@ class JobStores:
             return self._checkpoints.append(
                 row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
             )
+
+    def appended(
+        self,
+        row: Row,
+        at_version: int,
+        *,
+        subsumed: Iterable[CheckpointId] = (),
+        disposed: Iterable[CheckpointId] = (),
+        marks: Mapping[CheckpointId, bool] = NO_MARKS,
+    ) -> RowAppended | RowRefused | RowUnknown:
+        """Append an entry, and return the outcome as a fact. Raises nothing: after an error it is unknown."""
+        try:
+            result = self.append(row, at_version, subsumed, disposed, marks)
+        except Exception as error:  # noqa: BLE001 - the entry may be in, whatever the error is
+            return RowUnknown(row.nonce, f"{type(error).__name__}: {error}")
+        match result:
+            case Appended():
+                return RowAppended(row.nonce, result.version)
+            case Refused():
+                return RowRefused(row.nonce, result.holder)
+            case Unknown():
+                return RowUnknown(row.nonce, result.error)
+            case _ as unreachable:
+                assert_never(unreachable)
 
     def ensure(
         self,
@@ -125,23 +146,23 @@ class JobStores:
         unsettled: Collection[TableName] = (),
         renamed: Collection[TableName] = (),
     ) -> None:
-        """Create the output tables that are missing, and compare the others with the newest row; TableMismatchError.
+        """Create the missing output tables, and compare the others with the newest entry; raise TableMismatchError.
 
-        Tables that are `unsettled` are yet to be published as this row says, those that are `renamed` have not been
-        published under their names at all: their columns are not compared.
+        The columns of two kinds of tables are not compared: `unsettled` ones are not published yet as the entry says,
+        and `renamed` ones are not published yet under their new names.
         """
         columns = columns_of(newest)
         for table in tables:
             name = table.name
             shows = Shows(columns.get(name, ()), settled=name not in unsettled, renamed=name in renamed)
-            with self._locks.of(name):
+            with self._lock(name):
                 self._outputs.ensure(name, schemas[name], table.mode, shows)
 
     def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
-        """Return what forbids publishing into these tables now."""
+        """Return the problems that forbid publishing into these tables now."""
         problems: list[str] = []
         for table in tables:
-            with self._locks.of(table):
+            with self._lock(table):
                 problems.extend(self._outputs.check([table]))
         return tuple(problems)
 
@@ -149,7 +170,7 @@ class JobStores:
         self, publication: Publication, checkpoint: CheckpointId, *, again: bool = False
     ) -> TablePublished | PublishFailed:
         """Publish a table; see `Publisher.publish`."""
-        with self._locks.of(publication.table):
+        with self._lock(publication.table):
             answer = self._publisher.publish(publication, checkpoint, again=again)
             if isinstance(answer, TablePublished):
                 self._outputs.published(publication.table, publication.columns)
@@ -163,16 +184,16 @@ class JobStores:
         whole: bool = False,
         told: Cuts | None = None,
     ) -> Standing:
-        """Return what the tables' logs say of these rows and the recorded cuts, looking at these `tables` alone.
+        """Return how the logs of these `tables` (None: of all) agree with the entries and the recorded cuts.
 
-        `told` are cuts that are not recorded and count as such. Raises TableLogDamagedError. Call it before any other
-        thread uses the stores.
+        `told` are further cuts that count as recorded. Raises TableLogDamagedError. Call it before another thread uses
+        the stores.
         """
         cuts: Cuts = {**self.recorded_cuts(), **(told or {})}
         return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
 
     def correct_cuts(self, correction: Correction) -> None:
-        """Record cuts otherwise than they are; see `CutStore.correct`."""
+        """Correct recorded cuts; see `CutStore.correct`."""
         if correction.changed or correction.dropped:
             with self._recorded:
                 for cut in correction.changed.values():
@@ -180,9 +201,9 @@ class JobStores:
                 self._cuts.correct(correction.changed, correction.dropped)
 
     def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
-        """Record a cut, once the tables' entries are durable, and drop those of checkpoints whose rows are gone.
+        """Record a cut once the tables' log entries are durable; drop the cuts of checkpoints without an entry.
 
-        Raises CutsNotRecordedError, also for a disk that does not sync.
+        Raises CutsNotRecordedError, also if the disk does not sync.
         """
         retained, wanted = self._retained(), tuple(versions)
         with self._recorded:
@@ -195,10 +216,9 @@ class JobStores:
                 ) from error
 
     def drop_cuts(self) -> None:
-        """Drop the cuts of checkpoints whose rows are gone and that none builds on; raises CutsNotRecordedError.
+        """Drop the cuts that no entry needs any more; raises CutsNotRecordedError.
 
-        The cuts are read before the rows, and no other cuts are dropped. So a tick that was taken over drops no cut of
-        the tick that took its place.
+        The cuts are read before the entries. So a tick that was taken over drops no cut of the tick that replaced it.
         """
         with self._recorded:
             recorded = self._cuts.recorded()
@@ -218,20 +238,20 @@ class JobStores:
 
     @contextmanager
     def newest(self, table: TableName) -> Iterator[DeltaTable]:
-        """Lend a table at its newest version, only to look at; raises what delta-rs raises of an unreadable one."""
-        with self._locks.of(table):
+        """Lend a table at its newest version, only to read it; raises what delta-rs raises if it is unreadable."""
+        with self._lock(table):
             yield self._logs.log(table).current()
 
     def shown(self, table: TableName) -> CheckpointId:
-        """Return the newest of the job's checkpoints that a table shows; 0 for none, or if there is no table."""
-        with self._locks.of(table):
+        """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""
+        with self._lock(table):
             log = self._logs.log(table)
             return CheckpointId(self._logs.shown(log.current(), table) if log.exists() else NO_CHECKPOINT)
 
     def look_again(self, tables: Iterable[TableName]) -> None:
-        """Take note of what has been committed, so that the next checkpoint's commit finds it known.
+        """Read what was committed meanwhile, at a time when no checkpoint waits.
 
-        For moments when nobody waits: what is read here need not be read between a barrier and its cut.
+        The next checkpoint then need not read it between its barrier and its cut.
         """
         self.rows()
         self.recorded_cuts()
@@ -240,9 +260,9 @@ class JobStores:
             self.shown(table)
 
     def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
-        """Keep all logs short; without `keeping` the tables keep all their entries.
+        """Keep all logs short; without `keeping` the tables keep all their log entries.
 
-        Only for whoever holds the job, away from the commit path.
+        Only the holder of the job may call it, and not while a checkpoint waits.
         """
         with self._rows:
             self._checkpoints.maintain()
@@ -252,13 +272,16 @@ class JobStores:
         cuts += ReservationStore(self.warehouse).reserved()  # after the cuts: see jobs/stores/reservations.py
         looks = read_looks(self.warehouse)
         for table in tables:
-            with self._locks.of(table):
+            with self._lock(table):
                 self._publisher.maintain(table)
                 if keeping is not None:
                     keeping.shorten(self._logs.log(table), table, looks, cuts, self.warehouse.now_ms())
 
+    def _lock(self, table: TableName) -> threading.Lock:
+        return self._locks.setdefault(table, threading.Lock())
+
     def _retained(self) -> set[CheckpointId]:
-        """Return the checkpoints whose cuts somebody may still read."""
+        """Return the checkpoints whose cuts may still be read."""
         with self._rows:
             rows = self._checkpoints.latest()
         records = [row for row in rows if isinstance(row, CheckpointRecord)]

@@ -41,13 +41,6 @@ def requirement(asked: str | None = None) -> str:
     return f"{DISTRIBUTION}[{EXTRA}] @ {origin}"
 
 
-def local_origin(written: str) -> Path | None:
-    """Return the checkout or wheel that a requirement names, None if it names no file."""
-    _, at, url = written.partition(" @ ")
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if at and parts.scheme == "file" else None
-
-
 def _recorded_origin() -> str | None:
     """Return the address that pip or uv recorded (PEP 610), None without one or if its file is gone."""
     try:
@@ -73,7 +66,7 @@ def _asked(text: str) -> str:
     found = _REQUIREMENT.fullmatch(text)
     if found is None or "/" in text.partition("@")[0]:
         raise UnknownOriginError(f"--tidemark {text}: there is no such file or folder; give {_HOW}")
-    if _canonical(found[1]) != DISTRIBUTION:
+    if canonical(found[1]) != DISTRIBUTION:
         raise UnknownOriginError(
             f"--tidemark {text}: the package {found[1]!r} is not this software, which is distributed as "
             f"{DISTRIBUTION!r}; give {_HOW}"
@@ -87,18 +80,16 @@ def _asked(text: str) -> str:
 def _must_be_ours(path: Path) -> None:
     if path.is_dir():
         declared = path / "pyproject.toml"
-        name = (
-            tomllib.loads(declared.read_text(encoding="utf-8")).get("project", {}).get("name", "")
-            if (declared.is_file())
-            else ""
-        )
+        text = declared.read_text(encoding="utf-8") if declared.is_file() else ""
+        name = tomllib.loads(text).get("project", {}).get("name", "")
         what = f"the project there is {name!r}" if name else "it holds no pyproject.toml that names a project"
     else:
         name = path.name.partition("-")[0] if path.suffix == ".whl" else ""
         what = "it is not a wheel of it"
-    if _canonical(name) != DISTRIBUTION:
+    if canonical(name) != DISTRIBUTION:
         raise UnknownOriginError(f"--tidemark {path}: this is not {DISTRIBUTION}, {what}; give {_HOW}")
 
 
-def _canonical(name: str) -> str:
+def canonical(name: str) -> str:
+    """Return a distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()

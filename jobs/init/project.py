@@ -17,7 +17,8 @@ from typing import Final
 from checkpointing.identifiers import InvalidNameError, job_name
 from jobs.distribution import DISTRIBUTION
 from jobs.engine_paths import typed
-from jobs.init.dependency import UnknownOriginError, requirement
+from jobs.init.dependency import UnknownOriginError, canonical, requirement
+from jobs.suggestions import WrongInputError
 
 TEMPLATES: Final = Path(__file__).parent / "template"
 _SUFFIX: Final = ".template"
@@ -25,7 +26,7 @@ _PACKAGE: Final = "PACKAGE"
 _TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "tests", "tidemark", "data", "warehouse"})
 
 
-class ProjectRefusedError(Exception):
+class ProjectRefusedError(WrongInputError):
     """A project is not written; the message says why, and what to type instead."""
 
 
@@ -96,12 +97,8 @@ def _wrong_with(name: str) -> str | None:
 
 def constraints() -> str:
     """Return the versions of all packages that this Tidemark runs with, a line each."""
-    pinned = {_canonical(each.metadata["Name"]): each.version for each in distributions()}
+    pinned = {canonical(each.metadata["Name"]): each.version for each in distributions()}
     return "".join(f"{name}=={version}\n" for name, version in sorted(pinned.items()) if name != DISTRIBUTION)
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _must_be_free(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Finds the cuts of one pipeline in one warehouse by checkpoint or by time, whether a tick runs or not."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -76,7 +76,8 @@ class Cuts:
         """Return the cut of a checkpoint id, `latest` or a time; raises what `at`, `latest` and `as_of` raise."""
         return self._found(moment_of(words))
 
-    def reserved(self, name: str | None = None, *, lease_ms: int = LEASE_MS) -> AbstractContextManager[Cut]:
+    @contextmanager
+    def reserved(self, name: str | None = None, *, lease_ms: int = LEASE_MS) -> Iterator[Cut]:
         """Return a context in which the newest cut stays readable, whatever ticks and clean-ups do meanwhile.
 
         All readers that give the same `name` (letters, digits, - and _) get the same cut, in other processes too. The
@@ -84,10 +85,6 @@ class Cuts:
         were killed. Raises what `latest` raises, CutGoneError for a named cut that lapsed and was deleted,
         NotReservedError.
         """
-        return self._reserved(name, lease_ms)
-
-    @contextmanager
-    def _reserved(self, name: str | None, lease_ms: int) -> Iterator[Cut]:
         with self._lock:
             self._opened()  # a job that never ran gets no folder
         with reserved(self._warehouse, Found(self._newest, self.still), name, lease_ms) as (recorded, row):

@@ -1,13 +1,13 @@
 """Errors of reading. Each message names what the caller asked for, what exists, and what to do."""
 
-from jobs.suggestions import NotThereError
+from jobs.suggestions import NotThereError, WrongInputError
 
 
 class ReadingError(Exception):
     """A read failed; nothing was changed."""
 
 
-class InvalidMomentError(ReadingError):
+class InvalidMomentError(ReadingError, WrongInputError):
     """A text is neither a checkpoint id nor `latest` nor a time."""
 
     def __init__(self, text: str) -> None:

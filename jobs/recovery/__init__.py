@@ -1,1 +1,1 @@
-"""Before the first epoch: damage, tables ahead of or behind their cut, roll forward, and what a rollback would do."""
+"""Recovers a job before its first epoch: damaged files, tables ahead of or behind their cut, renames, rollbacks."""

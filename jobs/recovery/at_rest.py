@@ -1,4 +1,4 @@
-"""Does something to a job while no tick runs: through the tick door, as a tick would hold it."""
+"""Does a task on a job while no tick runs. The tick door claims, recovers and releases the job as for a tick."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -24,31 +24,22 @@ from jobs.stores.leftovers import own_folders
 DoWork = Callable[[Work], TickFact]
 
 
-def allow_it(seen: Observed, plan: RecoveryPlan) -> None:
-    """Object to nothing."""
-    del seen, plan
-
-
-def ensure_nothing(plan: RecoveryPlan) -> None:
-    """Create no table: no pipeline is at hand that says its columns."""
-    del plan
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is done to a job at rest, and what is special about it.
+    """What is done to a job at rest, and how it differs from other tasks.
 
-    `possible` raises if it cannot be done; it is asked before the claim. `ensure` creates tables that are missing.
-    `entry_boundary` names the append of its entry, where a test may strike.
+    `possible` raises if it cannot be done, and is called before the claim if the errand asks for it. `ensure` creates
+    missing tables, for a task that knows a pipeline.
+    `entry_boundary` is the boundary's name for the append of the task's entry.
     """
 
     errand: Errand
     do_work: DoWork
-    possible: Callable[[Observed, RecoveryPlan], None] = allow_it
-    ensure: Callable[[RecoveryPlan], None] = ensure_nothing
+    possible: Callable[[Observed, RecoveryPlan], None] | None = None
+    ensure: Callable[[RecoveryPlan], None] | None = None
     observe: Callable[[JobStores], Observed] = JobStores.observe
     goes_back_to: CheckpointId | None = None
-    """A rollback's target. Tables that cannot be brought back stay as they are: a rollback leads out of that."""
+    """A rollback's target. Tables that cannot be repaired are then no obstacle, since the rollback sets them."""
     above: tuple[Generation, CheckpointId] = (Generation(0), CheckpointId(0))
     keeps_lease: bool = True
     """Whether the work may take longer than a moment."""
@@ -57,21 +48,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class DoneAtRest:
-    """What came of it: the entry that was appended, if any, and what was published last."""
+    """The outcome of a task: the appended entry, if any, and the last publication."""
 
     row: CheckpointRecord | None
     last: RolledForward | None
 
     @property
     def entry(self) -> CheckpointRecord:
-        """The entry of a task that appends one."""
+        """The entry; raises TypeError for a task that appends none."""
         if self.row is None:
             raise TypeError("the task has appended nothing")
         return self.row
 
     @property
     def published(self) -> RolledForward:
-        """The publication of a task that publishes."""
+        """The publication; raises TypeError for a task that publishes nothing."""
         if self.last is None:
             raise TypeError("the task has published nothing")
         return self.last
@@ -80,9 +71,9 @@ class DoneAtRest:
 def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freely) -> DoneAtRest:
     """Hold the job, do the task, and release the job.
 
-    Raises JobHeldError, naming who holds the job; ClaimUnsettledError; what the task's own functions raise;
-    TablesBehindError before the claim; RollForwardError and CutsNotRecordedError for an entry that is committed and
-    not published: the next start of the job does that.
+    Raises JobHeldError, TablesBehindError before the claim, ClaimUnsettledError, and what the task's functions raise.
+    Raises RollForwardError and CutsNotRecordedError if an entry is committed and could not be published. The next tick
+    or command then publishes it.
     """
     carrier = _AtRest(stores, task, boundary)
     terms = Terms(holder=this_process(), leaves_behind=task.goes_back_to, above=task.above)
@@ -110,7 +101,7 @@ class _AtRest(Carrier):
         self._task = task
 
     def observe(self) -> Observed:
-        """Return what a start must know; an entry that is yet to be published says its columns."""
+        """Return what a start must know. An entry that is not published yet gets its columns, whatever its format."""
         seen = replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
         newest = newest_checkpoint(seen.rows)
         if newest is None or newest.checkpoint in seen.cuts:
@@ -122,19 +113,19 @@ class _AtRest(Carrier):
         return dict.fromkeys([*(self.stores.read_cut(row.parent) or {}), *(table.table for table in row.tables)])
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
-        """Raise unless that is so."""
+        """Raise unless the answer is yes."""
         match question:
             case Question.SOUND:
                 must_be_sound(self.warehouse, plan)
             case Question.MENDABLE:
                 self.look_at_tables(seen.rows)
-            case Question.POSSIBLE:
+            case Question.POSSIBLE if self._task.possible is not None:
                 self._task.possible(seen, plan)
-            case Question.FITS | Question.NOT_AHEAD:
+            case Question.POSSIBLE | Question.FITS | Question.NOT_AHEAD:
                 raise TypeError("nobody asks this without a pipeline")
 
     def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
-        """Return which tables are in doubt; None if they stay as they are. Raises TablesBehindError."""
+        """Return the tables in doubt; None if a rollback ignores them. Raises TablesBehindError."""
         try:
             return must_have_logs(self.stores, must_be_mendable(self.stores, rows))
         except TablesBehindError:
@@ -145,20 +136,21 @@ class _AtRest(Carrier):
     def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
         """Create the output tables that are missing."""
         del unsettled
-        self._task.ensure(plan)
+        if self._task.ensure is not None:
+            self._task.ensure(plan)
 
     def folders(self) -> Iterable[TableName]:
-        """Return every folder of state and channels, and of every table that a cut or an entry names."""
+        """Return the folders of state and channels, and of all tables that a cut or an entry names."""
         rows = (row for row in self.stores.rows() if isinstance(row, CheckpointRecord))
         named = (table.table for row in rows for table in row.tables)
         cut = (table for each in self.stores.recorded_cuts().values() for table in each)
         return dict.fromkeys([*own_folders(self.warehouse), *cut, *named])
 
     def work(self, work: Work) -> TickFact:
-        """Do what the job was claimed for."""
+        """Do the task."""
         return self._task.do_work(work)
 
     def told(self, effect: RolledForward | RestartDue) -> None:
-        """Remember what was published last."""
+        """Remember the last publication."""
         if isinstance(effect, RolledForward):
             self.published = effect

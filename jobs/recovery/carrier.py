@@ -1,7 +1,7 @@
-"""Carries out what the tick door asks for over a job's real stores. The order of everything is the door's.
+"""Drives the tick door, and carries out its effects on a job's real stores. The door decides the order.
 
-Every start of anything drives the door through here: a tick, and work on a job at rest. A process that dies anywhere
-is met by the next start, which takes the same steps.
+A tick and each task on a job at rest drive the door through this module. If a process dies anywhere, the next one takes
+the same steps and recovers.
 """
 
 from abc import ABC, abstractmethod
@@ -59,7 +59,6 @@ from checkpointing.tick.messages import (
     Waited,
     Work,
 )
-from jobs.holding.appending import appended
 from jobs.holding.boundaries import (
     CLAIM,
     CORRECT_CUTS,
@@ -86,77 +85,77 @@ _log = structlog.get_logger(__name__)
 
 
 class Carrier(ABC):
-    """One process at one job. `stores` are those of the present attempt."""
+    """One process that works on one job. `stores` belong to the present attempt."""
 
     stores: JobStores
     entry_boundary = AppendRow.__name__
 
     def __init__(self, warehouse: Warehouse, boundary: Boundary, *, lease_ms: int | None = LEASE_MS) -> None:
-        """Nothing is open yet. Without `lease_ms` no lease is kept: the work is done in a moment."""
+        """Open nothing yet. Without `lease_ms` no lease is kept, for work that takes only a moment."""
         self.warehouse = warehouse
         self.boundary = boundary
         self._lease_ms = lease_ms
         self._held = ExitStack()
-        """What is held until the attempt is over."""
+        """Contexts that stay open until the attempt is over."""
         self._mended: tuple[str, ...] = ()
 
-    # -------------------------------------------------------------- what differs
+    # -------------------------------------------------------------- what a subclass changes
 
     @abstractmethod
     def observe(self) -> Observed:
-        """Return what a start must know. Raises what refuses the start."""
+        """Return what a start must know; raise an error that refuses the start."""
 
     @abstractmethod
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
-        """Raise unless that is so."""
+        """Raise unless the answer is yes."""
 
     @abstractmethod
     def work(self, work: Work) -> TickFact:
-        """Do what the job was claimed for."""
+        """Do the work for which the job was claimed."""
 
     @abstractmethod
     def folders(self) -> Iterable[TableName]:
-        """Return every folder that staged files may lie in."""
+        """Return all folders in which staged files may lie."""
 
     def tables(self) -> tuple[TableName, ...] | None:
-        """Return the pipeline's tables: no others are looked at. None: no pipeline is at hand."""
+        """Return the pipeline's tables, which alone are examined; None if no pipeline is known."""
         return None
 
     def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
-        """Create the output tables that are missing, and compare the others with the newest row."""
+        """Create the missing output tables, and compare the others with the newest entry."""
         del plan, unsettled
 
     def clean_up(self) -> None:
-        """Delete what nobody needs any more; only a tick that has run a job is asked to."""
+        """Delete unneeded files. Only a tick does this."""
         raise TypeError("nothing has run that leaves anything behind")
 
     def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
-        """Take note that the job is held."""
+        """The job is held from here on."""
         del claim, plan
 
     def told(self, effect: RolledForward | RestartDue) -> None:
-        """Take note of what happens."""
+        """A checkpoint was rolled forward, or a restart is due."""
         del effect
 
     def recovered(self, done: Recovered, mended: tuple[str, ...]) -> None:
-        """Take note that the work begins; `mended` says what was brought back, a line a table."""
+        """The recovery is done. `mended` has a line for each repaired table."""
         del done, mended
 
     def wait(self, delay_ms: int) -> None:
-        """Wait so long, or until somebody asks for an end; only a tick waits."""
+        """Wait for this time, or until the tick is asked to stop. Only a tick waits."""
         raise TypeError(f"nobody waits {delay_ms} ms for a job at rest")
 
     def is_refusal(self, error: Exception) -> bool:
-        """Return whether an error before the claim refuses the start, and is no fault of Tidemark."""
+        """Return whether an error before the claim is a refusal, and not a bug of Tidemark."""
         del error
         return True
 
     def failure(self, error: Exception) -> TickFact:
-        """Return how an attempt ends by an error behind its claim."""
+        """Return how an attempt ends after an error that came after its claim."""
         return Broke(error)
 
     def moment(self) -> Stamp:
-        """Return now."""
+        """Return the time and a new nonce."""
         return Stamp(self.warehouse.now_ms(), uuid4().hex)
 
     # -------------------------------------------------------------- driving
@@ -172,7 +171,7 @@ class Carrier(ABC):
                     case effect:
                         fact = self._answered(effect)
                 if fact is not None:
-                    waiting.clear()  # what was only to be told failed: what was to follow on it does not
+                    waiting.clear()  # an effect without an answer failed, so the effects behind it are not carried out
                     waiting.extend(door.step(fact, self.moment()))
         finally:
             self._held.close()
@@ -180,7 +179,7 @@ class Carrier(ABC):
     def _answered(self, effect: TickEffect) -> TickFact | None:
         try:
             return self.carry_out(effect)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the door says what follows
+        except Exception as error:  # noqa: BLE001 - the door decides what follows, whatever the error is
             match effect:
                 case Observe() | Examine():
                     return Objected(error) if self.is_refusal(error) else Broke(error)
@@ -195,7 +194,7 @@ class Carrier(ABC):
             return Broke(error)
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: PLR0911 - an alphabet
-        """Carry out one effect; return its answer, None if it has none. Raises what goes wrong."""
+        """Carry out one effect; return its answer, or None if it has none."""
         match effect:
             case Observe():
                 return self.observe()
@@ -220,20 +219,20 @@ class Carrier(ABC):
                 self._take_note(effect)
                 return None
 
-    # -------------------------------------------------------------- rows
+    # -------------------------------------------------------------- entries
 
     def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
         match effect:
             case AppendClaim():
                 with around(self.boundary, CLAIM):
-                    return appended(self.stores, effect.row, effect.at_version)
+                    return self.stores.appended(effect.row, effect.at_version)
             case AppendEntry():
                 with around(self.boundary, self.entry_boundary):
                     turn = effect.turn
-                    return appended(self.stores, effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
+                    return self.stores.appended(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
             case AppendRelease():
                 with around(self.boundary, RELEASE):
-                    return appended(self.stores, effect.row, effect.at_version, disposed=effect.dropped)
+                    return self.stores.appended(effect.row, effect.at_version, disposed=effect.dropped)
 
     # -------------------------------------------------------------- recovery
 
@@ -258,7 +257,7 @@ class Carrier(ABC):
                 return Done()
 
     def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
-        """Return which tables are in doubt and what brings them back; raise TablesBehindError if that cannot be."""
+        """Return the tables in doubt and their repair; raise TablesBehindError if there is none."""
         return must_be_mendable(self.stores, rows, self.tables())
 
     def _recover(self, effect: ReadCut | PublishTable | RecordCut | DiscardLeftovers | LookForRival) -> TickFact:
@@ -279,12 +278,12 @@ class Carrier(ABC):
             case LookForRival():
                 return RivalSeen(self.stores.rival(effect.generation))
 
-    # -------------------------------------------------------------- what nobody answers
+    # -------------------------------------------------------------- effects without an answer
 
     def _take_note(self, effect: TickEffect) -> None:
         match effect:
             case GiveLease():
-                with suppress(OSError):  # then the next start is refused in the same words, and --take-over is the way
+                with suppress(OSError):  # then the next tick is refused in the same words, and needs --take-over
                     LeaseStore(self.warehouse).renew(effect.to.generation, effect.to.holder, effect.lease_ms)
             case TakeHold():
                 self._hold(effect)
@@ -299,7 +298,7 @@ class Carrier(ABC):
                 raise TypeError(f"{effect} is not to be carried out")
 
     def _hold(self, effect: TakeHold) -> None:
-        """Keep the lease alive from here on."""
+        """Keep the lease alive until the attempt is over."""
         self.begins(effect.claim, effect.plan)
         if self._lease_ms is not None:
             with around(self.boundary, LEASE):
@@ -307,7 +306,7 @@ class Carrier(ABC):
 
 
 def refusal(warehouse: Warehouse, outcome: Refused | Unsettled) -> JobHeldError | ClaimUnsettledError:
-    """Return the error that tells a user who holds the job, or that the outcome is open."""
+    """Return the error for a user: who holds the job, or that it is not known whether an entry was appended."""
     job = warehouse.paths.job
     if isinstance(outcome, Unsettled):
         return ClaimUnsettledError(job, outcome.error)

@@ -1,14 +1,13 @@
-"""Gives renamed tables their files, once the job is held: links into the new folders, before the first epoch (G2).
+"""Links the files of renamed tables into their new folders, after the claim and before the first epoch (G2).
 
-`checkpointing.job.renaming` decides which names change. Nothing here is seen by a reader: the first checkpoint
-publishes the tables. A tick that dies before it leaves links that the next one deletes like any leftover.
+`checkpointing.job.renaming` decides which names change. Readers see nothing of it until the first checkpoint publishes
+the tables. If a tick dies before that, the next one deletes the links like other leftovers.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from checkpointing.commit.net import Renamed
-from checkpointing.commit.recovery import RecoveryPlan
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName
@@ -20,14 +19,17 @@ from jobs.holding.boundaries import LINK_RENAMED, Boundary, around
 from jobs.holding.job_stores import JobStores
 from jobs.operators.spec import KeyedSpec
 from jobs.planner import JobPlan
+from jobs.stores.cut_columns import with_columns
+from jobs.stores.cuts import CutStore
 from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import FileNotCopiedError, link_files
+from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import TableNotCopyableError, appended_files
 
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """What a starting tick renames: the cut as its row says it, and under the new names; nothing has moved yet."""
+    """The renames of a starting tick: the entry under the old names (`was`) and the new ones. No file has moved."""
 
     was: CheckpointRecord | None = None
     record: CheckpointRecord | None = None
@@ -35,7 +37,7 @@ class Renaming:
 
     @property
     def tables(self) -> Mapping[TableName, TableName]:
-        """The new name of each renamed table, state tables too, by the old one."""
+        """Old name -> new name of each renamed table, state tables included."""
         return renamed_tables(self.due, JobName(self.was.job)) if self.was is not None else {}
 
     def tables_then(self, graph: JobGraph) -> tuple[TableName, ...]:
@@ -45,41 +47,34 @@ class Renaming:
 
 
 def find_renaming(graph: JobGraph, restored: CheckpointRecord | None) -> Renaming:
-    """Return what is renamed in a restored cut; raise CutDoesNotFitError for a rename that is not clear."""
+    """Return the renames of a restored cut; raise CutDoesNotFitError for a rename that is not clear."""
     if restored is None:
         return Renaming()
     due = due_renames(graph, restored)
     return Renaming(restored, under_new_names(graph, restored, due) if due else restored, due)
 
 
+def renaming_in(warehouse: Warehouse, graph: JobGraph, record: CheckpointRecord) -> Renaming:
+    """Return the renames of an entry that may be of an older format; its columns come from this warehouse's tables."""
+    cuts = {} if record.columns else CutStore(warehouse).all()
+    return find_renaming(graph, with_columns(warehouse, record, names_before(graph), cuts))
+
+
 def names_before(graph: JobGraph) -> tuple[TableName, ...]:
-    """Return the names of all tables, and those that they had before, if they are said to be renamed."""
+    """Return the names of all tables, and the old names of those that are declared as renamed."""
     before = (TableName(rename.was) for rename in declared_renames(graph))
     return tuple(dict.fromkeys([*(table.name for table in graph.tables()), *before]))
 
 
-def renamed_plan(stores: JobStores, graph: JobGraph, decision: RecoveryPlan) -> tuple[RecoveryPlan, Renaming]:
-    """Return the plan with a row that says its columns, under the names of the pipeline, and what that renames.
-
-    What is to be published is as its row says it. Raises CutDoesNotFitError for a rename that is not clear.
-    """
-    if decision.restore is None:
-        return decision, Renaming()
-    told = stores.told(decision.restore, names_before(graph))
-    renaming = find_renaming(graph, told)
-    pending = told if decision.roll_forward is not None else None
-    return replace(decision, restore=renaming.record, roll_forward=pending), renaming
-
-
 class RenameFailedError(Exception):
-    """A table that cannot take its new name: says why, and the way out. The old one is as it was."""
+    """A table cannot take its new name. The message says why. The old table is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """What a job door begins from: the cut with its renamed tables' files linked, and these tables.
+    """What a job door begins from: the entry with the linked files, the renamed tables, and the plan.
 
-    The plan's vertices know the files by their new paths.
+    The plan's vertices have the new paths of the files.
     """
 
     record: CheckpointRecord | None
@@ -90,11 +85,11 @@ class Linked:
 def link_renamed(
     stores: JobStores, plan: JobPlan, renaming: Renaming, generation: Generation, boundary: Boundary
 ) -> Linked:
-    """Link the files of renamed tables into the tables' folders, as the claimed `generation`; the folders have logs.
+    """Link the files of renamed tables into their new folders, as the claimed `generation`. The folders have logs.
 
-    An append table takes along what its old log shows now, rows of others too. A new append table whose folder was
-    another table of the job before begins empty. Raises RenameFailedError for an old log that cannot be told whole or
-    a file that is missing, and OSError.
+    An append table takes along all files that its old log shows, also those of other writers. A new append table whose
+    folder was another table of the job begins empty. Raises RenameFailedError if files of the old log are unknown or
+    missing, and OSError.
     """
     if renaming.record is None:
         return Linked(None, {}, plan)
@@ -121,9 +116,9 @@ def link_renamed(
 
 
 def _emptied(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:
-    """Return the append tables that the cut does not have, and whose logs still show rows of ours.
+    """Return the append tables that the cut does not have, but whose logs still show rows of this job.
 
-    The job wrote such a table once, and gave it another name or up. Its rows belong to cuts from before.
+    The job wrote such a table earlier, and renamed it or gave it up. Its rows belong to earlier cuts.
     """
     known = {each.table for each in record.columns}
     new = [each for each in plan.graph.tables() if each.mode is TableMode.APPEND and each.name not in known]
@@ -151,7 +146,7 @@ def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:
 
 
 def _of_ours(table: TableName, files: tuple[FileHandle, ...]) -> tuple[FileHandle, ...]:
-    """Return the files that leave a table of that name from before; raise RenameFailedError if others wrote some."""
+    """Return the files to remove from an earlier table of that name; raise RenameFailedError for another writer's."""
     foreign = next((file.path for file in files if staging_folder(file.path) != table), None)
     if foreign is not None:
         raise RenameFailedError(
@@ -162,7 +157,7 @@ def _of_ours(table: TableName, files: tuple[FileHandle, ...]) -> tuple[FileHandl
 
 
 def _with_paths(plan: JobPlan, links: Mapping[str, str]) -> JobPlan:
-    """Return the plan with the outdated files of its vertices under their new paths."""
+    """Return the plan whose vertices have the new paths of their outdated files."""
     now = {old: path for path, old in links.items()}
     vertices = dict(plan.vertices)
     for name, planned in vertices.items():

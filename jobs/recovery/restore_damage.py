@@ -1,7 +1,7 @@
-"""A damaged checkpoint is found before anything is restored from it, and an older good one is named instead (K2).
+"""Finds damaged files before a tick restores from them, and names an older checkpoint that is whole (K2).
 
-A tick looks at existence and size of all files that it begins from, and at their checksums where these are few
-bytes; each file is verified once more when it is read. A rollback verifies everything.
+A tick checks that all files that it begins from exist and have the right size. If they have few bytes, it compares
+checksums too. Each file is verified again when it is read. A rollback verifies all files.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,15 +21,15 @@ from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 
 CHECKSUM_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Up to this many bytes in all a starting tick compares checksums too: less than 0.1 s."""
+"""Up to this total a starting tick compares checksums too, which takes less than 0.1 s."""
 
 
 class DamagedCheckpointError(TickRefusedError):
-    """What a tick would begin from is damaged: names row and file, and the command that goes back to a good one."""
+    """The checkpoint from which a tick would begin is damaged. The message names the file and the way back."""
 
 
 def observe_sound(stores: JobStores, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
-    """Return what a starting tick must know; raise DamagedCheckpointError for a row that cannot be read."""
+    """Return what a starting tick must know; raise DamagedCheckpointError for an entry that cannot be read."""
     try:
         return stores.observe(run_ended)
     except UnreadableRowError as error:
@@ -37,7 +37,7 @@ def observe_sound(stores: JobStores, run_ended: Callable[[str], bool | None] | N
 
 
 def must_be_sound(warehouse: Warehouse, plan: RecoveryPlan) -> None:
-    """Raise DamagedCheckpointError unless all files are there that the tick restores from, or has yet to publish."""
+    """Raise DamagedCheckpointError unless all files are whole from which the tick restores, or which it publishes."""
     row = plan.restore
     if row is None:
         return
@@ -57,7 +57,7 @@ def _needed(row: CheckpointRecord, *, publish: bool) -> Iterator[FileHandle]:
 
 
 def way_out(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) -> str:
-    """Return how to go on: the newest row that is whole, by the command that goes back to it; looks at every file."""
+    """Return how to go on: the command that goes back to the newest entry that is whole. It reads every file."""
     job, root = warehouse.paths.job, warehouse.root
     good = newest_sound(warehouse, besides=besides)
     if good is None:
@@ -73,7 +73,7 @@ def way_out(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) ->
 
 
 def newest_sound(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) -> CheckpointRecord | None:
-    """Return the newest row that can be read and gone back to, checksums compared; None if there is none."""
+    """Return the newest entry that can be read and restored, comparing checksums; None if there is none."""
     try:
         rows = JobStores(warehouse, cross_freely, beyond_damage=True).observe().rows
     except UnreadableRowError:
@@ -83,6 +83,6 @@ def newest_sound(warehouse: Warehouse, *, besides: CheckpointRecord | None = Non
 
 
 def is_sound(warehouse: Warehouse, row: CheckpointRecord) -> bool:
-    """Return whether every file that a restore from this row reads is as its handle says."""
+    """Return whether every file that a restore of this entry reads is as its handle says."""
     files: Iterable[FileHandle] = _needed(row, publish=not row.commits)
     return next(damages(warehouse.root, files, checksums=True), None) is None

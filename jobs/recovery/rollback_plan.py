@@ -1,4 +1,4 @@
-"""What going back to a row would do, before anything is done: refused, or told table by table, split by split (K2)."""
+"""Plans a rollback: refuses it, or says what happens to each table and each split (K2)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,18 +32,18 @@ from jobs.suggestions import NotThereError
 
 
 class RollbackRefusedError(Exception):
-    """A rollback or a reset that is not done: says why, and what to type instead. Nothing was changed."""
+    """A rollback or reset is refused. The message says why, and what to type instead. Nothing was changed."""
 
 
 class NoSuchRowError(RollbackRefusedError, NotThereError):
-    """A checkpoint, source or split that a rollback or reset names and that does not exist."""
+    """A rollback or reset names a checkpoint, source or split that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitBack:
-    """A split's way back: positions as the source writes them, None for its start.
+    """A split's present and new position, as the source writes them; None for its start.
 
-    `rows` lie between the two, and will be read again; negative: will not be read. None: the positions don't tell.
+    `rows` are the rows between them, which will be read again; skipped, if negative; None if the positions do not say.
     """
 
     source: str
@@ -55,7 +55,7 @@ class SplitBack:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
-    """The whole of it: where the job stands, where it goes back to, and what becomes of everything else."""
+    """A rollback: the newest entry, the target, and what happens to entries, tables and splits."""
 
     job: JobName
     newest: CheckpointRecord | None
@@ -64,21 +64,21 @@ class RollbackPlan:
     tables: tuple[TableBack, ...]
     splits: tuple[SplitBack, ...]
     pending: CheckpointRecord | None
-    """Committed, not published yet: that is done first."""
+    """A checkpoint that is committed and not published yet. It is published first."""
     damaged: tuple[DamagedRow, ...]
-    """Rows that cannot be read: they leave with the rollback."""
+    """Entries that cannot be read. The rollback drops them."""
 
 
 def records_of(seen: Observed) -> tuple[CheckpointRecord, ...]:
-    """Return the rows of cuts among those that were seen."""
+    """Return the checkpoints and savepoints among the entries."""
     return tuple(row for row in seen.rows if isinstance(row, CheckpointRecord))
 
 
 def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksums: bool) -> RollbackPlan:
-    """Return what going back to that row does; `stores` were opened beyond damage, and saw `seen` last.
+    """Return the plan of a rollback; changes nothing. `stores` were opened with `beyond_damage`, and saw `seen` last.
 
-    Raises RollbackRefusedError for a row that is not there, is where the job stands, or is damaged, naming others;
-    TableNotRolledBackError and TableNotCopyableError for a table that cannot go back. Changes nothing.
+    Raises RollbackRefusedError, naming other entries, for one that does not exist, is the present one, or is damaged.
+    Raises TableNotRolledBackError and TableNotCopyableError for a table that cannot go back.
     """
     rows = records_of(seen)
     newest = newest_checkpoint(rows)
@@ -136,7 +136,7 @@ def _history(stores: JobStores, rows: tuple[CheckpointRecord, ...], pending: Che
 def _must_be_as_published(stores: JobStores, target: CheckpointRecord, history: History) -> None:
     """Raise RollbackRefusedError unless append tables still have the versions that the target's cut names.
 
-    An upsert or state table needs no old version: the target's row names all its files.
+    An upsert or state table needs no old version, since the target's entry names all its files.
     """
     seen = _standing(stores, history)
     base = base_of(target, history.records, history.cuts)
@@ -159,7 +159,7 @@ def _standing(stores: JobStores, history: History) -> Standing:
 
 
 def reachable(warehouse: Warehouse, rows: Iterable[Row]) -> CheckpointRecord | None:
-    """Return the newest row that the job could go back to now, every file looked at; None if there is none."""
+    """Return the newest entry that the job could go back to, checking every file; None if there is none."""
     known = tuple(rows)
     newest = newest_checkpoint(known)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
@@ -175,7 +175,7 @@ def reachable(warehouse: Warehouse, rows: Iterable[Row]) -> CheckpointRecord | N
 def _must_be_sound(
     stores: JobStores, target: CheckpointRecord, tables: tuple[TableBack, ...], *, checksums: bool
 ) -> None:
-    """Raise RollbackRefusedError unless all files are there, whole, that tables will show and ticks restore from."""
+    """Raise RollbackRefusedError unless all files are whole that tables will show and ticks will restore."""
     found = next(damages(stores.warehouse.root, _files(target, tables), checksums=checksums), None)
     if found is not None:
         raise RollbackRefusedError(
@@ -191,7 +191,7 @@ def _files(target: CheckpointRecord, tables: tuple[TableBack, ...]) -> Iterator[
 
 
 def splits_back(now: CheckpointRecord | None, then: CheckpointRecord) -> tuple[SplitBack, ...]:
-    """Return where every split stands and goes, those too that one of the two rows does not know."""
+    """Return the present and the new position of every split that one of the two entries has."""
     before, after = _positions(now), _positions(then)
     found = []
     for source, split in dict.fromkeys([*after, *before]):

@@ -1,7 +1,7 @@
-"""Whether output tables show more than a tick would begin from: then it may not begin, or would fill them twice.
+"""Refuses a tick if an output table shows a newer checkpoint than the one from which the tick would begin.
 
-A table's own log says which checkpoint it shows. That one's row is always there, unless the job was
-cancelled and its checkpoints deleted (G3), or rows were lost.
+The tick would write the table's rows twice. A table's log says which checkpoint it shows. The entry of that checkpoint
+exists, unless a cancellation deleted it (G3) or entries were lost.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from jobs.holding.job_stores import JobStores
 
 
 def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tuple[Row, ...]) -> None:
-    """Raise TablesAheadError, naming the first of these tables that shows a checkpoint after the newest row's.
+    """Raise TablesAheadError for the first of these tables that shows a checkpoint after the newest entry.
 
-    A state table is set to exactly the next checkpoint's files, so it does not matter what it shows.
+    State tables do not count, since the next checkpoint sets them to exactly its files.
     """
     newest = newest_checkpoint(rows)
     begins = newest.checkpoint if newest is not None else None

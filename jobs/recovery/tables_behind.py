@@ -1,6 +1,7 @@
-"""Brings tables back that show less than a recorded cut says, or refuses by name before the job is claimed.
+"""Finds tables that show less than a recorded cut says, and refuses the start if they cannot be repaired.
 
-`commit.behind` decides, and the tick door orders what follows. Here the facts are gathered and the refusals worded.
+`commit.behind` decides what is published again, and the tick door does it in order. This module gathers the facts, and
+words the refusals.
 """
 
 from collections.abc import Collection
@@ -22,7 +23,7 @@ from jobs.stores.standing import TableLogDamagedError
 def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
     """Return what is to be published again; raise TablesBehindError, naming the table and the way out.
 
-    With `tables` only those of the pipeline count: into another table nothing will be written any more.
+    `tables` are those of the pipeline (None: all). Other tables do not count, since nothing will be written into them.
     """
     root, job = stores.warehouse.root, stores.warehouse.paths.job
     try:
@@ -47,7 +48,7 @@ def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collectio
 
 
 def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] | None) -> Cuts:
-    """Return the cuts whose file is lost, as rows and logs tell them; raise TablesBehindError if the newest is not."""
+    """Rebuild cuts whose file is lost from entries and logs; raise TablesBehindError if the newest one is unknown."""
     if not lacks_cuts(seen):
         return {}
     found = rebuilt(stores.standing(seen.rows, tables, whole=True), tuple(seen.logs) if tables is None else tables)
@@ -65,9 +66,9 @@ def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] 
 
 
 def must_have_logs(stores: JobStores, doubt: Doubt) -> Doubt:
-    """Return what is to be published again where no pipeline is at hand; raise TablesBehindError if a table has no log.
+    """Return the doubt; raise TablesBehindError if a table that is published again has no log.
 
-    Only a tick knows the columns to make the table anew with.
+    Without a pipeline nobody knows the columns of the new table, so only a tick can create it.
     """
     job, root = stores.warehouse.paths.job, stores.warehouse.root
     gone = next((table for table in sorted(doubt.mending.tables) if doubt.seen.logs[table].version is None), None)
@@ -104,7 +105,7 @@ def _way_out(stores: JobStores, rows: Collection[Row], table: TableName) -> str:
 
 
 def published_since(stores: JobStores, doubt: Doubt) -> dict[TableName, dict[CheckpointId, int]]:
-    """Return at which version each table in doubt has come to show which checkpoint, now that all is published."""
+    """Return table -> checkpoint -> Delta version for the tables in doubt, after they were published again."""
     now = stores.standing(doubt.seen.rows, doubt.mending.tables, whole=True).logs
     return {
         table: {entry.checkpoint: version for version, entry in sorted(now[table].published.items())}
@@ -113,7 +114,7 @@ def published_since(stores: JobStores, doubt: Doubt) -> dict[TableName, dict[Che
 
 
 def mended_lines(doubt: Doubt, correction: Correction) -> tuple[str, ...]:
-    """Return what was done to bring tables and cuts back, a line a table."""
+    """Return a line for each cut and table that was repaired."""
     told = (
         f"the cut of checkpoint {each} was lost: rebuilt from checkpoint entries and logs" for each in doubt.rebuilt
     )

@@ -1,1 +1,1 @@
-"""The runtime: what drives the job door and carries out its effects."""
+"""Runs one tick: drives the tick door and the job door, and carries out their effects."""

@@ -1,7 +1,8 @@
-"""Cleaning up a job: at rest by holding it, beside a tick by leaving alone what it may name, as a tick's last act.
+"""Cleans up a job at rest, beside a running tick, or at the end of a tick.
 
-At rest the clean-up is a claim like any other, so all that came before it is old. Beside a tick the tick's own
-generation stays; what older ones staged, it can only name through rows that are there (`checkpointing.commit.cleanup`).
+At rest the clean-up claims the job, so that all other generations are older. Beside a tick it leaves the files of the
+tick's generation alone. The tick can name files of older generations only if an entry names them
+(`checkpointing.commit.cleanup`).
 """
 
 import shutil
@@ -27,19 +28,19 @@ from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 FILES_PER_TICK: Final = 5_000
-"""Most files that the end of a tick deletes: a second or so; the next tick, or the command, goes on."""
+"""The end of a tick deletes at most so many files, in about a second. The next clean-up deletes the others."""
 
 _UNFINISHED_S: Final = 3_600
-"""Older files that were to replace the lease or the looks are those of dead processes."""
+"""An unfinished file beside the lease or the looks that is older than this was left by a dead process."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a clean-up found and did: `beside` names whoever holds the job meanwhile, `notes` what was left alone.
+    """What a clean-up found and did. `beside` names the process that holds the job, `notes` the tables left alone.
 
-    Only what older generations than `generation` staged was judged.
+    Only files that generations before `generation` staged were judged.
     """
 
     generation: Generation
@@ -62,9 +63,9 @@ def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
 
 
 def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_freely) -> Cleanup:
-    """Delete what nobody needs any more; interrupted anywhere, it is just run again.
+    """Delete unneeded files. An interrupted clean-up can simply be run again.
 
-    Raises NeverRunError; ClaimUnsettledError if others claim the job all the time; CutsNotRecordedError.
+    Raises NeverRunError, CutsNotRecordedError, and ClaimUnsettledError if other processes claim the job all the time.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)
@@ -79,7 +80,7 @@ def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_
 
 
 def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int, boundary: Boundary) -> None:
-    """Clean up as the last act of a tick that still holds the job; what goes wrong is logged, and changes nothing."""
+    """Clean up at the end of a tick that still holds the job. An error is logged, and the tick ends as it would."""
     warehouse = stores.warehouse
     try:
         stores.drop_cuts()
@@ -93,7 +94,7 @@ def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int
 
 
 def is_cleanup_due(warehouse: Warehouse, grace_ms: int) -> bool:
-    """Return whether the last clean-up is so long ago that even a tick without a checkpoint should clean up."""
+    """Return whether the last clean-up was so long ago that a tick without a checkpoint should clean up too."""
     return is_due(read_looks(warehouse), warehouse.now_ms(), grace_ms)
 
 

@@ -1,8 +1,8 @@
-"""The threads that carry out slow effects: some for Spark jobs, some for files, so that neither waits for the other.
+"""Carries out slow effects in threads: some for Spark jobs, some for files, one for notices, one for each master hook.
 
-A micro-batch takes seconds; the commit path, which takes milliseconds, never queues behind it. Notices have one
-thread, which keeps their order: a user's code runs in it, and may take its time. Each master hook has a thread of its
-own, so that it delays no other, and one that hangs does not keep the process from ending.
+A micro-batch takes seconds, and the commit path takes milliseconds, so the commit path never queues behind it. Notices
+run a user's code in one thread, which keeps their order. A hook delays no other hook, and one that hangs does not keep
+the process from ending.
 """
 
 import threading
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.effects import AskHook
 from checkpointing.messages import CancelJudgement, Fact, JudgeSuites, NotifyAborted, NotifyComplete, RunMicroBatch
-from jobs.holding.boundaries import CarriedOut, boundary_of
+from jobs.holding.boundaries import CarriedOut, HookEffect, boundary_of
 
 SPARK_THREADS: Final = 4
-"""Micro-batches at a time: Spark shares its cores among them."""
+"""How many micro-batches run at a time. Spark shares its cores among them."""
 
 FILE_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class EffectBroke:
-    """An effect raised that has no failure fact, or an error of the handlers themselves."""
+    """An effect without a failure fact raised an error, or the handlers themselves did."""
 
     effect: str
     error: BaseException
@@ -34,20 +34,20 @@ Answer = Fact | EffectBroke
 
 
 class Handlers(Protocol):
-    """Whoever can carry out an effect."""
+    """Carries out effects."""
 
     def carry_out(self, effect: CarriedOut) -> Fact | None:
         """Return the answering fact, if the effect has one."""
         ...
 
     def cancel(self, effect: CancelJudgement) -> None:
-        """Let a judgement that is under way end soon, without an answer."""
+        """Let a running judgement end soon, without an answer."""
         ...
 
 
 @dataclass(slots=True)
 class _Line:
-    """One thread that does one thing after the other. The process may end while it hangs, which no pool allows."""
+    """One thread for calls, in order. Unlike a pool's thread it does not keep the process alive if it hangs."""
 
     name: str
     _queue: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = field(default_factory=SimpleQueue)
@@ -63,7 +63,7 @@ class _Line:
         return future
 
     def end(self) -> None:
-        """End the thread behind what is queued."""
+        """End the thread after the queued calls."""
         self._queue.put(None)
 
     def _work(self) -> None:
@@ -75,10 +75,10 @@ class _Line:
 
 
 class Crew:
-    """Carries out effects beside the driver; every answer is handed to `answer`, from the effect's thread."""
+    """Carries out effects in other threads than the driver's. The effect's thread calls `answer` with the answer."""
 
     def __init__(self, handlers: Handlers, answer: Callable[[Answer], None]) -> None:
-        """Nothing runs yet."""
+        """Start no effect yet."""
         self._handlers = handlers
         self._answer = answer
         self._spark = ThreadPoolExecutor(SPARK_THREADS, thread_name_prefix="micro-batch")
@@ -94,16 +94,16 @@ class Crew:
         self._running = {each: known for each, known in self._running.items() if not each.done()}
 
     def cancel(self, effect: CancelJudgement) -> None:
-        """Drop a judgement that waits for a thread; tell one that is under way. Only the driver's thread may call."""
+        """Drop a judgement that waits for a thread, or end a running one. Only the driver's thread may call this."""
         for future, known in self._running.items():
             asked = isinstance(known, JudgeSuites) and (known.vertex, known.checkpoint)
             if asked == (effect.vertex, effect.checkpoint) and not future.cancel():
                 self._handlers.cancel(effect)
 
     def dismiss(self, timeout_ms: int) -> tuple[str, ...]:
-        """Start no waiting micro-batch, and ask no hook, any more; wait for all else.
+        """Drop waiting micro-batches and requests to hooks, and wait for the other effects.
 
-        Returns what still runs after the timeout.
+        Returns the names of the effects that still run after the timeout.
         """
         for future, effect in self._running.items():
             if isinstance(effect, AskHook):
@@ -113,13 +113,13 @@ class Crew:
         self._spark.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False)
         self._notices.shutdown(wait=False)
-        # A future that is cancelled in the queue never becomes what `wait` calls done.
+        # `wait` never counts a future as done that was cancelled in the queue.
         begun = [each for each in self._running if not each.cancelled()]
         _, late = wait(begun, timeout=timeout_ms / 1000)
         return tuple(sorted(boundary_of(self._running[each]) for each in late))
 
     def _submitted(self, effect: CarriedOut) -> Future[None]:
-        if not isinstance(effect, AskHook | RestoreHook | ResetHook | CloseHook):
+        if not isinstance(effect, HookEffect):
             return self._pool(effect).submit(self._carry_out, effect)
         if effect.hook not in self._hooks:
             self._hooks[effect.hook] = _Line(f"hook-{effect.hook}")
@@ -137,7 +137,7 @@ class Crew:
     def _carry_out(self, effect: CarriedOut) -> None:
         try:
             fact = self._handlers.carry_out(effect)
-        except BaseException as error:  # noqa: BLE001 - nothing may die in silence in a thread
+        except BaseException as error:  # noqa: BLE001 - an error in a thread must not get lost
             self._answer(EffectBroke(boundary_of(effect), error))
             return
         if fact is not None:

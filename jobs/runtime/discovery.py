@@ -1,6 +1,6 @@
-"""What the sources have to offer after a cut, found without Spark: rows, and how far they could be read.
+"""Asks the sources what they offer after a cut, without Spark: how many rows, and up to which positions.
 
-Polling reads no row, so a look costs the listing of the splits and the footers of the files that are new.
+Polling reads no row. A look lists the splits, and reads the footers of new files.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Final
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.sources.port import Source
+from jobs.sources.port import Source, SourceError
 
 ENDLESS: Final = 1_000_000_000_000
 """A split that offers this many rows at once has no end."""
@@ -20,15 +20,15 @@ ENDLESS: Final = 1_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What one source offers: `rows` after the cut (from ENDLESS on: without end), and where each split ends."""
+    """What one source offers: `rows` after the cut (ENDLESS or more: it has no end), and where each split ends."""
 
     rows: int
     ends: Mapping[SplitId, str | None]
-    """The position up to which a split can be read now; None: its start, for it is empty."""
+    """The position up to which a split can be read now; None for an empty split."""
 
     @property
     def digest(self) -> str:
-        """The positions in short: it changes with them and with nothing else."""
+        """A short text that changes exactly if the positions change."""
         canonical = json.dumps(dict(self.ends), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -39,8 +39,17 @@ def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | No
     return {name: _discovered(name, source, positions) for name, source in sources.items()}
 
 
+def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> int | None:
+    """Return the unread rows of all sources, for a progress bar; None for an endless or unreadable source."""
+    try:
+        total = sum(found.rows for found in discover(sources, restored).values())
+    except SourceError:
+        return None
+    return None if total >= ENDLESS else total
+
+
 def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitId], str | None]:
-    """Return where a cut says that each split of each source has been read to."""
+    """Return the position of each split of each source at a cut."""
     if record is None:
         return {}
     return {

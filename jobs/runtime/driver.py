@@ -1,7 +1,7 @@
-"""The driver: one loop, one thread, no decisions. It queues facts, steps the door, and carries its effects out.
+"""Drives the job door in one loop and one thread: takes a fact, steps the door, and starts the effects.
 
-The door decides everything; the driver alone reads the clock, and tells the time before every fact. The
-loop ends when the door says so, or loudly where the door or an effect raises what nobody foresaw.
+The door decides everything. Only the driver reads the clock, and it tells the door the time before every fact. The loop
+ends when the door says so, or with an error if the door or an effect raises an unexpected one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,28 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from checkpointing.commit.recovery import completion
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
-    AppendRow,
     CancelJudgement,
-    CheckTables,
-    DiscardFiles,
     Effect,
     EndTick,
     Fact,
-    JudgeSuites,
-    NotifyAborted,
-    NotifyComplete,
-    PollSource,
-    PublishTable,
-    RecordCut,
     RowAppended,
-    RunMicroBatch,
     SavepointFailed,
     SavepointKind,
     SavepointRequested,
@@ -47,23 +36,23 @@ from jobs.runtime.listener import Narrator
 from jobs.runtime.trace import TraceWriter
 
 IDLE_WAIT_MS = 1_000
-"""Longest sleep: time is told at least this often."""
+"""The longest sleep. The door hears the time at least this often."""
 
 
 class Door(Protocol):
-    """What the driver drives: the job door, or whatever behaves like it."""
+    """What the driver drives: the job door."""
 
     def start(self, now_ms: int) -> tuple[Effect, ...]:
-        """Begin."""
+        """Begin; return the first effects."""
         ...
 
     def step(self, fact: Fact) -> tuple[Effect, ...]:
-        """Take one fact; return what is to be done."""
+        """Take one fact; return its effects."""
         ...
 
 
 class DoorFailedError(RuntimeError):
-    """The door raised: a bug of Tidemark. Names the trace, on which it can be replayed."""
+    """The door raised an error, which is a bug of Tidemark. The message names the trace that replays it."""
 
     def __init__(self, error: Exception, trace: Path) -> None:
         super().__init__(
@@ -74,29 +63,28 @@ class DoorFailedError(RuntimeError):
 
 
 class Inbox:
-    """Where facts come in, from any thread and from signal handlers; the driver takes them out one by one.
+    """A queue of facts from any thread and from signal handlers. The driver takes them out one by one.
 
-    A tick has one, and each of its attempts one of its own, so that what an attempt's effects still answer
-    when it is over reaches no other.
+    A tick has an inbox, and each attempt has its own, so that late answers to one attempt never reach the next.
     """
 
     def __init__(self) -> None:
         """Begin empty."""
         self._queue: SimpleQueue[Answer] = SimpleQueue()
         self._open = self._queue
-        """Where facts go now: this inbox, or the attempt's that runs."""
+        """The queue that gets new facts: this inbox's, or that of the running attempt."""
         self.stop_requested = False
-        """Whether a StopRequested was ever handed in: then no attempt follows on one that failed."""
+        """Whether a StopRequested ever came in. If so, no attempt follows a failed one."""
 
     def put(self, answer: Answer) -> None:
-        """Hand in a fact: to the attempt that runs, if one does."""
+        """Hand in a fact. It goes to the running attempt, if there is one."""
         if isinstance(answer, StopRequested):
             self.stop_requested = True
         self._open.put(answer)
 
     @contextmanager
     def attempt(self) -> "Iterator[Inbox]":
-        """Give the attempt within this block an inbox, and with it what waits here and what comes in meanwhile."""
+        """Give the attempt within this block its inbox. It gets the waiting facts, and those that come in meanwhile."""
         inbox = Inbox()
         self._open = inbox._queue
         while (waiting := self.get(0)) is not None:
@@ -116,7 +104,7 @@ class Inbox:
 
 @dataclass(slots=True)
 class Clock:
-    """Milliseconds since the epoch that never go back, whatever the machine's clock does."""
+    """Gives milliseconds since the epoch that never go back, even if the machine's clock does."""
 
     source: Callable[[], int]
     _last_ms: int = field(default=0)
@@ -133,7 +121,7 @@ class Driver:
     def __init__(
         self, door: Door, handlers: Handlers, inbox: Inbox, trace: TraceWriter, narrator: Narrator, clock: Clock
     ) -> None:
-        """Nothing runs yet."""
+        """Start nothing yet."""
         self._door = door
         self._inbox = inbox
         self._trace = trace
@@ -143,19 +131,19 @@ class Driver:
         self._wake_ms: int | None = None
         self._end: EndTick | None = None
         self._renewing = False
-        """The trace is full: this attempt was asked to end, so that the tick goes on in another."""
+        """The trace is full, so this attempt was asked to end. The tick goes on in another one."""
         self._stops: set[str] = set()
         self._stopped = False
-        """A savepoint that stops the job is taken: no attempt follows."""
+        """The savepoint of a stop was taken, so no attempt follows."""
         self.at_version: int | None = None
-        """The newest version of `checkpoints` that this tick knows to be its own."""
+        """The newest version of `checkpoints` that this tick has written for certain."""
 
     def run(self, setup: JobSetup, drain_ms: int) -> tuple[EndTick, tuple[str, ...]]:
-        """Drive the door of that set-up until it ends; return how, and which effects still run `drain_ms` later.
+        """Drive the door until it ends; return how it ended, and the effects that still run `drain_ms` later.
 
-        The completion of the restored checkpoint is told once more, before all else: whoever published it may
-        have died before it was told (Flink: at least once, a late one is a no-op).
-        Raises DoorFailedError if the door raises; the effects are waited for then too.
+        First it notifies the listeners again that the restored checkpoint is complete, since the tick that published
+        it may have died before (Flink: at least once; a late notice does nothing).
+        Raises DoorFailedError if the door raises, after the effects have ended.
         """
         try:
             end = self._loop(setup)
@@ -229,25 +217,8 @@ class Driver:
                 case SavepointTaken() | SavepointFailed():
                     taken = isinstance(effect, SavepointTaken)
                     self._stopped = self._stopped or (taken and effect.request in self._stops)
-                case (
-                    PollSource()
-                    | RunMicroBatch()
-                    | JudgeSuites()
-                    | CheckTables()
-                    | AppendRow()
-                    | PublishTable()
-                    | RecordCut()
-                    | DiscardFiles()
-                    | AskHook()
-                    | RestoreHook()
-                    | ResetHook()
-                    | CloseHook()
-                    | NotifyComplete()
-                    | NotifyAborted()
-                ):
+                case _:
                     self._crew.start(effect)
-                case _ as unreachable:
-                    assert_never(unreachable)
 
     def _broke(self, broke: EffectBroke) -> None:
         text = f"{broke.effect}: {type(broke.error).__name__}: {broke.error}"

@@ -1,8 +1,9 @@
-"""Carrying out the slow effects: each becomes one call of a store, a source, an operator or the judge, and one fact.
+"""Carries out slow effects: each becomes one call of a store, source, operator or judge, and one fact.
 
-Nothing is decided here. What goes wrong is the effect's own failure fact; an effect that has none raises.
+Nothing is decided here. An error becomes the effect's failure fact. An effect without one raises it.
 """
 
+from contextlib import suppress
 from typing import Final, assert_never
 
 import structlog
@@ -32,7 +33,6 @@ from checkpointing.messages import (
 )
 from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
-from jobs.holding.appending import appended
 from jobs.holding.boundaries import Boundary, CarriedOut, around, boundary_of
 from jobs.holding.job_stores import JobStores
 from jobs.operators.failures import MicroBatchError, reason_of
@@ -50,11 +50,11 @@ from jobs.user_code import message_of
 _log = structlog.get_logger(__name__)
 
 MAINTAIN_EVERY: Final = 25
-"""Completed checkpoints between two looks at the length of the logs."""
+"""The logs are shortened after so many completed checkpoints."""
 
 
 class EffectHandlers:
-    """Carries out one tick's effects, from any thread."""
+    """Carries out the effects of one attempt, from any thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class EffectHandlers:
         *,
         keeping: LogKeeping | None,
     ) -> None:
-        """Everything that the effects reach, where a test may strike, and how long logs stay (None: for ever)."""
+        """Take what the effects need. `keeping` says how long log entries stay; None means for ever."""
         self._plan = plan
         self._stores = stores
         self._engine = engine
@@ -81,14 +81,14 @@ class EffectHandlers:
             self._judge.warm_up()
 
     def carry_out(self, effect: CarriedOut) -> Fact | None:
-        """Return the fact that answers the effect, or None for one that has no answer.
+        """Return the fact that answers the effect, or None if it has no answer.
 
         Raises CutsNotRecordedError, for which there is no fact.
         """
         with around(self._boundary, boundary_of(effect)):
             return self._answer(effect)
 
-    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: PLR0911 - one line an effect
+    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: PLR0911 - a line for each effect
         match effect:
             case PollSource():
                 return self._poll(effect)
@@ -99,7 +99,7 @@ class EffectHandlers:
             case CheckTables():
                 return self._check(effect)
             case AppendRow():
-                return appended(self._stores, effect.row, effect.at_version, subsumed=effect.subsumed)
+                return self._stores.appended(effect.row, effect.at_version, subsumed=effect.subsumed)
             case PublishTable():
                 return self._stores.publish(effect.publication, effect.checkpoint)
             case RecordCut():
@@ -138,7 +138,7 @@ class EffectHandlers:
             return MicroBatchFailed(vertex, number, str(MicroBatchError(vertex, number, reason_of(error))))
 
     def cancel(self, effect: CancelJudgement) -> None:
-        """Let a judgement that is under way end at its next step; whatever it has found goes nowhere."""
+        """Let a running judgement end at its next step, without an answer."""
         self._cancelled.add((effect.vertex, effect.checkpoint))
 
     def _judged(self, effect: JudgeSuites) -> Fact | None:
@@ -151,21 +151,19 @@ class EffectHandlers:
     def _check(self, effect: CheckTables) -> Fact:
         try:
             return TablesChecked(effect.checkpoint, self._stores.check(effect.tables))
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what the tables are like now
+        except Exception as error:  # noqa: BLE001 - after any error it is not known what the tables are like
             cause = explained(str(error) if isinstance(error, TableNotCheckedError) else message_of(error))
             text = f"the output tables could not be checked, so nothing is committed: {cause}"
             return TableCheckFailed(effect.checkpoint, text)
 
     def _discard(self, effect: DiscardFiles) -> None:
-        """A file that can't be deleted is an orphan, which costs its space and nothing else."""
+        """Delete the files. One that cannot be deleted costs only its space."""
         for path in deletable(self._stores.warehouse, effect.paths):
-            try:
+            with suppress(OSError):
                 self._stores.warehouse.delete(path)
-            except OSError:
-                continue
 
     def _maintain(self, checkpoint: CheckpointId) -> None:
-        """Completed and published: a good moment to look after the logs; failing changes nothing of the cut."""
+        """Look after the logs once a checkpoint is published. An error is only logged."""
         tables = [table.name for table in self._plan.graph.tables()]
         try:
             if checkpoint % MAINTAIN_EVERY == 0:

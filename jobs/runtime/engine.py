@@ -1,7 +1,4 @@
-"""Where micro-batches run: in a Spark session that is opened when the first one is due.
-
-A tick that finds nothing new starts no Spark.
-"""
+"""Runs micro-batches in a Spark session, which is opened for the first one. A tick without news starts no Spark."""
 
 import threading
 import time
@@ -34,33 +31,33 @@ class Engine(Protocol):
     """Runs micro-batches, several at a time."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
-        """Run one and return what each subtask wrote; raise MicroBatchError if it fails. From any thread."""
+        """Run a micro-batch, and return what each subtask wrote; raise MicroBatchError. Any thread may call it."""
         ...
 
     def close(self) -> None:
-        """Let go of what was opened; what still runs fails."""
+        """Close what was opened. Micro-batches that still run fail."""
         ...
 
 
 class SparkEngine:
-    """Spark. A session that was given is used and left alone; one opened here is stopped here.
+    """Runs micro-batches in one Spark session. It stops the session in the end, unless the session was `given`.
 
-    It serves all attempts of a tick: a session that has died is dropped as soon as a micro-batch fails in
-    it, so that the next one opens another.
+    It serves all attempts of a tick. If a micro-batch fails because the session has died, the next micro-batch opens
+    another session.
     """
 
     def __init__(self, config: SparkConfig, listener: TickListener, given: SparkSession | None = None) -> None:
-        """Nothing is started yet."""
+        """Start no session yet."""
         self._config = config
         self._listener = listener
         self._session = given
         self._own = given is None
         self._lock = threading.Lock()
         self.copies = CopyUses()
-        """How often a task met its state in its worker's memory (D5)."""
+        """How often a task found its state in its worker's memory (D5)."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch as one Spark job; raises what Spark raises if no session can be opened."""
+        """Run a micro-batch as one Spark job; raise what Spark raises if no session can be opened."""
         session = self._opened()
         try:
             done = run_micro_batch(session, plan, effect, warehouse, job)
@@ -73,7 +70,7 @@ class SparkEngine:
         return done.finished
 
     def close(self) -> None:
-        """Stop the session if it was opened here; the next micro-batch would open another."""
+        """Stop the session if it was opened here. A later micro-batch opens another one."""
         _log.debug("local state", hits=self.copies.hits, behind=self.copies.behind, misses=self.copies.misses)
         if not self._own:
             return
@@ -83,7 +80,7 @@ class SparkEngine:
             _stop(session)
 
     def _drop_if_dead(self, session: SparkSession) -> bool:
-        """Return whether the session of a failed micro-batch is dead; the next micro-batch starts another then."""
+        """Return whether the session of a failed micro-batch has died, and forget it if it has."""
         with self._lock:
             if self._own and session is not self._session:
                 return True
@@ -107,7 +104,7 @@ class SparkEngine:
 
 
 def _stop(session: SparkSession) -> None:
-    """Stop a session; one whose JVM has gone with the same signal is stopped already."""
+    """Stop a session. Its JVM may have ended already, by the same signal as the tick."""
     try:
         session.stop()
     except (OSError, Py4JError) as error:

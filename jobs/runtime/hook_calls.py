@@ -1,4 +1,4 @@
-"""Calls a pipeline's master hooks: each effect becomes one call of a user's code and one fact (A8)."""
+"""Calls a pipeline's master hooks. Each effect becomes one call of a user's code, and one fact (A8)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,18 +10,17 @@ from pydantic import JsonValue
 from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.coordinator.facts import HookAnswered, HookFailed
 from checkpointing.messages import Fact, HookRestored, HookRestoreFailed
+from jobs.holding.boundaries import HookEffect
 from jobs.pipeline.hooks import MasterHook
 from jobs.user_code import message_of
 
-HookEffect = AskHook | RestoreHook | ResetHook | CloseHook
-
-_MEND: Final = ": mend it and run again"
+_WAY_OUT: Final = ": correct it and run again"
 
 _log = structlog.get_logger(__name__)
 
 
 class UnfitStateError(ValueError):
-    """A hook returned what JSON would not give back as it was: says what may be returned."""
+    """A hook returned a state that JSON cannot hold unchanged. The message says what it may return."""
 
 
 class HookCalls:
@@ -32,7 +31,7 @@ class HookCalls:
         self._hooks = hooks
 
     def carry_out(self, effect: HookEffect) -> Fact | None:
-        """Return the fact that answers the effect; what a hook raises is its answer."""
+        """Return the fact that answers the effect. If the hook raises, the fact says so."""
         hook = self._hooks[effect.hook]
         match effect:
             case AskHook():
@@ -51,7 +50,7 @@ def _asked(hook: MasterHook, effect: AskHook) -> Fact:
     try:
         state = as_json(hook.trigger_checkpoint(effect.checkpoint, effect.triggered_ms))
     except Exception as error:  # noqa: BLE001 - a user's code
-        said = f"master hook {effect.hook!r} failed at checkpoint {effect.checkpoint}: {message_of(error, _MEND)}"
+        said = f"master hook {effect.hook!r} failed at checkpoint {effect.checkpoint}: {message_of(error, _WAY_OUT)}"
         return HookFailed(effect.hook, effect.checkpoint, said)
     return HookAnswered(effect.hook, effect.checkpoint, state)
 
@@ -60,12 +59,12 @@ def _restored(name: str, call: Callable[[], None]) -> Fact:
     try:
         call()
     except Exception as error:  # noqa: BLE001 - a user's code
-        return HookRestoreFailed(name, f"master hook {name!r} could not be restored: {message_of(error, _MEND)}")
+        return HookRestoreFailed(name, f"master hook {name!r} could not be restored: {message_of(error, _WAY_OUT)}")
     return HookRestored(name)
 
 
 def _close(name: str, hook: MasterHook) -> None:
-    """The attempt has ended whatever the hook does: what it raises is logged."""
+    """Close the hook. An error is only logged, since the attempt has ended anyway."""
     try:
         hook.close()
     except Exception as error:  # noqa: BLE001 - a user's code

@@ -13,14 +13,14 @@ from jobs.sources.position_form import START, written
 
 @dataclass(frozen=True, slots=True)
 class InputLook:
-    """What was seen of one source's input. `never_found`: there is no file, and no checkpoint has read one."""
+    """One source's input. `never_found` means that it has no file, and that no checkpoint has read one."""
 
     source: VertexId
     folder: FolderLook
     never_found: bool
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Yield what a user should know, and the way out of it; nothing if all is well."""
+        """Yield each problem with its way out; nothing if all is well."""
         if self.never_found:
             root, splits = self.folder.root, self.folder.splits
             where = f"none of the {splits} folders there has such a file" if splits else "there is no folder in it"
@@ -34,12 +34,12 @@ class InputLook:
             yield f"source {self.source} {what}", way_out
 
     def sentences(self) -> Iterator[str]:
-        """Yield the findings, each with its way out."""
+        """Yield the problems as sentences."""
         yield from (f"{what}; {way_out}" for what, way_out in self.findings())
 
 
 def look_at_input(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> tuple[InputLook, ...]:
-    """Return what each source of files has before it; a folder that cannot be listed is left to the poll to name."""
+    """Return a look at each source of files. A folder that cannot be listed is left out, since the poll names it."""
     return tuple(found for name, source in sources.items() if (found := _looked(name, source, restored)) is not None)
 
 

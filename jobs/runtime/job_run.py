@@ -1,4 +1,4 @@
-"""Runs a job that a tick holds: builds its door at the restored cut, drives it to its end, and says how that was."""
+"""Runs a job that a tick holds: builds its door at the restored cut, and drives it to its end."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One attempt's job. `keeping` says how long log entries of tables stay; None: for ever."""
+    """The job of one attempt. `keeping` says how long log entries of tables stay; None means for ever."""
 
     linked: Linked
     work: Work
@@ -40,7 +40,7 @@ class JobRun:
     allow_non_restored_state: bool
 
     def setup(self) -> JobSetup:
-        """Return what the job's door is built from."""
+        """Return the set-up of the job's door."""
         work, plan, restored = self.work, self.linked.plan, self.linked.record
         records = (row for row in work.seen.rows if isinstance(row, CheckpointRecord))
         return JobSetup(
@@ -60,11 +60,11 @@ class JobRun:
         )
 
     def handlers(self, engine: Engine) -> EffectHandlers:
-        """Return what carries out the effects of the job's door."""
+        """Return the handlers of the door's effects."""
         return EffectHandlers(self.linked.plan, self.stores, engine, self.boundary, self.notices, keeping=self.keeping)
 
     def ended(self, engine: Engine, inbox: Inbox, clock: Clock, bounds: TraceBounds, drain_ms: int) -> WorkEnded:
-        """Drive the job to its end. A full disk is an end like any other; other errors are returned as they are."""
+        """Drive the job to its end. An OSError, such as a full disk, fails the tick; other errors are returned."""
         before, door, driver = self.narrator.count, None, None
         try:
             setup = self.setup()
@@ -76,10 +76,10 @@ class JobRun:
                 _log.warning("effects still run after the end of the tick", effects=late)
                 engine.close()
             end: EndTick | BaseException = ended
-        except OSError as error:  # the trace, or a folder of the job: the effects' own errors are facts
+        except OSError as error:  # from the trace or a folder of the job; an effect's own error is a fact
             reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
             end = EndTick(TickOutcome.FAILED, reason, f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - raised when the job is released
+        except Exception as error:  # noqa: BLE001 - it is raised once the job is released
             end = error
         if door is not None:
             self.narrator.counts += door.counts

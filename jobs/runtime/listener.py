@@ -1,14 +1,14 @@
-"""Who is told how a tick goes: the command line's progress display, Dagster's metadata, a test.
+"""Tells listeners how a tick goes: the command line's display, Dagster's reporter, a test.
 
-Listeners are told from one thread, in order, behind the tick's back: a slow one delays nobody, a
-failing one fails nothing. What they are told is past and certain.
+One thread of its own calls a listener, in order. So a slow listener does not delay the tick, and one that raises does
+not fail it. Events are about what has already happened.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -39,39 +39,39 @@ from jobs.runtime.input_look import InputLook
 _log = structlog.get_logger(__name__)
 
 SLOW_MS: Final = 60_000
-"""After this time a micro-batch that still runs is told of, and again whenever that time has doubled."""
+"""A micro-batch that runs for this long is reported, and again each time that its running time has doubled."""
 
 COMPLETED_KEPT: Final = 1_000
-"""Completed records that a tick remembers for its report; a tick of days completes more."""
+"""A tick remembers so many of its newest checkpoints for its report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a tick found and did before it began: where it stands, what it published, what it deleted."""
+    """What a tick found and did before its first epoch: the restored checkpoint, and what it published and deleted."""
 
     restored: CheckpointId | None
     rolled_forward: CheckpointId | None
     leftovers: int
-    """Files of older generations that nothing referenced."""
+    """How many files of older generations were deleted, because nothing referred to them."""
     mended: tuple[str, ...] = ()
-    """What was published again because tables showed less than their newest cut, a line a table."""
+    """A line for each table that was published again because it showed less than its newest cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkStarting:
-    """The first micro-batch is due, so Spark is being started."""
+    """The first micro-batch is due, so the tick starts Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkStarted:
-    """Spark is there."""
+    """Spark has started."""
 
     duration_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowsRead:
-    """A source has handed on rows of a split."""
+    """A source has sent rows of a split."""
 
     source: VertexId
     split: SplitId
@@ -80,7 +80,7 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchRan:
-    """A vertex has finished a micro-batch; `rows` are those that it wrote."""
+    """A vertex has finished a micro-batch and written `rows` rows."""
 
     vertex: VertexId
     micro_batch: int
@@ -90,7 +90,7 @@ class MicroBatchRan:
 
 @dataclass(frozen=True, slots=True)
 class Restarting:
-    """The job failed and goes on by itself: the tick's `restart`-th restart, after `delay_ms` (G4)."""
+    """The job failed, and the tick restarts it for the `restart`-th time, after `delay_ms` (G4)."""
 
     restart: int
     reason: CheckpointFailureReason | None
@@ -100,7 +100,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchSlow:
-    """A vertex has been at work on one micro-batch for a long time: its function is slow, or hangs."""
+    """A vertex has worked on one micro-batch for a long time. Its function is slow, or hangs."""
 
     vertex: VertexId
     micro_batch: int
@@ -109,7 +109,7 @@ class MicroBatchSlow:
 
 @dataclass(frozen=True, slots=True)
 class NoticeFailed:
-    """A pipeline's listener or source raised when it was told of a checkpoint, which stays what it is (F1)."""
+    """A pipeline's listener or source raised when it was notified. The checkpoint stays as it is (F1)."""
 
     told: str
     checkpoint: CheckpointId
@@ -118,7 +118,7 @@ class NoticeFailed:
 
 @dataclass(frozen=True, slots=True)
 class InputLooked:
-    """The tick has looked at a source's input: what it passes over, and whether it has ever found a file."""
+    """The tick has looked at the files that a source passes over, and at sources that have never found a file."""
 
     seen: InputLook
 
@@ -128,54 +128,30 @@ Progress = (
 )
 
 
-class TickListener(Protocol):
-    """Whoever wants to know; see `SilentListener` for one that does not."""
+class TickListener:
+    """Receives the events of a tick. This class ignores them; a subclass overrides the methods that it needs."""
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """Take note that the job is this tick's; `why` says whose place it takes."""
-        ...
+        """The tick has claimed the job; `why` says whose place it takes."""
 
     def recovered(self, recovery: Recovery) -> None:
-        """Take note of where the tick begins."""
-        ...
+        """The tick has recovered, and begins to read."""
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Take note of a completed, published checkpoint: what was met, and each table's Delta version."""
-        ...
+        """A checkpoint is complete and published: the notes of its publication, and each table's Delta version."""
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Take note of a checkpoint that failed; its rows belong to the next one."""
-        ...
+        """A checkpoint has failed. Its rows belong to the next one."""
 
     def progress(self, progress: Progress) -> None:
-        """Take note of what happens between checkpoints; nothing of it is committed yet."""
-        ...
+        """Something happened between checkpoints. Nothing of it is committed yet."""
 
 
-class SilentListener:
-    """A listener to whom it is all the same."""
-
-    def claimed(self, claim: Claim, why: str) -> None:
-        """Do nothing."""
-
-    def recovered(self, recovery: Recovery) -> None:
-        """Do nothing."""
-
-    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Do nothing."""
-
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Do nothing."""
-
-    def progress(self, progress: Progress) -> None:
-        """Do nothing."""
-
-
-class OrderedListener:
-    """Tells another listener from a thread of its own, in order; close it to be sure that all is told."""
+class OrderedListener(TickListener):
+    """Calls another listener from a thread of its own, in order. `close` waits until all calls are made."""
 
     def __init__(self, listener: TickListener) -> None:
-        """Tell this one."""
+        """Call this listener."""
         self._listener = listener
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick-listener")
 
@@ -200,7 +176,7 @@ class OrderedListener:
         self._tell(lambda: self._listener.progress(progress))
 
     def close(self) -> None:
-        """Return when everything is told."""
+        """Wait until all calls are made."""
         self._thread.shutdown(wait=True)
 
     def _tell(self, call: Callable[[], None]) -> None:
@@ -209,22 +185,22 @@ class OrderedListener:
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # noqa: BLE001 - logged; a listener's failure is none of the tick's
+        except Exception:  # noqa: BLE001 - logged; a listener's error does not fail the tick
             _log.exception("listener failed", listener=type(self._listener).__name__)
 
 
 def ask_nobody(effect: SavepointTaken | SavepointFailed) -> None:
-    """Take note of a savepoint that nobody waits for."""
+    """Answer nobody, since nobody has asked for a savepoint."""
     del effect
 
 
 class Narrator:
-    """Makes a listener's news of facts and effects, and remembers what completed. It sees, it never steers."""
+    """Turns facts and effects into a listener's events, and remembers completed checkpoints. It decides nothing."""
 
     def __init__(
         self, listener: TickListener, savepoints: Callable[[SavepointTaken | SavepointFailed], None] = ask_nobody
     ) -> None:
-        """Tell this listener; `savepoints` hears at once what became of those that were asked for."""
+        """Tell this listener. `savepoints` is called at once with the outcome of each requested savepoint."""
         self._listener = listener
         self._savepoints = savepoints
         self._record: CheckpointRecord | None = None
@@ -234,24 +210,24 @@ class Narrator:
         self._now_ms = 0
         self._running: dict[VertexId, _Running] = {}
         self.count = 0
-        """How many completed, those that are no longer remembered among them."""
+        """How many checkpoints completed, including those that are no longer remembered."""
         self.counts = CheckpointCounts()
-        """How many checkpoints the attempts that are over had triggered, and how those ended (E6)."""
+        """How many checkpoints the ended attempts triggered, and how those ended (E6)."""
 
     @property
     def completed(self) -> tuple[CheckpointRecord, ...]:
-        """The newest completed records of this tick, oldest first."""
+        """The newest completed checkpoints of this tick, oldest first."""
         return tuple(self._completed)
 
     def rolled_forward(
         self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]
     ) -> None:
-        """Take note of a checkpoint of an older generation that this tick has published."""
+        """Report a checkpoint of an older generation that this tick has published."""
         self._remember(record)
         self._listener.completed(record, notes, versions)
 
     def saw_fact(self, fact: Fact) -> None:
-        """Take note of a fact before the door does."""
+        """See a fact before the door does."""
         match fact:
             case SliceOffered(slice=SourceSlice() as read):
                 self._listener.progress(RowsRead(read.source, read.split, read.rows))
@@ -270,7 +246,7 @@ class Narrator:
                 return
 
     def saw_effect(self, effect: Effect) -> None:
-        """Take note of an effect before it is carried out."""
+        """See an effect before it is carried out."""
         match effect:
             case AppendRow(row=CheckpointRecord() as record):
                 self._record, self._notes, self._versions = record, (), {}
@@ -304,7 +280,7 @@ class Narrator:
 
 @dataclass(slots=True)
 class _Running:
-    """A micro-batch that runs: since when, and after which time it is told of next."""
+    """A running micro-batch: since when it runs, and after which time it is reported next."""
 
     micro_batch: int
     since_ms: int
@@ -312,7 +288,7 @@ class _Running:
 
 
 def _rows_written(output: SubtaskOutput) -> int:
-    """Rows of a subtask's new files; a file that is emitted and staged counts once."""
+    """Return the rows of a subtask's new files. A file that is both emitted and staged counts once."""
     files = {file.path: file for file in output.emitted} | {file.path: file for _, file in output.staged}
     files |= {keyed.file.path: keyed.file for entry in output.ranges for keyed in entry.files}
     return sum(file.rows for file in files.values())

@@ -1,7 +1,7 @@
-"""Telling a pipeline's own listeners and sources what became of a checkpoint (F1, F2).
+"""Notifies a pipeline's own listeners and sources that a checkpoint is complete or was aborted (F1, F2).
 
-One that raises stops no other and not the tick: it is logged and shown. Notices come in the order of the
-checkpoints, from one thread of the crew, so a slow one delays only the notices behind it.
+If one raises, the error is logged and shown, and the others and the tick go on. Notices come from one thread, in the
+order of the checkpoints, so a slow listener delays only later notices.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Notices:
-    """Tells the listeners in the order of their declaration, after the sources."""
+    """Notifies the sources, then the listeners in the order of their declaration."""
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class Notices:
         listeners: tuple[CheckpointListener, ...],
         shown_to: TickListener,
     ) -> None:
-        """Tell those sources that commit positions, and these listeners; show `shown_to` what raised."""
+        """Notify the sources that commit positions, and these listeners; report errors to `shown_to`."""
         self._sources = {name: source for name, source in sources.items() if isinstance(source, CommitsPositions)}
         self._listeners = listeners
         self._shown_to = shown_to
 
     def complete(self, effect: NotifyComplete) -> None:
-        """Tell that a checkpoint is complete and published, each source the positions of its splits."""
+        """Notify that a checkpoint is complete and published. Each source gets the positions of its splits."""
         checkpoint = effect.checkpoint
         for name, source in self._sources.items():
             call = partial(source.notify_checkpoint_complete, checkpoint, _of_source(effect, name))
@@ -43,7 +43,7 @@ class Notices:
             self._guarded(_name(listener), checkpoint, partial(listener.notify_checkpoint_complete, checkpoint))
 
     def aborted(self, effect: NotifyAborted) -> None:
-        """Tell that a checkpoint failed; sources keep what they have committed."""
+        """Notify the listeners that a checkpoint failed."""
         why = effect.message or effect.reason.message
         for listener in self._listeners:
             call = partial(listener.notify_checkpoint_aborted, effect.checkpoint, why)
@@ -52,7 +52,7 @@ class Notices:
     def _guarded(self, told: str, checkpoint: CheckpointId, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - a user's code; the checkpoint is complete whatever it does
+        except Exception as error:  # noqa: BLE001 - a user's code, which changes nothing of the checkpoint
             _log.info("not notified", told=told, checkpoint=checkpoint, exc_info=error)
             self._shown_to.progress(NoticeFailed(told, checkpoint, message_of(error)))
 

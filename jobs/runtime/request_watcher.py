@@ -1,7 +1,7 @@
 """Watches a job's requests while its tick runs: hands them to the driver as facts, and writes the answers.
 
-Advisory, as the lease is: whatever goes wrong here fails no tick. What the tick has not answered when it
-ends is told so, after the release, so that whoever asked can go on at once.
+Requests are advisory, like the lease, so an error here fails no tick. After the release, the tick answers each open
+request that it has ended, so that the asking process need not wait.
 """
 
 import threading
@@ -36,17 +36,14 @@ _ENDS: Final = frozenset(
         CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
     }
 )
-"""Reasons that say nothing against the savepoint: the tick is over, or about to be."""
+"""With these reasons a savepoint failed only because the attempt ended."""
 
 
 class RequestWatcher:
-    """Looks for requests from the first attempt of a tick until it is closed.
-
-    `put` takes the facts, from the watcher's own thread.
-    """
+    """Looks for requests from the first attempt of a tick until it is closed. Its own thread calls `put` with facts."""
 
     def __init__(self, warehouse: Warehouse, put: Callable[[Fact], None]) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self._folder = RequestFolder(warehouse)
         self._warehouse = warehouse
         self._put = put
@@ -58,9 +55,9 @@ class RequestWatcher:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Begin to look, if this is the first attempt; after it, ask the next one for what it has not answered.
+        """Hand the requests to the attempt within this block. The next attempt gets those that it does not answer.
 
-        Each attempt first takes away what dead askers have left, so that a tick without an end collects none of it.
+        Each attempt first deletes the requests of dead processes, so that a tick without an end does not collect them.
         """
         self._guarded(lambda: self._folder.clean(is_alive))
         if self._thread is None:
@@ -74,20 +71,20 @@ class RequestWatcher:
             self._guarded(self._forget_answered)
 
     def _forget_answered(self) -> None:
-        """Keep an answer only while its request still lies there, as it does if the answer could not be written."""
+        """Keep an answer only while its request exists, as it does if the answer could not be written."""
         self._answers = {name: answer for name, answer in self._answers.items() if self._folder.is_waiting(name)}
 
     def close(self) -> None:
-        """Stop looking, and tell all who still wait that the tick is over."""
+        """Stop looking, and answer all open requests that the tick has ended."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
             self._guarded(self._tell_the_end)
 
     def answer(self, effect: SavepointTaken | SavepointFailed) -> None:
-        """Write the door's answer, unless the request has been withdrawn.
+        """Write the door's answer, unless the request was withdrawn.
 
-        An attempt that only ends leaves its requests to the next one, or to the end of the tick.
+        If a savepoint failed only because its attempt ended, the next attempt or the end of the tick answers.
         """
         if isinstance(effect, SavepointFailed) and effect.reason in _ENDS:
             return
@@ -157,7 +154,7 @@ class RequestWatcher:
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - logged; requests are advisory, and the tick goes on
+        except Exception as error:  # noqa: BLE001 - logged; requests are advisory
             _log.warning("requests not attended to", error=f"{type(error).__name__}: {error}")
 
 

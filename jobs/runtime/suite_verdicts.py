@@ -1,4 +1,4 @@
-"""From a request to judge to its answer: all suites of a vertex's tables, and what a judge's failure means."""
+"""Judges all suites of a vertex's tables, and says which could not be judged."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -19,10 +19,10 @@ _VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 def judge_suites(
     judge: Judge, suites: Mapping[TableName, Suite], effect: JudgeSuites, is_cancelled: Callable[[], bool]
 ) -> SuitesJudged | JudgementFailed:
-    """Judge every table of the vertex; the report is a JSON array of the verdicts that there are.
+    """Judge every table of the vertex; the report is a JSON array of the verdicts.
 
-    A suite that rejects rows counts, whatever happened to the others. Raises JudgementCancelledError as soon as the
-    judge notices that nobody waits any more.
+    A suite that rejects rows counts, even if other suites could not be judged. Raises JudgementCancelledError soon
+    after `is_cancelled` returns True.
     """
     verdicts: list[Verdict] = []
     failures: list[str] = []
@@ -48,5 +48,5 @@ def judge_suites(
 
 
 def verdicts_of(record: CheckpointRecord) -> tuple[Verdict, ...]:
-    """Return the verdicts kept with a checkpoint. Raises ValidationError for a report of another format."""
+    """Return the verdicts that a checkpoint holds. Raises ValidationError for a report of another format."""
     return tuple(verdict for report in record.statistics.verdicts for verdict in _VERDICTS.validate_json(report))

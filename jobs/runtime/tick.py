@@ -65,7 +65,6 @@ from jobs.runtime.listener import (
     OrderedListener,
     Recovery,
     Restarting,
-    SilentListener,
     TickListener,
 )
 from jobs.runtime.notices import Notices
@@ -157,7 +156,7 @@ def run_tick(
     inbox = inbox or Inbox()
     with ExitStack() as stack:
         stack.enter_context(stopping_on_interrupt(lambda: inbox.put(StopRequested(StopKind.NOW))))
-        ordered = OrderedListener(listener or SilentListener())
+        ordered = OrderedListener(listener or TickListener())
         stack.callback(ordered.close)
         carrier = TickCarrier(plan, settings, ordered, inbox, boundary or boundary_from_environment())
         if engine is None and spark is None and settings.spark.connect_url is None:

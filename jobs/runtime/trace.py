@@ -1,7 +1,7 @@
-"""Writing a tick's trace: one file a generation, of which the newest stay (the lines: `checkpointing.trace`).
+"""Writes a tick's trace, one file for each generation, and deletes old ones (the lines: `checkpointing.trace`).
 
-A trace has a bound. A tick whose trace is full ends its attempt in order and goes on as its next generation, so each
-file is whole: it begins with the set-up of a door at a completed checkpoint, and replays without the files before it.
+A trace has a bound. When it is full, the tick ends its attempt and goes on as the next generation. So each file begins
+with the set-up of a door at a completed checkpoint, and replays without the files before it.
 """
 
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import TickStarted, Traced, encode
 
 TRACES_KEPT: Final = 20
-"""Traces of this many generations stay at most."""
+"""At most the traces of so many generations stay."""
 
 TRACES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What the traces of older generations take together; beyond it the oldest go."""
+"""If the traces are larger than this together, the oldest are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceBounds:
-    """When a trace is full: after so many bytes, or checkpoints. What is on its way then is still written.
+    """A trace is full after so many bytes or checkpoints. The rest of the attempt is still written.
 
-    The set-up at its beginning does not count, and of a larger set-up as many bytes may follow as it has: however much
-    the retained rows hold, an attempt gets on.
+    The set-up at its beginning does not count. If the set-up is larger than `bytes`, as many bytes as it has may
+    follow, so that an attempt gets on however large the retained entries are.
     """
 
     bytes: int = 32 * 1024 * 1024
@@ -40,13 +40,10 @@ BUFFER_BYTES: Final = 256 * 1024
 
 
 class TraceWriter:
-    """Writes one generation's trace. Buffered: what matters after a failure is flushed by whoever knows of it.
-
-    Not for several threads.
-    """
+    """Writes one generation's trace, for one thread. It is buffered; the driver flushes what must survive a crash."""
 
     def __init__(self, path: Path, bounds: TraceBounds = DEFAULT_BOUNDS) -> None:
-        """Begin the file, its folder included. What lies there goes: to open a named pipe could take for ever."""
+        """Create the file and its folder. An existing file is deleted, since opening a named pipe could hang."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         self.path = path
@@ -74,7 +71,7 @@ class TraceWriter:
                 self._bytes += size
 
     def flush(self) -> None:
-        """Hand what is buffered to the operating system: the end of the process does not lose it."""
+        """Hand the buffer to the operating system, so that it survives the process."""
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -90,7 +87,7 @@ class TraceWriter:
 
 
 def drop_old_traces(folder: Path, paths: ProtocolPaths, generation: Generation) -> None:
-    """Delete the traces of generations that lie `TRACES_KEPT` or more behind, and the oldest beyond the bytes kept."""
+    """Delete the traces beyond TRACES_KEPT generations or TRACES_BYTES_MAX bytes, oldest first."""
     if not folder.is_dir():
         return
     kept = [Path(paths.trace(Generation(g))).name for g in range(generation, generation - TRACES_KEPT, -1)]

@@ -10,7 +10,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.showing.quantities import count, moment, plural, seconds, size
-from jobs.showing.statistics import counts_line, history_grid
+from jobs.showing.statistics import counts_line, history_grid, right
 
 
 def render_checkpoints(
@@ -18,9 +18,8 @@ def render_checkpoints(
 ) -> RenderableType:
     """Return the retained checkpoints of a job as a table, and who holds the job."""
     shown, cuts = list(records), frozenset(published)
-    grid = Grid("checkpoint", "kind", "triggered, UTC", "rows", "to commit", "aligned for", "held", "state", "cut")
-    for column in (0, 3, 4, 5, 6, 7):
-        grid.columns[column].justify = "right"
+    columns = ("checkpoint", "kind", "triggered, UTC", "rows", "to commit", "aligned for", "held", "state", "cut")
+    grid = right(Grid(*columns), 0, 3, 4, 5, 6, 7)
     grid.columns[2].no_wrap = True
     for record in shown:
         grid.add_row(*_cells(record), _cut(record, cuts))

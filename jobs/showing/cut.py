@@ -1,15 +1,30 @@
-"""`tidemark cut`: each table's Delta version at a checkpoint, and how to read them all as one."""
+"""Renders `tidemark cut`: each table's Delta version at a checkpoint, and the lines of code that read them all as one.
+
+DuckDB gets a table from delta-rs, which needs no extension from the network. It gets a pyarrow table, not a dataset:
+with duckdb 2.0.0, polars 2.1.0 and pyarrow 26.0.1 in one process, a scan of a dataset gave the right rows, but the
+process aborted at its end in about half of a dozen trials. Operator state is read by a command, since its tables hold
+bases and deltas, of which the newest row of a key counts.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from jobs.engine_paths import polars_reads, typed
 from jobs.reading import Cut
 from jobs.reading.moments import shown
-from jobs.showing.reading_lines import Recipe, recipes, state_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One engine and the lines to type, imports included."""
+
+    engine: str
+    lines: tuple[str, ...]
 
 
 def render_cut(cut: Cut, root: Path) -> RenderableType:
@@ -36,3 +51,30 @@ def _recipes(found: list[Recipe]) -> Iterator[RenderableType]:
         yield Text(f"\n{recipe.engine}", style="bold")
         for line in recipe.lines:
             yield Text(line, style="cyan", no_wrap=True, overflow="ignore")
+
+
+def variable(table: str) -> str:
+    """Return the name that a table gets in the lines: `gold_delays_by_route` for `gold/delays_by_route`."""
+    return "_".join(part.lstrip("_") for part in table.split("/"))
+
+
+def recipes(cut: Cut) -> tuple[Recipe, ...]:
+    """Return how each engine reads the output tables of a cut."""
+    spark: list[str] = []
+    polars = ["import polars as pl"]
+    duck = ["import duckdb", "from deltalake import DeltaTable"]
+    for table in cut.tables:
+        name, folder, version = variable(table), str(cut.folder(table)), cut.version(table)
+        through_delta = "" if polars_reads(cut.folder(table)) else ", use_pyarrow=True"
+        spark.append(f'{name} = spark.read.format("delta").option("versionAsOf", {version}).load({folder!r})')
+        polars.append(f"{name} = pl.scan_delta({folder!r}, version={version}{through_delta})")
+        duck.append(f"{name} = DeltaTable({folder!r}, version={version}).to_pyarrow_table()")
+    duck.append(f'duckdb.sql("FROM {variable(next(iter(cut.tables), "table"))} LIMIT 10")')
+    return Recipe("Spark", tuple(spark)), Recipe("Polars", tuple(polars)), Recipe("DuckDB", tuple(duck))
+
+
+def state_recipe(root: Path, cut: Cut) -> Recipe:
+    """Return the commands that read each operator's state at the cut; `root` is the warehouse."""
+    where = f"--at {cut.checkpoint} --warehouse {typed(root.absolute())}"
+    lines = tuple(f"tidemark state {cut.job} {each} {where}" for each in cut.operators)
+    return Recipe("Operator state, one row per key", lines)

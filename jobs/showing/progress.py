@@ -1,10 +1,13 @@
-"""Adds up the progress events of a running tick. Arithmetic only."""
+"""Adds up the events of a running tick, and words those that a user should read."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.runtime.listener import InputLooked, MicroBatchSlow, NoticeFailed, Progress, Restarting
+from jobs.showing.quantities import seconds
+from jobs.user_code import own_lines, sentence_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +24,9 @@ class CheckpointLine:
     alignment_ms: int
     bytes_held: int
     bytes_out: int
-    versions: Mapping[TableName, int]
-    notes: tuple[str, ...] = ()
 
 
-def checkpoint_line(
-    record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int], took_ms: int | None
-) -> CheckpointLine:
+def checkpoint_line(record: CheckpointRecord, took_ms: int | None) -> CheckpointLine:
     """Return a completed checkpoint's line."""
     life = record.statistics
     return CheckpointLine(
@@ -37,8 +36,6 @@ def checkpoint_line(
         alignment_ms=max((vertex.alignment_ms for vertex in life.vertices), default=0),
         bytes_held=sum(vertex.bytes_held for vertex in life.vertices),
         bytes_out=sum(vertex.bytes_out for vertex in life.vertices),
-        versions=dict(versions),
-        notes=notes,
     )
 
 
@@ -49,7 +46,6 @@ class Tally:
     rows_ahead: int | None = None
     rows_read: int = 0
     rows_committed: int = 0
-    micro_batches: int = 0
     lines: list[CheckpointLine] = field(default_factory=list)
     never_found: list[VertexId] = field(default_factory=list)
     """Sources that have found no file, in this tick or before."""
@@ -77,3 +73,28 @@ class Tally:
     def rolled_forward(self, line: CheckpointLine) -> None:
         """Add a checkpoint that an older tick had committed. This tick reads none of its rows."""
         self.lines.append(line)
+
+
+def warnings(event: Progress) -> tuple[str, ...]:
+    """Return the lines that a user should read of an event between checkpoints; none for a normal event."""
+    match event:
+        case Restarting():
+            why = event.message or (event.reason.message if event.reason else "it failed")
+            again = f"restart {event.restart} in {seconds(event.delay_ms)}, from the newest checkpoint"
+            return f"failed: {sentence_of(why)}", again
+        case NoticeFailed():
+            raised = f"{event.told} raised {sentence_of(event.error)}"
+            return f"checkpoint {event.checkpoint} stays as it is, but {raised}", *own_lines(event.error)
+        case MicroBatchSlow():
+            work = f"vertex {event.vertex} has been at work on micro-batch {event.micro_batch}"
+            way_out = "if its function hangs, end the tick and correct the function; what is committed stays"
+            return (f"{work} for {seconds(event.for_ms)}: {way_out}",)
+        case InputLooked():
+            return tuple(event.seen.sentences())
+        case _:
+            return ()
+
+
+def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:
+    """Return the line about a checkpoint that failed."""
+    return f"checkpoint {checkpoint} failed: {sentence_of(message or reason.message)}; its rows belong to the next one"

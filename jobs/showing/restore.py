@@ -1,21 +1,49 @@
-"""Renders what a restore would do."""
+"""Renders what a restore would do: where each split goes on, and what each operator, table and hook gets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.evolution import Change
-from jobs.at_rest.restore_plan import RestorePlan, SplitPlan, StatePlan, TablePlan
+from checkpointing.graph import JobGraph, VertexKind
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import SubtaskId, TableName
+from checkpointing.job.restoring import hooks_left, in_flight, not_restored, positions
+from checkpointing.job.unfit_tables import tables_left
+from checkpointing.key_groups import key_group_ranges
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.planner import JobPlan
 from jobs.showing.quantities import count, plural, size
+from jobs.showing.statistics import right
 from jobs.showing.timeline import describe_position, hooks_grid
 
 
-def render_restore(job: str, what: str, plan: RestorePlan) -> RenderableType:
-    """Return the plan of a restore; `what` names the entry, its warehouse, and what happens to its files."""
-    heading = Text.assemble(("restore plan ", "bold"), (job, "bold"), f": {what}")
-    return Group(heading, *_parts(plan))
+def render_restore(
+    what: str,
+    plan: JobPlan,
+    record: CheckpointRecord,
+    versions: Mapping[TableName, int] | None = None,
+    changes: Sequence[Change] = (),
+) -> RenderableType:
+    """Return what restoring the entry into this plan does; `what` names entry and warehouse.
+
+    `versions` are the Delta versions of the tables if they stay. None: they are made anew of the entry's files, so the
+    entry must be whole.
+    """
+    graph = plan.graph
+    grids = (
+        _splits(graph, record),
+        _states(graph, record, plan.config.max_parallelism),
+        _tables(graph, record, versions or {}),
+    )
+    return Group(
+        Text.assemble(("restore plan ", "bold"), (plan.job, "bold"), f": {what}"),
+        *([render_changes(changes)] if changes else []),
+        *(grid for grid in grids if grid.row_count),
+        *_others(graph, record),
+    )
 
 
 def render_changes(changes: Sequence[Change]) -> RenderableType:
@@ -29,57 +57,65 @@ def render_changes(changes: Sequence[Change]) -> RenderableType:
     return grid
 
 
-def _parts(plan: RestorePlan) -> Iterator[RenderableType]:
-    if plan.changes:
-        yield render_changes(plan.changes)
-    if plan.splits:
-        yield _splits(plan.splits)
-    if plan.vertices:
-        yield _states(plan.vertices)
-    if plan.tables:
-        yield _tables(plan.tables)
-    if plan.hooks:
-        yield hooks_grid([(each.hook, each.state) for each in plan.hooks])
-    if plan.in_flight:
-        yield Text(f"{plural(plan.in_flight, 'segment')} in flight will be processed first")
-    for left in plan.left_behind:
+def left_behind(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
+    """Return the state, hooks and tables of the entry that the pipeline no longer has, named for a user."""
+    return (
+        *(f"the state of {vertex}" for vertex in not_restored(graph, record)),
+        *(f"the state of master hook {hook}" for hook in hooks_left(graph, record)),
+        *(f"table {table}" for table in tables_left(graph, record)),
+    )
+
+
+def _splits(graph: JobGraph, record: CheckpointRecord) -> Grid:
+    grid, found = Grid("source", "split", "goes on after"), positions(graph, record)
+    for source in graph.sources():
+        for index, split in enumerate(source.splits):
+            position = found[SubtaskId(source.id, index)]
+            grid.add_row(source.id, split, "the start (new)" if position is None else describe_position(position))
+    return grid
+
+
+def _states(graph: JobGraph, record: CheckpointRecord, max_parallelism: int) -> Grid:
+    grid = right(Grid("state of", "files", "bytes", "rows", "key groups then", "key groups now"), 1, 2, 3)
+    was = {vertex.vertex: vertex.subtasks for vertex in record.vertices}
+    for vertex in graph.operators():
+        if vertex.kind is VertexKind.KEYED and vertex.id in was:
+            files = {keyed.file.path: keyed.file for subtask in was[vertex.id] for keyed in subtask.state}
+            then, now = (_ranges(each, max_parallelism) for each in (len(was[vertex.id]), vertex.parallelism))
+            grid.add_row(vertex.id, *_amounts(files.values()), then, now)
+    return grid
+
+
+def _ranges(parallelism: int, max_parallelism: int) -> str:
+    ranges = key_group_ranges(parallelism=parallelism, max_parallelism=max_parallelism)
+    return f"{len(ranges)}: {', '.join(f'{own.first}-{own.last}' for own in ranges)}"
+
+
+def _tables(graph: JobGraph, record: CheckpointRecord, versions: Mapping[TableName, int]) -> Grid:
+    grid = right(Grid("table", "mode", "Delta version", "files", "bytes", "rows"), 2, 3, 4, 5)
+    files = {table.table: (*table.adds, *table.files) for table in record.tables}
+    for table in graph.tables():
+        stays, made = ("as they are", "", ""), _amounts(files.get(table.name, ()))
+        known = table.name in versions
+        grid.add_row(
+            table.name,
+            table.mode.value,
+            str(versions[table.name]) if known else "new",
+            *(stays if known else made),
+        )
+    return grid
+
+
+def _amounts(files: Collection[FileHandle]) -> tuple[str, str, str]:
+    return count(len(files)), size(sum(file.bytes for file in files)), count(sum(file.rows for file in files))
+
+
+def _others(graph: JobGraph, record: CheckpointRecord) -> Iterator[RenderableType]:
+    if graph.hooks:
+        held = {each.hook: each.state for each in record.hooks}
+        yield hooks_grid([(hook.name, held.get(hook.name)) for hook in graph.hooks])
+    segments = sum(1 for _ in in_flight(record))
+    if segments:
+        yield Text(f"{plural(segments, 'segment')} in flight will be processed first")
+    for left in left_behind(graph, record):
         yield Text(f"left behind: {left}, which the pipeline no longer has", style="yellow")
-
-
-def _splits(splits: tuple[SplitPlan, ...]) -> Grid:
-    grid = Grid("source", "split", "goes on after")
-    for split in splits:
-        grid.add_row(split.source, split.split, _position(split.position))
-    return grid
-
-
-def _position(position: str | None) -> str:
-    if position is None:
-        return "the start (new)"
-    return describe_position(position)
-
-
-def _states(vertices: tuple[StatePlan, ...]) -> Grid:
-    grid = Grid("state of", "files", "bytes", "rows", "key groups then", "key groups now")
-    for column in (1, 2, 3):
-        grid.columns[column].justify = "right"
-    for vertex in vertices:
-        amounts = (count(vertex.files), size(vertex.bytes), count(vertex.rows))
-        before, now = (f"{len(ranges)}: {', '.join(ranges)}" for ranges in (vertex.ranges_before, vertex.ranges_now))
-        grid.add_row(vertex.vertex, *amounts, before, now)
-    return grid
-
-
-def _tables(tables: tuple[TablePlan, ...]) -> Grid:
-    grid = Grid("table", "mode", "Delta version", "files", "bytes", "rows")
-    for column in (2, 3, 4, 5):
-        grid.columns[column].justify = "right"
-    for table in tables:
-        grid.add_row(table.table, table.mode.value, *_shown(table))
-    return grid
-
-
-def _shown(table: TablePlan) -> tuple[str, str, str, str]:
-    if table.version is not None:
-        return str(table.version), "as they are", "", ""
-    return "new", count(table.files), size(table.bytes), count(table.rows)

@@ -11,6 +11,7 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.recovery.rollback_plan import RollbackPlan, SplitBack
 from jobs.showing.quantities import count, plural
+from jobs.showing.statistics import right
 from jobs.sources.position_form import written
 from jobs.stores.rollback_tables import TableBack
 
@@ -32,9 +33,8 @@ def named(row: CheckpointRecord) -> str:
 
 
 def _tables(tables: tuple[TableBack, ...]) -> Grid:
-    grid = Grid("table", "mode", "Delta version", "shows again", "files out", "rows out", "files in", "rows in")
-    for column in (2, 4, 5, 6, 7):
-        grid.columns[column].justify = "right"
+    columns = ("table", "mode", "Delta version", "shows again", "files out", "rows out", "files in", "rows in")
+    grid = right(Grid(*columns), 2, 4, 5, 6, 7)
     for table in tables:
         amounts = (*_amounts(table.removes), *_amounts(table.adds))
         grid.add_row(table.record.table, table.record.mode.value, str(table.version), _content(table), *amounts)
@@ -55,8 +55,7 @@ def _amounts(files: tuple[FileHandle, ...]) -> tuple[str, str]:
 
 def splits_grid(splits: tuple[SplitBack, ...]) -> Grid:
     """Return each split's present and new position, and the rows between."""
-    grid = Grid("source", "split", "stands after", "goes on after", "rows read again")
-    grid.columns[4].justify = "right"
+    grid = right(Grid("source", "split", "stands after", "goes on after", "rows read again"), 4)
     for split in splits:
         grid.add_row(split.source, split.split, written(split.now), written(split.then), _between(split.rows))
     return grid

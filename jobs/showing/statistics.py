@@ -1,4 +1,4 @@
-"""Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints (E6)."""
+"""Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints ."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.distribution import Distribution
+from checkpointing.identifiers import EdgeId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord, VertexStatistics
-from jobs.showing.flying import Flying
 from jobs.showing.quantities import count, plural, seconds, size
 
 NOT_MEASURED: Final = "not measured"
@@ -35,6 +35,30 @@ class Column:
         """Return the least, average or greatest number of all subtasks, formatted."""
         spread = Distribution.of(self.numbers)
         return measured(None if spread is None else choose(spread), self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """The rows that a cut holds in flight: an unaligned barrier has overtaken their segments."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, was: VertexRecord, edge: EdgeId | None = None) -> "Flying":
+        """Add up what is on its way to a vertex, by all its edges or by one."""
+        segments = [
+            segment
+            for subtask in was.subtasks
+            for held in subtask.in_flight
+            for segment in held.segments
+            if edge in (None, held.channel.edge)
+        ]
+        return cls(sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments))
+
+    def __str__(self) -> str:
+        """Return it as a user reads it."""
+        return f"{plural(self.rows, 'row')}, {size(self.size_bytes)}"
 
 
 def measured(number: int | None, shown: Callable[[int], str]) -> str:
@@ -177,6 +201,11 @@ def state_written(record: CheckpointRecord) -> int | None:
 def numbers_grid(title: str, *columns: str) -> Grid:
     """Return an empty table whose first column is a name, and whose others are numbers."""
     grid = Grid(*columns, title=title, title_justify="left", title_style="bold")
-    for column in grid.columns[1:]:
-        column.justify = "right"
+    return right(grid, *range(1, len(columns)))
+
+
+def right(grid: Grid, *columns: int) -> Grid:
+    """Return the table with these columns aligned to the right, as numbers are."""
+    for column in columns:
+        grid.columns[column].justify = "right"
     return grid

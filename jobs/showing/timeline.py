@@ -21,9 +21,8 @@ from checkpointing.metadata.record import (
     VertexStatistics,
 )
 from jobs.showing.checkpoints import state_files
-from jobs.showing.flying import Flying
 from jobs.showing.quantities import count, moment, plural, seconds, size
-from jobs.showing.statistics import counts_line, measured, numbers_grid, subtasks_grid, vertices_grid
+from jobs.showing.statistics import Flying, counts_line, measured, numbers_grid, right, subtasks_grid, vertices_grid
 from jobs.sources.position_form import written
 
 _WIDTH: Final = 30
@@ -198,8 +197,7 @@ def _positions(record: CheckpointRecord) -> Grid:
     """Return the position of each split, and what it sent since the last barrier."""
     grid = Grid("source", "split", "position", "rows", "bytes", title="positions", title_justify="left")
     grid.title_style = "bold"
-    for column in grid.columns[3:]:
-        column.justify = "right"
+    right(grid, 3, 4)
     sent = {vertex.vertex: vertex.subtasks for vertex in record.statistics.vertices}
     for vertex in record.vertices:
         own = sent.get(vertex.vertex, SubtaskStatistics())

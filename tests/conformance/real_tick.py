@@ -43,7 +43,7 @@ from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import Engine
-from jobs.runtime.listener import SilentListener
+from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickCarrier
 from jobs.state.failures import StateFileError
 from jobs.stores.holders import this_process
@@ -82,7 +82,7 @@ class WatchedEngine:
         """Leave the other engine open: it serves all ticks."""
 
 
-class RollForwardListener(SilentListener):
+class RollForwardListener(TickListener):
     """Tells the witness of a cut that a recovery recorded."""
 
     def __init__(self, world: RealWorld) -> None:

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 
 from checkpointing.messages import AppendRow, EndTick, PublishTable, SavepointKind
 from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import SilentListener
+from jobs.runtime.listener import TickListener
 from jobs.spark.session import SparkConfig
 from spec.faults import Faults
 from spec.machines.job import LONGEST_MS, SPLITS
@@ -22,7 +22,7 @@ def machine(spark):
     """Return a machine whose micro-batches run on Spark, with its first tick begun; it must be torn down."""
 
     class SparkMachine(RealStoresMachine):
-        engine = SparkEngine(SparkConfig(), SilentListener(), spark)
+        engine = SparkEngine(SparkConfig(), TickListener(), spark)
 
     with numbered_names():
         machine = SparkMachine()

@@ -18,9 +18,9 @@ from jobs.runtime.discovery import discover
 from jobs.settings import Layer
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import state_file_schema
+from orchestration.deployment import Limits
 from orchestration.epochs import Epoch
 from orchestration.health import Look, health_results
-from orchestration.limits import Limits
 from orchestration.naming import Naming
 from orchestration.observation import Standing, standing
 from orchestration.pipelines import build_definitions
@@ -36,8 +36,9 @@ def judged(tmp_path):
     """Judge the tiny job as it stands in this test's warehouse, so many ms after its newest checkpoint."""
 
     def judge(after_ms: int = 0) -> dict[tuple[str, str], dg.AssetCheckResult]:
-        plan, root = launch(NUMBERS, Layer("", {})).plan, tmp_path / "warehouse"
-        stands = standing(root, plan)
+        launched = launch(NUMBERS, Layer("", {"warehouse": tmp_path / "warehouse"}))
+        plan, root = launched.plan, launched.warehouse.root
+        stands = standing(launched.warehouse, plan)
         newest = None if stands.epoch is None else stands.epoch.record
         now_ms = after_ms + (0 if newest is None else newest.statistics.committed_ms)
         look = Look(
@@ -54,7 +55,7 @@ def judged(tmp_path):
 
 
 def test_before_the_first_checkpoint_nothing_passes_and_nothing_is_created(judged, tmp_path):
-    """A job that never ran is no healthy one: every check warns and says what to do."""
+    """For a job that never ran, every check warns and says what to do."""
     results = judged()
     assert {(False, dg.AssetCheckSeverity.WARN)} == {(each.passed, each.severity) for each in results.values()}
     assert "materialize its tables" in results[GOLD, "fresh"].description
@@ -122,7 +123,7 @@ def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict
 
 
 def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
-    """Who waited at a checkpoint beyond the limit and waits still has waited too long; who came since has not."""
+    """A row that waited at a checkpoint beyond the limit and still waits has waited too long. Later rows have not."""
     plan = launch("flights", Layer("", {})).plan
     then = waiting_record(tmp_path, plan, 1, 0, {"EWR": 2, "JFK": 3})
     now = waiting_record(tmp_path, plan, 2, 61 * MINUTE_MS, {"EWR": 4, "LGA": 5})
@@ -153,7 +154,7 @@ def test_the_lag_of_a_pipeline_is_one_check_and_grows_only_while_rows_wait(judge
 
 
 def test_the_health_job_waits_for_a_first_tick(run_job, instance, tmp_path, monkeypatch):
-    """Its schedule passes by until there is something to look at; a state that is no asset is judged all the same."""
+    """Its schedule does nothing before the first tick. A state that is no asset is still checked."""
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
     definitions = build_definitions(NUMBERS, show_state=False)
     schedule = definitions.resolve_schedule_def(f"{JOB}_health_schedule")

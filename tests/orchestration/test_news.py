@@ -32,7 +32,7 @@ class BronzeOnly(LocalEngine):
 
 @dg.asset(key=REPORT_KEY, deps=[GOLD_KEY], automation_condition=dg.AutomationCondition.eager())
 def report() -> None:
-    """Stand for a downstream asset that somebody else wrote."""
+    """Stand for a downstream asset of a user."""
 
 
 class Project:
@@ -107,7 +107,7 @@ def test_a_table_that_did_not_change_is_not_materialized(project, instance):
 
 
 def test_what_a_tick_outside_dagster_changed_is_told_by_the_next_one(project):
-    """Somebody ran ticks by the command line: the next Dagster tick reads nothing, and still tells of the change."""
+    """After ticks of the command line, the next Dagster tick reads nothing, but reports the change."""
     project.tick(checkpoints=1)
     assert project.asked_for()
     plan = launch(NUMBERS, Layer("", {})).plan
@@ -119,7 +119,7 @@ def test_what_a_tick_outside_dagster_changed_is_told_by_the_next_one(project):
 
 
 def test_a_warehouse_that_was_written_anew_is_new(project, instance, tmp_path):
-    """A replay from the start that ends at the same checkpoint and the same Delta versions is told all the same."""
+    """A replay from the start is reported even if it ends at the same checkpoint and the same Delta versions."""
     project.tick()
     assert project.asked_for()
     project.warehouse.rename(tmp_path / "old")

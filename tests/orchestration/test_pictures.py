@@ -18,7 +18,7 @@ def vertex(**came_ms: int) -> VertexStatistics:
 
 
 def test_an_alignment_is_drawn_by_channel():
-    """Each channel waits from its barrier to the last one; the last one waits for nobody. All of it is seen at once."""
+    """Each channel waits from its barrier to the last barrier. The last channel does not wait. All lanes are drawn."""
     picture = alignment_picture(7, vertex(orders=0, payments=1500, refunds=3000))
     drawn = unquote(picture)
     assert "3.00 s from the first channel to the last, 2.0 KiB held back" in drawn
@@ -29,6 +29,6 @@ def test_an_alignment_is_drawn_by_channel():
 
 
 def test_barriers_that_came_at_once_need_no_drawing():
-    """Nothing waited, so a sentence says all; so it does for a vertex without a recorded barrier."""
+    """If no channel waited, there is only a sentence; so for a vertex without a recorded barrier."""
     assert "svg" not in alignment_picture(7, vertex(orders=0, payments=0))
     assert "no channel that was recorded" in alignment_picture(7, vertex())

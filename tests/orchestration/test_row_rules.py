@@ -6,11 +6,12 @@ import pytest
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord
 from jobs.launch import launch
 from jobs.settings import Layer
+from jobs.stores.warehouse import Warehouse
 from orchestration.naming import Naming
-from orchestration.observation import warehouse_of
 from orchestration.row_rules import rule_results, rule_specs
 
 QUARANTINE = TableName("quarantine/flights")
@@ -56,18 +57,21 @@ def test_each_rule_counts_its_rows_over_all_checkpoints_of_the_tick(plan, tmp_pa
         record(tmp_path, 1, [rules[first], rules[first]]),
         record(tmp_path, 2, [", ".join(rules.values())]),
     ]
-    results = {each.check_name: each for each in rule_results(plan, naming, warehouse_of(tmp_path, plan.job), records)}
+    results = {
+        each.check_name: each
+        for each in rule_results(plan, naming, Warehouse(tmp_path, ProtocolPaths(plan.job)), records)
+    }
     assert set(specs) == set(results)
     counted = {name: each.metadata["rows_quarantined"].value for name, each in results.items()}
     assert {first: 3} | dict.fromkeys(others, 1) == counted
     assert not results[first].passed
     assert "3 rows went to quarantine" == results[first].description
-    quiet = rule_results(plan, naming, warehouse_of(tmp_path, plan.job), [record(tmp_path, 3, [])])
+    quiet = rule_results(plan, naming, Warehouse(tmp_path, ProtocolPaths(plan.job)), [record(tmp_path, 3, [])])
     assert {True} == {each.passed for each in quiet}
 
 
 def test_without_a_checkpoint_no_rule_has_judged_anything(plan, tmp_path):
     """Before the first checkpoint the checks say that there was nothing to judge."""
-    results = list(rule_results(plan, Naming(plan.job), warehouse_of(tmp_path, plan.job), ()))
+    results = list(rule_results(plan, Naming(plan.job), Warehouse(tmp_path, ProtocolPaths(plan.job)), ()))
     assert results
     assert {"it has judged no rows yet"} == {each.description for each in results}

@@ -54,7 +54,7 @@ def messages() -> Iterator[str]:
     ids=["command line", "dagster", "messages"],
 )
 def test_no_text_names_a_feature_by_its_id(texts):
-    """Nobody outside this project knows what (K4) is."""
+    """Users do not know what (K4) means."""
     found = list(texts())
     assert len(found) > 40
     assert [] == [text for text in found if CODE.search(text)]

@@ -54,7 +54,7 @@ def failure(result: dg.ExecuteInProcessResult) -> str:
 
 
 def hold(root, holder: Holder) -> None:
-    """Claim the job for somebody, as his tick would."""
+    """Claim the job for another process, as a tick would."""
     stores = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
     claim = Claim(
         generation=Generation(1),
@@ -98,7 +98,7 @@ def test_a_pipelines_own_report_is_logged_and_kept_with_the_cut(run_job, instanc
 
 
 def test_a_second_tick_materializes_nothing_and_its_checks_are_evaluated(run_job, instance):
-    """A tick that finds nothing tells Dagster of no table; it looks at the warehouse all the same."""
+    """A tick that finds nothing new reports no table to Dagster, but still runs the checks."""
     run_job()
     result = run_job()
     assert result.success

@@ -12,8 +12,7 @@ from jobs.settings import Layer
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
-from orchestration.deployment import Deployment
-from orchestration.limits import Limits
+from orchestration.deployment import Deployment, Limits
 from orchestration.naming import Naming
 from orchestration.pipelines import build_definitions
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
@@ -64,7 +63,7 @@ def test_new_data_starts_a_tick_once(looked):
 
 
 def test_nothing_new_starts_nothing(looked, run_job):
-    """Once a checkpoint holds all that is there, nothing is started; a tick that stopped before leaves a reason to."""
+    """Once a checkpoint holds all rows, no tick is started. After a tick that stopped early, one is."""
     run_job(checkpoints=1)
     seen = looked()
     assert ["200"] == [request.tags["tidemark/rows_unread.numbers"] for request in seen.run_requests]
@@ -73,7 +72,7 @@ def test_nothing_new_starts_nothing(looked, run_job):
 
 
 def test_nothing_is_started_while_a_tick_runs(looked, deployment, instance, tmp_path):
-    """Sensor and schedule pass by while somebody holds the job, or a Dagster run of it waits, and name them."""
+    """While a process holds the job, or a Dagster run of it waits, sensor and schedule skip and name it."""
     warehouse = tmp_path / "warehouse"
     hold(warehouse, this_process("another-run"))
     LeaseStore(Warehouse(warehouse, ProtocolPaths(JOB))).renew(1, this_process("another-run"), LEASE_MS)
@@ -91,7 +90,7 @@ def test_nothing_is_started_while_a_run_waits(looked, deployment, instance):
 
 
 def test_a_failed_run_is_taken_up_once():
-    """A crash is followed by one run with the same settings; that one's failure by none, so that nothing loops."""
+    """After a crash one run follows, with the same settings. If that run fails too, none follows."""
     config = {"ops": {JOB: {"config": {"checkpoints": 5}}}}
     crashed = dg.DagsterRun(job_name=TICK, run_config=config)
     request = recovery_of(crashed)
@@ -101,7 +100,7 @@ def test_a_failed_run_is_taken_up_once():
 
 
 def test_a_failure_that_would_come_again_is_left_to_a_person(run_job, instance):
-    """A rejected suite, a held job and a refused setting mark their run, and a marked run is not taken up."""
+    """A run that ended by a rejected suite, a held job or a refused setting is marked. No recovery run follows it."""
     run_job(interval_ms="soon")
     (failed,) = instance.get_runs()
     assert "settings" == failed.tags[FAILURE_TAG]

@@ -15,7 +15,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.engine_paths import spark_sql_table
 from jobs.operators.inputs import staged_rows
 from jobs.reading import Cuts
-from jobs.showing.reading_lines import recipes
+from jobs.showing.cut import recipes
 from jobs.sources.files import FileSource
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore

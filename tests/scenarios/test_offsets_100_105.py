@@ -10,7 +10,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.pipelines import offsets_100_105
 from jobs.planner import plan
-from jobs.runtime.listener import SilentListener
+from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.committed_positions import committed_in
 from jobs.stores.checkpoints import CheckpointStore
@@ -29,7 +29,7 @@ def fail_when_complete(name: str) -> None:
         raise FailureError(name)
 
 
-class Restored(SilentListener):
+class Restored(TickListener):
     """Remembers the checkpoints that completed, and the one that the tick began at."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from jobs.holding.failures import JobHeldError
 from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
-from jobs.runtime.listener import Restarting, SilentListener
+from jobs.runtime.listener import Restarting, TickListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse
@@ -89,7 +89,7 @@ class LosesReply:
             raise OSError("the reply is lost")
 
 
-class Hears(SilentListener):
+class Hears(TickListener):
     """Writes down what a pipeline's listener and a tick's listener are told; raises in the pipeline's, if told so."""
 
     def __init__(self, error=None):

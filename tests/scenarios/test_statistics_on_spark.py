@@ -11,8 +11,8 @@ from rich.console import Console
 from checkpointing.config import CheckpointConfig
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointCounts
+from jobs.cli.checkpoints import list_checkpoints, show_checkpoint
 from jobs.cli.options import layer
-from jobs.cli.reports import list_checkpoints, show_checkpoint
 from jobs.operators.functions import Processed
 from jobs.pipeline import Pipeline
 from jobs.planner import plan

@@ -8,11 +8,9 @@ from tests.style.test_style import module, sources, tree
 SHARED = {
     "Column": "a column of a state, of a table's rules, and of a shown statistic: each module is read alone",
     "Deleted": "files of a cancelled job, and of a clean-up: both are counts that one command shows",
-    "History": "versions of one table, and rows of `checkpoints` that the command line shows",
     "Problem": "of a setting, and of a table: texts that name the thing",
     "Refused": "a claim that the core refuses, and an append that a store refuses",
     "Standing": "how a table stands to its cut, and how a job stands in Dagster",
-    "Verdict": "of a suite, and of the doctor",
 }
 """Names that two modules share, and what they mean there."""
 

@@ -14,7 +14,7 @@ from checkpointing.job.door import JobDoor
 from checkpointing.messages import Fact, NotifyAborted
 from checkpointing.trace import TickStarted, TraceEntry, read
 from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import SilentListener
+from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.spark.session import SparkConfig
 from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
@@ -92,7 +92,7 @@ class Job:
     def tick(self, fate: Fate | None = None) -> TickReport:
         """Run a tick to its end, whichever that is; the job is taken from a holder that only played dead."""
         fate = fate or Fate(self.root)
-        engine = SparkEngine(SparkConfig(cores=2, connect_url=self.connect_url), SilentListener(), self.spark)
+        engine = SparkEngine(SparkConfig(cores=2, connect_url=self.connect_url), TickListener(), self.spark)
         plan = planned(self.data, self.config, parallelism=self.parallelism)
         settings = RuntimeSettings(warehouse=self.root, take_over=True, **self.settings)
         return run_tick(plan, settings, engine=SlowWeather(engine, fate), boundary=fate)

@@ -16,7 +16,7 @@ from jobs.at_rest.importing import Import, import_row
 from jobs.at_rest.restore_origin import ForeignRow, find_origin
 from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import MicroBatchRan, SilentListener
+from jobs.runtime.listener import MicroBatchRan, TickListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.spark.session import SparkConfig
 from jobs.stores.savepoint_copy import copy_savepoint
@@ -32,7 +32,7 @@ ASKED_AFTER = 2
 UNALIGNED = changed(unaligned=True)
 
 
-class Asks(SilentListener):
+class Asks(TickListener):
     """Asks for a savepoint, once: behind a few checkpoints, when flights have come that none of them holds."""
 
     def __init__(self, inbox: Inbox, kind: SavepointKind) -> None:
@@ -64,8 +64,8 @@ class Flights:
     def tick(self, ask: SavepointKind | None = None, *, parallelism: int = 2):
         """Run a tick to its end; its weather is slow at first."""
         inbox = Inbox()
-        listener = SilentListener() if ask is None else Asks(inbox, ask)
-        engine = SlowWeather(SparkEngine(SparkConfig(cores=2), SilentListener(), self.spark), Fate(self.root))
+        listener = TickListener() if ask is None else Asks(inbox, ask)
+        engine = SlowWeather(SparkEngine(SparkConfig(cores=2), TickListener(), self.spark), Fate(self.root))
         plan = planned(self.data, self.config, parallelism=parallelism)
         return run_tick(plan, RuntimeSettings(warehouse=self.root), listener, engine=engine, inbox=inbox)
 

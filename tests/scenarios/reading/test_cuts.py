@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from checkpointing.identifiers import InvalidNameError
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.failures import NeverRunError
 from jobs.reading import CutGoneError, Cuts, CutUnreadableError, InvalidMomentError, NoSuchCutError, NoSuchTableError
 from tests.scenarios.reading.keyed_job import JOB, OPERATOR, KeyedJob

@@ -22,7 +22,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.holding.boundaries import Boundary, KillAt, cross_freely
 from jobs.pipeline import AggregateColumn, Pipeline, count, max_of, sum_of
 from jobs.planner import JobPlan, plan
-from jobs.runtime.listener import SilentListener, TickListener
+from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
@@ -98,7 +98,7 @@ def tick(
     return report
 
 
-class Notes(SilentListener):
+class Notes(TickListener):
     """Remembers what was noted of each checkpoint."""
 
     def __init__(self) -> None:

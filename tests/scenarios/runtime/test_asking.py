@@ -77,7 +77,7 @@ def test_a_running_tick_takes_a_savepoint_and_goes_on(tmp_path, undisturbed):
     with running(tmp_path) as tick:
         taken = take_savepoint(at(tmp_path), patiently)
         assert this_process() == taken.by
-        assert RowKind.SAVEPOINT is records(tmp_path)[taken.checkpoint].kind
+        assert RowKind.SAVEPOINT is records(tmp_path)[taken.record.checkpoint].kind
         assert tick.report is None
         assert [] == requests(tmp_path)
     run(tmp_path)
@@ -90,8 +90,10 @@ def test_a_savepoint_of_a_running_tick_forks_into_the_same_result(tmp_path, undi
     with running(root):
         taken = take_savepoint(at(root), patiently)
         copy = tmp_path / "copy"
-        copy_savepoint(at(root), taken.checkpoint, copy)
-        assert [] == [path for path in named_files(records(root)[taken.checkpoint]) if not (root / path).exists()]
+        copy_savepoint(at(root), taken.record.checkpoint, copy)
+        assert [] == [
+            path for path in named_files(records(root)[taken.record.checkpoint]) if not (root / path).exists()
+        ]
     import_row(wanted(str(copy), fork))
     run(fork)
     assert undisturbed == read_cut(fork)
@@ -103,7 +105,7 @@ def test_a_stop_ends_the_tick_with_a_published_savepoint(tmp_path, undisturbed, 
     tick = Running(tmp_path).start()
     taken = stop(at(tmp_path), kind, patiently)
     tick.join()
-    row = records(tmp_path)[taken.checkpoint]
+    row = records(tmp_path)[taken.record.checkpoint]
     assert TickOutcome.STOPPED is tick.report.outcome
     assert (RowKind.CHECKPOINT, True, max(records(tmp_path))) == (row.kind, row.pinned, row.checkpoint)
     report = run(tmp_path)
@@ -127,7 +129,7 @@ def test_a_tick_that_ends_leaves_the_asker_to_do_it_at_rest(tmp_path):
 
     taken = take_savepoint(at(tmp_path), end_it)
     tick.join()
-    assert RowKind.SAVEPOINT is records(tmp_path)[taken.checkpoint].kind
+    assert RowKind.SAVEPOINT is records(tmp_path)[taken.record.checkpoint].kind
     assert [] == requests(tmp_path)
     with pytest.raises(NothingRunsError):
         stop(at(tmp_path), SavepointKind.DRAIN, patiently)

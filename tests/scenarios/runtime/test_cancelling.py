@@ -17,7 +17,7 @@ from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickO
 from jobs.at_rest.asking import end_now, stop
 from jobs.at_rest.cancelling import delete_checkpoints
 from jobs.at_rest.importing import import_row
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute

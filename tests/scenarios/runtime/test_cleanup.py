@@ -13,7 +13,7 @@ from checkpointing.identifiers import Generation, VertexId
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from jobs.at_rest.importing import import_row
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.failures import TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.cleaning import clean_up, plan_cleanup

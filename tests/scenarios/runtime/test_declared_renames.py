@@ -15,7 +15,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.importing import Import, import_row
 from jobs.at_rest.restore_origin import find_origin
 from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.runtime.cleaning import clean_up
 from jobs.runtime.driver import Inbox
 from jobs.runtime.tick import RuntimeSettings, run_tick

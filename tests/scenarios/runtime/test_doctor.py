@@ -12,8 +12,7 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Holder
-from jobs.at_rest.disposing import dispose
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import dispose, savepoint_at_rest
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import Examination, examine

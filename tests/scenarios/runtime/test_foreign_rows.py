@@ -8,7 +8,7 @@ import zlib
 import pytest
 from deltalake import DeltaTable
 
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.errors import ExitCode
 from jobs.runtime.cleaning import clean_up
 from jobs.stores.savepoint_copy import copy_savepoint

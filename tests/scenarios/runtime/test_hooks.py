@@ -17,7 +17,6 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.at_rest.restore_plan import restore_plan
 from jobs.cli.options import console
 from jobs.holding.boundaries import KILL_VARIABLE, boundary_names, cross_freely
 from jobs.holding.job_stores import JobStores
@@ -174,19 +173,20 @@ def test_state_without_its_hook_is_refused_and_a_new_hook_is_told_that_it_has_no
 
 def test_a_dry_run_and_a_checkpoint_show_the_hooks(tick, tmp_path, capsys):
     """Before a restore: which hook gets what, and which state stays behind; `checkpoints show` shows what is held."""
-    from jobs.showing.restore import render_restore
+    from jobs.showing.restore import left_behind, render_restore
     from jobs.showing.timeline import render_timeline
 
     tick(plan=hooked(("old", Answers(lambda _: {"a": 1})), ("kept", Answers(lambda _: "x" * 300))))
     record = rows_at(tmp_path)[-1]
-    graph = hooked(("kept", Answers(str)), ("new", Answers(str))).with_discovered_splits(record).graph
-    shown = restore_plan(graph, record, 128)
-    assert [("kept", json.dumps("x" * 300)), ("new", None)] == [(each.hook, each.state) for each in shown.hooks]
-    assert ("the state of master hook old",) == shown.left_behind
-    console().print(render_restore(JOB, "it", shown))
+    plan = hooked(("kept", Answers(str)), ("new", Answers(str))).with_discovered_splits(record)
+    assert ("the state of master hook old",) == left_behind(plan.graph, record)
+    console().print(render_restore("it", plan, record))
+    restored = capsys.readouterr().out
+    assert [True, True] == [hook in restored for hook in ("│ kept ", "│ new  ")]
+    assert "none in this checkpoint" in restored
+    assert "left behind: the state of master hook old" in restored
     console().print(render_timeline(record, None, {}))
     said = capsys.readouterr().out
-    assert "none in this checkpoint" in said
     assert "(302 characters)" in said
     assert '{"a": 1}' in said
 

@@ -9,7 +9,7 @@ from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import RowKind
 from jobs.at_rest.importing import import_row, restorable
 from jobs.at_rest.restore_origin import OwnRow, find_origin
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError, SavepointRefusedError
 from jobs.holding.job_stores import JobStores

@@ -15,7 +15,7 @@ from jobs.planner import plan
 from jobs.quality.expectation import Expectation
 from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.quality.verdict import Verdict
-from jobs.runtime.listener import SilentListener
+from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.warehouse import Warehouse
 from spec.traces import judge as judge_trace
@@ -39,7 +39,7 @@ def judged(timeout_ms=TIMEOUT_MS):
     return plan(pipeline)
 
 
-class Failed(SilentListener):
+class Failed(TickListener):
     """Writes down which checkpoints failed."""
 
     def __init__(self):

@@ -4,7 +4,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, read_cut

@@ -16,7 +16,7 @@ from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.planner import plan
-from jobs.runtime.listener import NoticeFailed, SilentListener
+from jobs.runtime.listener import NoticeFailed, TickListener
 from jobs.sources.committed_positions import CommitsToFile, committed_in
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse
@@ -56,7 +56,7 @@ class Throws(Hears):
         raise RuntimeError("nobody listens to me")
 
 
-class Shown(SilentListener):
+class Shown(TickListener):
     """What the tick shows of notices that failed."""
 
     def __init__(self) -> None:

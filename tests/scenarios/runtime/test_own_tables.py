@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.main import execute
 from jobs.holding.failures import TablesBehindError
 from jobs.reading import Cuts

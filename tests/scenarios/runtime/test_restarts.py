@@ -21,7 +21,7 @@ from checkpointing.metadata.record import Claim
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.driver import Inbox
-from jobs.runtime.listener import Restarting, SilentListener
+from jobs.runtime.listener import Restarting, TickListener
 from jobs.sources.port import SourceError
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.checkpoints import Appended
@@ -60,7 +60,7 @@ class Shaky(LocalEngine):
         self.closed += 1
 
 
-class Restarts(SilentListener):
+class Restarts(TickListener):
     """Notes each restart, and each claim."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.record import RowKind
 from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError, NeverRunError
 from jobs.holding.job_stores import JobStores

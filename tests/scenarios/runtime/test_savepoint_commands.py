@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.errors import ExitCode
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, read_cut
@@ -63,8 +63,8 @@ def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
     hold(root)
     code, _, err = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
     assert ExitCode.HELD is code
-    assert f"savepoint {number} stays: numbers is held by process" in err
-    assert "stop it first with 'tidemark stop numbers --suspend'" in err
+    assert f", and disposing of savepoint {number} needs a job that no tick holds" in err
+    assert "'tidemark stop numbers --suspend' ends its tick; nothing was changed" in err
 
 
 def test_a_stop_of_nothing_says_so(root, typed):

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import CheckpointId
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.stores import file_copies, whole_tables
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, named_files, read_manifest

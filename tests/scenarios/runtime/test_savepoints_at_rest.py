@@ -11,8 +11,7 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import RowKind
 from jobs.at_rest.asking import NothingRunsError, Taken, stop, take_savepoint
-from jobs.at_rest.disposing import dispose
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import dispose, savepoint_at_rest
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError, NeverRunError, SavepointRefusedError
 from jobs.holding.job_stores import JobStores

@@ -8,8 +8,7 @@ from deltalake import DeltaTable
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
-from jobs.at_rest.disposing import dispose
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import dispose, savepoint_at_rest
 from jobs.holding import job_stores
 from jobs.recovery.carrier import Carrier
 from jobs.stores.cuts import CutStore

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from checkpointing.identifiers import CheckpointId
 from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli import run as run_command
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine

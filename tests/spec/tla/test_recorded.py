@@ -22,7 +22,7 @@ from checkpointing.messages import (
 )
 from checkpointing.trace import TickStarted, encode, read
 from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoint import savepoint_at_rest
+from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.runtime.driver import Inbox
 from jobs.runtime.tick import RuntimeSettings, run_tick

@@ -50,7 +50,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", sorted(BROKEN))
 def test_a_pipeline_whose_module_raises_is_named_with_file_and_line(kind, module, capsys):
-    """At the import as in the function that builds it; `--debug` shows the whole traceback."""
+    """The import or the function that builds the pipeline may raise. `--debug` shows the whole traceback."""
     text, line, said = BROKEN[kind]
     file = module(f"broken_{kind}", text)
     assert ExitCode.FAILED == execute(["explain", f"broken_{kind}:build"])
@@ -65,7 +65,7 @@ def test_a_pipeline_whose_module_raises_is_named_with_file_and_line(kind, module
 
 
 def test_a_source_that_raises_before_the_tick_begins_is_told_alike(module, tmp_path, capsys):
-    """The command counts what there is to read before it claims the job."""
+    """The command counts the unread rows before it claims the job."""
     file = module("failing_at_once", FAILING.replace("BREAKS_AT = 2", "BREAKS_AT = 1"))
     assert ExitCode.FAILED == execute(["run", "failing_at_once:build", "--warehouse", str(tmp_path / "warehouse")])
     err = capsys.readouterr().err
@@ -74,7 +74,7 @@ def test_a_source_that_raises_before_the_tick_begins_is_told_alike(module, tmp_p
 
 
 def test_a_failed_tick_shows_the_users_line_and_no_success(module, tmp_path, capsys):
-    """What a caught-up tick says at its end is not said of a failed one."""
+    """The summary of a tick that is caught up is not shown for a failed tick."""
     file = module("failing_source", FAILING)
     typed = ["run", "failing_source:build", "--warehouse", str(tmp_path / "warehouse")]
     assert ExitCode.FAILED == execute(typed)

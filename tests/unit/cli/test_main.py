@@ -79,7 +79,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(capsys):
 
 
 def test_help_costs_no_heavy_import():
-    """`--help` must be there at once: nothing that takes long to import may be loaded."""
+    """`--help` must come at once, so no module is loaded that takes long to import."""
     program = (
         "import sys; from jobs.cli.main import execute; execute(['--help']);"
         "print(sorted({name.partition('.')[0] for name in sys.modules}"
@@ -90,6 +90,6 @@ def test_help_costs_no_heavy_import():
 
 
 def test_a_foreign_error_is_shortened_and_ours_is_told_whole():
-    """A library's message is not written for our users; ours is."""
+    """Tidemark's messages are written for users. A library's message may not be."""
     assert "KeyError: 'x'; add --debug for the traceback" == sentence_of(KeyError("x"))
     assert "a b" == sentence_of(CommandError("a b"))

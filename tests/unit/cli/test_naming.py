@@ -66,7 +66,7 @@ def typed(command, *words):
 
 
 def test_each_command_takes_the_pipeline_as_its_first_argument():
-    """In the same place, with the same completion; none has an option for it."""
+    """All commands take the pipeline as the first argument, with the same completion. None has an option for it."""
     found = {}
     for name, command in get_command(app).commands.items():
         for inner, each in getattr(command, "commands", {"": command}).items():
@@ -80,7 +80,7 @@ def test_each_command_takes_the_pipeline_as_its_first_argument():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_pipeline_that_does_not_exist_is_one_exit_code_and_a_suggestion(project, command, capsys):
-    """4, and the registered name that looks like it."""
+    """The exit code is 4, and the message names the registered pipeline that looks like it."""
     words = ["numbers"] if command.startswith("reset") else []
     assert ExitCode.NOT_THERE == execute(typed(command, "count", *words, *(["x"] if command == "state" else [])))
     said = capsys.readouterr().err
@@ -90,7 +90,7 @@ def test_a_pipeline_that_does_not_exist_is_one_exit_code_and_a_suggestion(projec
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_outside_a_project_nothing_is_the_default(command, tmp_path, monkeypatch, capsys):
-    """No command does anything to the demo, or to anything else, that nobody named."""
+    """No command works on the demo or on another pipeline unless the user names it."""
     monkeypatch.chdir(tmp_path)
     words = ["numbers"] if command.startswith("reset") else []
     assert ExitCode.USAGE == execute(typed(command, *words))
@@ -151,7 +151,7 @@ def test_a_job_that_only_the_warehouse_knows_is_found_by_its_name(project, capsy
     ],
 )
 def test_whatever_does_not_exist_is_one_exit_code(project, words, said, capsys):
-    """4, one line, with what exists."""
+    """The exit code is 4, and one line lists what exists."""
     assert ExitCode.NOT_THERE == execute(words.split())
     shown = capsys.readouterr().err
     assert said in shown
@@ -159,7 +159,7 @@ def test_whatever_does_not_exist_is_one_exit_code(project, words, said, capsys):
 
 
 def test_a_broken_project_table_is_one_sentence(project, capsys):
-    """Every command reads it, so every command says what is wrong with it."""
+    """Every command reads pyproject.toml, so every command says what is wrong in it."""
     (project / "pyproject.toml").write_text("[tool.tidemark]\nwarehous = 'x'\n")
     for words in (["cut"], ["run"], ["doctor", "counts"], ["explain", "counting_of_a_test:build"]):
         assert ExitCode.USAGE == execute(words)
@@ -167,7 +167,7 @@ def test_a_broken_project_table_is_one_sentence(project, capsys):
 
 
 def test_the_shell_completes_registered_names_and_jobs_of_the_warehouse(project):
-    """What begins with the letters typed; outside a project the pipelines that come with Tidemark."""
+    """Completion gives the pipelines that begin with the typed letters. Outside a project these are Tidemark's own."""
     assert ["counts"] == completed("co") == completed("")
     assert [] == completed("x")
     (project / "pyproject.toml").write_text("not toml")

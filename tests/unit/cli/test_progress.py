@@ -11,7 +11,7 @@ from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexI
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
 from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
-from jobs.cli.rows_ahead import ENDLESS, rows_ahead
+from jobs.runtime.discovery import ENDLESS, rows_ahead
 from jobs.runtime.listener import (
     MicroBatchRan,
     MicroBatchSlow,
@@ -20,9 +20,9 @@ from jobs.runtime.listener import (
     Recovery,
     Restarting,
     RowsRead,
-    SilentListener,
     SparkStarted,
     SparkStarting,
+    TickListener,
 )
 from jobs.showing.progress import Tally
 from jobs.sources.port import SourceError
@@ -70,7 +70,7 @@ def told():
 
 
 def test_plain_lines_tell_a_tick(told, record):
-    """Claim, where it begins, Spark, each checkpoint with rows, seconds and how much is done."""
+    """It prints the claim, where the tick begins, Spark's start, and each checkpoint's rows, seconds and share."""
     display, lines = told
     display.claimed(CLAIM, "process 7 on h has died")
     display.recovered(Recovery(CheckpointId(6), CheckpointId(6), 3))
@@ -94,7 +94,7 @@ def test_plain_lines_tell_a_tick(told, record):
 
 
 def test_rows_that_were_through_before_their_barrier_still_took_their_time(told, record):
-    """A checkpoint that is triggered when all is read commits at once: the seconds shown are those of its rows."""
+    """A checkpoint that is triggered when all rows are read commits at once. Its seconds include reading its rows."""
     display, lines = told
     at_once = record()
     at_once = at_once.model_copy(
@@ -107,7 +107,7 @@ def test_rows_that_were_through_before_their_barrier_still_took_their_time(told,
 
 @pytest.mark.parametrize(("restored", "said"), [(CheckpointId(3), True), (None, False), (CheckpointId(1000), False)])
 def test_ids_that_jump_are_explained(told, restored, said):
-    """After a tick that died, the next id lies behind the block that it had reserved."""
+    """After a tick that died, the next id comes after the block that the tick had reserved."""
     display, lines = told
     display.claimed(CLAIM.model_copy(update={"first_id": CheckpointId(1001)}), "process 7 on h has died")
     display.recovered(Recovery(restored, None, 0))
@@ -116,7 +116,7 @@ def test_ids_that_jump_are_explained(told, restored, said):
 
 
 def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
-    """It is listed, but what another tick read does not fill this tick's bar."""
+    """It is listed, but rows that another tick read do not count in this tick's bar."""
     display, lines = told
     display.completed(record(), (), {})
     display.recovered(Recovery(CheckpointId(7), CheckpointId(7), 0))
@@ -128,7 +128,7 @@ def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
 
 
 def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
-    """The reason's own message where no other is there."""
+    """Without a message of its own, the failure shows the message of its reason."""
     display, lines = told
     display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "")
     assert [
@@ -137,7 +137,7 @@ def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
 
 
 def test_a_restart_is_told_with_its_reason_and_its_rows_are_not_counted_twice(told):
-    """Why, when, and where it goes on; the rows that no checkpoint covers are read again."""
+    """It says why the job failed, when it restarts and from where. Rows that no checkpoint covers are read again."""
     display, text = told
     display.progress(RowsRead(FLIGHTS, SplitId("a"), 5))
     display.progress(Restarting(2, CheckpointFailureReason.TASK_FAILURE, "out of paper", 1_500))
@@ -148,40 +148,41 @@ def test_a_restart_is_told_with_its_reason_and_its_rows_are_not_counted_twice(to
 
 
 def test_a_notice_that_failed_is_shown(told):
-    """Who raised, what, and that the checkpoint stays."""
+    """It says who raised which error, and that the checkpoint stays."""
     display, text = told
     display.progress(NoticeFailed("listener Mail", CheckpointId(4), "OSError: no route"))
     assert "checkpoint 4 stays as it is, but listener Mail raised OSError: no route" in text()
 
 
 def test_a_live_display_counts_the_same(record):
-    """Bar or lines: the tally that the summary reads is one."""
+    """Bar and lines add up events in the same tally, which the summary reads."""
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True), Tally(rows_ahead=100))
-    with display:
+    with display.bar:
         display.recovered(Recovery(None, None, 0))
         display.progress(SparkStarting())
         display.progress(RowsRead(FLIGHTS, SplitId("EWR"), 13_000))
         display.progress(MicroBatchRan(FLIGHTS, 1, 13_000, 300))
         display.completed(record(), (), {})
     tally = display.tally
-    assert (13_000, 12_000, 1_000, 13_000, 1) == (
+    assert (13_000, 12_000, 1_000, 13_000) == (
         tally.rows_read,
         tally.rows_committed,
         tally.rows_open,
         tally.rows_ahead,
-        tally.micro_batches,
     )
 
 
 def test_a_pipe_gets_lines_and_a_terminal_a_bar():
     """A log must not be full of redrawn bars."""
-    assert type(display_for(Console(file=io.StringIO()), Tally())) is PlainDisplay
+    with display_for(Console(file=io.StringIO()), Tally()) as display:
+        assert type(display) is PlainDisplay
     terminal = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
-    assert type(display_for(terminal, Tally())) is LiveDisplay
+    with display_for(terminal, Tally()) as display:
+        assert type(display) is LiveDisplay
 
 
 def test_rows_ahead_are_those_after_the_restored_positions(record):
-    """From the start all of them, after a checkpoint the rest; vertices without splits have no position."""
+    """From the start all rows count, after a checkpoint the rest. Vertices without splits have no position."""
     sources = {FLIGHTS: Split({"EWR": 5_000, "JFK": 100})}
     restored = record(position="1200")
     assert 5_100 == rows_ahead(sources, None)
@@ -189,13 +190,13 @@ def test_rows_ahead_are_those_after_the_restored_positions(record):
 
 
 def test_an_endless_or_unreadable_source_has_no_total():
-    """Then the bar has no length, and the tick itself says what is wrong."""
+    """Then the bar has no total, and the tick says what is wrong."""
     assert rows_ahead({FLIGHTS: Split({"EWR": 2 * ENDLESS})}, None) is None
     assert rows_ahead({FLIGHTS: Split({"EWR": 1}, error="unreadable")}, None) is None
 
 
-class Hears(SilentListener):
-    """A listener that keeps what it is told between checkpoints."""
+class Hears(TickListener):
+    """A listener that keeps the events between checkpoints."""
 
     def __init__(self):
         self.heard = []
@@ -205,7 +206,7 @@ class Hears(SilentListener):
 
 
 def test_a_micro_batch_that_runs_for_long_is_told_of_ever_more_rarely(told):
-    """A function that hangs is named by its vertex after a minute, then whenever the time has doubled."""
+    """After a minute the vertex of a slow function is named, and again each time that its running time has doubled."""
     hears = Hears()
     narrator = Narrator(hears)
     narrator.saw_fact(TimeAdvanced(1_000))

@@ -7,12 +7,11 @@ from deltalake import write_deltalake
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder, Release
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.cli.observation import observe_history
 from jobs.holding.job_state import newest_restorable
 from jobs.reading import Cuts
-from jobs.showing.reading_lines import recipes, variable
+from jobs.showing.cut import recipes, variable
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
@@ -25,7 +24,7 @@ JOB = JobName("flights")
 
 @pytest.fixture
 def tables(tmp_path):
-    """Two tables of three versions each, a row more in each; return their warehouse."""
+    """Write two tables of three versions, each with one more row; return their warehouse."""
     for table in (SILVER, GOLD):
         for number in range(3):
             write_deltalake(str(tmp_path / table), pa.table({"number": [number]}), mode="append")
@@ -63,7 +62,7 @@ def job(tmp_path, record):
 
 @pytest.mark.parametrize("engine", ["Polars", "DuckDB"])
 def test_the_lines_read_each_table_at_its_version(tables, engine):
-    """Version 0 has one row, version 2 has three, whichever engine reads."""
+    """Version 0 has one row and version 2 has three, for each engine."""
     recipe = next(each for each in recipes(cut_of(tables)) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
@@ -81,23 +80,23 @@ def test_sparks_lines_read_each_table_at_its_version(tables, spark):
     assert [1, 3] == [names[variable(table)].count() for table in (SILVER, GOLD)]
 
 
-def test_a_history_is_what_the_stores_hold(job):
-    """Newest first; a row without a cut is committed, not published; the holder is named."""
-    history = observe_history(job.root, JOB)
-    assert [7, 6] == [row.checkpoint for row in history.records]
-    assert ({SILVER: 4}, 1_700_000_002_000) == (history.cut(CheckpointId(6)).versions, history.cut(6).at_ms)
-    assert "held by process 9 on elsewhere, generation 2" == history.holder
-    assert 7 == newest_restorable(job.root, JOB).checkpoint
-    with pytest.raises(CommandError, match="committed, but its tables are not published yet"):
-        history.cut(CheckpointId(7))
-    with pytest.raises(CommandError, match="checkpoint 9 of flights is not retained: there are 7, 6"):
-        history.record(9)
+def test_the_list_is_what_the_stores_hold(job, capsys):
+    """Newest first; an entry without a cut is committed, not published; the holder is named."""
+    assert ExitCode.DONE == execute(["checkpoints", "list", "--warehouse", str(job.root)])
+    shown = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│ checkpoint " in line]
+    assert [("7", "not yet"), ("6", "published")] == [(row[0], row[-1]) for row in rows]
+    assert "held by process 9 on elsewhere, generation 2" in shown
+    assert 7 == newest_restorable(job).checkpoint
+    assert ExitCode.NOT_THERE == execute(["checkpoints", "show", "9", "--warehouse", str(job.root)])
+    assert "checkpoint 9 of flights is not retained: there are 7, 6" in capsys.readouterr().err
 
 
-def test_a_released_job_is_free(job):
+def test_a_released_job_is_free(job, capsys):
     """After an orderly end nobody holds it."""
     CheckpointStore(job).append(Release(generation=Generation(2), next_id=CheckpointId(8), at_ms=0, nonce="end"), 3)
-    assert "nobody holds the job: the last tick ended normally" == observe_history(job.root, JOB).holder
+    execute(["checkpoints", "list", "--warehouse", str(job.root)])
+    assert "nobody holds the job: the last tick ended normally" in capsys.readouterr().out
 
 
 def test_the_pipelines_name_may_be_left_out(job, capsys):
@@ -111,7 +110,7 @@ def test_the_pipelines_name_may_be_left_out(job, capsys):
 
 
 def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
-    """The newest row is committed only: the newest cut is the one before, and the row's own is not there yet."""
+    """The newest checkpoint is committed only. The newest cut is the one before it, and its own is not recorded yet."""
     assert ExitCode.DONE == execute(["cut", "--warehouse", str(job.root)])
     assert "cut 6 of flights" in capsys.readouterr().out
     assert ExitCode.NOT_THERE == execute(["cut", "7", "--warehouse", str(job.root)])

@@ -80,7 +80,7 @@ def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
     ],
 )
 def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, told):
-    """Counted, or overtaking: then what is in flight is told with its way; nothing of it is called aligned."""
+    """A barrier that is counted or overtakes rows is not called aligned. Rows in flight are shown with their edge."""
     text = shown(render_timeline(passing(record(), alignment, held), STARTED_MS + 1500, {}))
     assert told in text
     assert "aligned after" not in text
@@ -89,7 +89,7 @@ def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, 
 
 
 def passing(record, alignment, held):
-    """Return the checkpoint as if its barrier had passed the join so, overtaking a segment if it is unaligned."""
+    """Return the checkpoint as if its barrier had passed the join in this way; unaligned, it overtook a segment."""
     (joined,) = record.statistics.vertices
     life = record.statistics.model_copy(
         update={"vertices": (joined.model_copy(update={"alignment": alignment, "bytes_held": held}),)}
@@ -105,7 +105,7 @@ def passing(record, alignment, held):
 
 
 def test_a_timeline_shows_tables_state_and_positions(shown, record):
-    """What publishing meant for each table, the state's size with shared files counted once, and every position."""
+    """It shows the files of each table, the size of the state with shared files counted once, and all positions."""
     text = shown(render_timeline(record(), STARTED_MS + 1500, {SILVER: 7, GOLD: 8}))
     assert "checkpoint 7 of flights, builds on 6, generation 2: 12,000 rows" in text
     assert "state 1 file, 2.0 KiB in all" in text
@@ -115,7 +115,7 @@ def test_a_timeline_shows_tables_state_and_positions(shown, record):
 
 
 def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
-    """Between commit point and cut nothing pretends to be visible."""
+    """Between commit point and cut, nothing is shown as visible."""
     text = shown(render_timeline(record(), None, {}))
     assert "not published yet" in text
     assert "published, cut recorded" not in text
@@ -127,12 +127,12 @@ def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
     [(None, "at its start"), ("105", "105"), ("not json", "not json"), ('{"format":1,"offset":105}', "offset 105")],
 )
 def test_positions_of_any_source_are_told_in_short(position, said):
-    """A position means something to its source alone; what is shown is still readable."""
+    """Only its source understands a position, but it is shown in a readable form."""
     assert said == describe_position(position)
 
 
 def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
-    """A line per checkpoint; a row without a recorded cut is not yet published."""
+    """There is a line for each checkpoint. Without a recorded cut it is not published yet."""
     text = shown(render_checkpoints("flights", [record(8, 7), record(7, 6)], {CheckpointId(7)}, "held by somebody"))
     lines = [line for line in text.splitlines() if "checkpoint │" in line]
     assert ["not yet", "published"] == [line.split("│")[-2].strip() for line in lines]
@@ -147,7 +147,7 @@ def cut_in(root, versions):
 
 
 def test_a_cut_shows_output_tables_before_states(shown):
-    """Who wants to read comes for the tables."""
+    """Users mostly want to read the output tables."""
     text = shown(
         render_cut(cut_in(Path("/w"), {TableName("_tidemark/flights/state/joined"): 3, SILVER: 7}), Path("/w"))
     )
@@ -165,7 +165,7 @@ def test_lines_of_a_cut_are_never_wrapped(shown):
 
 def test_a_summary_adds_up_epochs(shown):
     """Rows so far are the sum of the epochs above."""
-    lines = [CheckpointLine(CheckpointId(n), 1000, 500, 20, 0, 2048, {}) for n in (1, 2)]
+    lines = [CheckpointLine(CheckpointId(n), 1000, 500, 20, 0, 2048) for n in (1, 2)]
     rows = [line.split("│")[1:4] for line in shown(render_lines(lines)).splitlines() if "KiB" in line]
     assert [["1", "1,000", "1,000"], ["2", "1,000", "2,000"]] == [[cell.strip() for cell in row] for row in rows]
     said = "flights is caught up: 2,000 rows in 2 checkpoints, 1.50 s"
@@ -175,7 +175,7 @@ def test_a_summary_adds_up_epochs(shown):
 
 
 def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
-    """By the parent: 8 follows 7, and 1001 follows 8 although it is far away."""
+    """The parent decides: 8 follows 7, and 1001 follows 8 although the ids jump."""
     rows = [record(1001, 8), record(8, 7), record(7, 6)]
     text = shown(render_checkpoints("flights", rows, set(), "held by somebody"))
     assert "1001 follows 8: the ids between were given to a tick that died" in text
@@ -183,8 +183,8 @@ def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
 
 
 def test_a_checkpoint_that_was_only_published_took_no_time_of_this_tick(shown):
-    """Another tick had read its rows."""
-    line = CheckpointLine(CheckpointId(7), 1000, None, 20, 0, 2048, {})
+    """Another tick read its rows."""
+    line = CheckpointLine(CheckpointId(7), 1000, None, 20, 0, 2048)
     (row,) = [line.split("│")[1:5] for line in shown(render_lines([line])).splitlines() if "KiB" in line]
     assert ["7", "1,000", "1,000", "-"] == [cell.strip() for cell in row]
 

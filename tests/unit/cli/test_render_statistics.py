@@ -58,7 +58,7 @@ def test_each_subtask_has_its_numbers_under_the_vertexs_spread(shown, record):
 
 @pytest.mark.parametrize(("every", "left_out"), [(False, True), (True, False)])
 def test_of_many_subtasks_the_slowest_are_shown_or_all(shown, record, every, left_out):
-    """A thousand rows help nobody: the sixteen slowest, and how to see the others."""
+    """Of a thousand subtasks it shows the sixteen slowest, and says how to see the others."""
     many = measured(record(), tuple(range(1_000)))
     text = shown(subtasks_grid(many, every=every))
     assert left_out == ("984 faster subtasks left out: --subtasks shows all" in text)
@@ -94,7 +94,7 @@ def test_the_counts_are_those_of_a_generation(record):
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 10_000))))
 def test_a_distribution_lies_within_its_numbers(numbers):
-    """Of each percentile at least so many numbers are not greater, and fewer are smaller; None counts nowhere."""
+    """At least n % of the numbers are not greater than percentile n, and fewer are smaller. None does not count."""
     known = [number for number in numbers if number is not None]
     spread = Distribution.of(numbers)
     if spread is None:

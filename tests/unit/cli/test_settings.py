@@ -42,7 +42,7 @@ def test_rules_over_several_fields_hold_across_layers():
 
 
 def test_an_error_names_field_rule_and_origin_of_each_refused_value(monkeypatch):
-    """Whoever reads it knows which of the four places to correct."""
+    """The message says which of the four places to correct."""
     monkeypatch.setenv("TIDEMARK_EVERY_ROWS", "-1")
     with pytest.raises(InvalidSettingsError) as refused:
         resolve({"retained": 0}, flags_layer({"duration_ms": "soon", "mode": "never"}), pipeline="pipeline flights")
@@ -89,7 +89,7 @@ def test_durations_carry_their_unit(text, milliseconds):
 
 @pytest.mark.parametrize("text", ["", "5", "5 minutes", "-5s", "s"])
 def test_a_duration_without_a_known_unit_is_refused(text):
-    """Nobody guesses whether 5 are seconds or minutes."""
+    """A duration needs a unit, since 5 could be seconds or minutes."""
     with pytest.raises(ValueError, match="30s, 5m or 2h"):
         duration_ms(text)
 
@@ -103,7 +103,7 @@ def test_the_core_gets_its_part_and_the_tick_its_limits():
 
 
 def test_every_field_of_the_core_is_a_setting_with_its_default():
-    """What CheckpointConfig gains, TickSettings has."""
+    """A new field of CheckpointConfig is a field of TickSettings too."""
     settings = TickSettings()
     assert CheckpointConfig() == settings.checkpoint_config()
 
@@ -136,7 +136,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("values", "field", "rule"), REFUSED)
 def test_a_refusal_names_field_rule_and_origin(values, field, rule):
-    """What only a tick has is refused as the core's fields are (see test_config)."""
+    """Fields that only a tick has are checked like the core's fields (see test_config)."""
     with pytest.raises(InvalidSettingsError) as refused:
         resolve({}, flags_layer(values))
     (problem,) = refused.value.problems

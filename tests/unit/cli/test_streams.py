@@ -58,12 +58,12 @@ def test_a_tick_is_done_whatever_becomes_of_its_output(redirected, code, said, t
 
 
 def test_help_into_a_pipe_that_is_closed_is_no_error(tmp_path):
-    """As any other program's help."""
+    """The help may be cut off by `head`, like the help of any other program."""
     assert (0, "") == shell("tidemark --help | head -1 >/dev/null", tmp_path)
 
 
 def test_a_job_that_is_held_is_one_exit_code(tmp_path):
-    """Three, whichever command met the holder: it may be asked for by class, not by command."""
+    """The exit code is 3 for every command, since the class of the error decides."""
     from checkpointing.identifiers import Generation, job_name
     from checkpointing.metadata.record import Holder
     from jobs.cli.errors import code_of
@@ -75,6 +75,6 @@ def test_a_job_that_is_held_is_one_exit_code(tmp_path):
 
 @pytest.mark.parametrize("option", ["--warehouse", "--data"])
 def test_an_empty_name_of_a_folder_is_refused(option, capsys):
-    """It would be the current folder, which nobody means by it."""
+    """An empty name would mean the current folder, which no user means by it."""
     assert ExitCode.USAGE == execute(["explain" if option == "--data" else "run", "flights", option, ""])
     assert "'' names no folder; '.' is the current one" in capsys.readouterr().err

@@ -26,13 +26,13 @@ def messages():
 
 
 def test_every_exit_code_is_documented_with_its_name():
-    """One table, one row for each code."""
+    """The guide's table has one row for each exit code."""
     rows = re.findall(r"^\| (\d) \| `(\w+)` \|", GUIDE, re.MULTILINE)
     assert [(str(code.value), code.name) for code in ExitCode] == rows
 
 
 def test_every_message_of_the_guide_is_one_of_the_code():
-    """A message that was reworded is reworded in the guide."""
+    """Each message that the guide quotes is still a message in the code."""
     parts = [part.strip(" ") for message in messages() for part in message.split("…") if part.strip(" :")]
     assert len(parts) > 20
     assert [] == [part for part in parts if not any(part in text for text in texts())]

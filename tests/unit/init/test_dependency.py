@@ -9,7 +9,7 @@ import pytest
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.init import dependency
-from jobs.init.dependency import UnknownOriginError, local_origin, requirement
+from jobs.init.dependency import UnknownOriginError, requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,7 +32,6 @@ def installed(monkeypatch):
 def test_from_a_checkout_it_is_the_checkouts_path():
     """This test runs from one."""
     assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement()
-    assert ROOT == local_origin(requirement())
 
 
 def test_from_a_wheels_file_it_is_that_file(installed, tmp_path):
@@ -42,7 +41,6 @@ def test_from_a_wheels_file_it_is_that_file(installed, tmp_path):
     wheel.touch()
     installed({"url": wheel.as_uri(), "archive_info": {}})
     assert f"tidemark-spark[dagster] @ {wheel.as_uri()}" == requirement()
-    assert wheel == local_origin(requirement())
 
 
 def test_from_a_repository_it_is_the_very_commit(installed):
@@ -50,7 +48,6 @@ def test_from_a_repository_it_is_the_very_commit(installed):
     at = {"url": "https://host/tidemark.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
     installed(at)
     assert "tidemark-spark[dagster] @ git+https://host/tidemark.git@abc" == requirement()
-    assert local_origin(requirement()) is None
     installed(at | {"subdirectory": "python"})
     assert requirement().endswith("@abc#subdirectory=python")
 

@@ -20,7 +20,7 @@ from jobs.holding.boundaries import (
     cross_freely,
 )
 from jobs.runtime.interrupts import stopping_on_interrupt
-from jobs.runtime.listener import OrderedListener, Recovery, SilentListener
+from jobs.runtime.listener import OrderedListener, Recovery, TickListener
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
 
@@ -62,14 +62,14 @@ def test_the_variable_names_a_boundary_and_its_occurrence(monkeypatch, text, exp
 
 @pytest.mark.parametrize("text", ["AppendRow", "during:AppendRow", "after:AppendRow#0", "after:AppendRow#two"])
 def test_what_is_no_boundary_is_refused(monkeypatch, text):
-    """A kill that would never happen is an error, not a test that passes for nothing."""
+    """A kill that can never happen is an error. Otherwise a test would pass without testing anything."""
     monkeypatch.setenv(KILL_VARIABLE, text)
     with pytest.raises(InvalidBoundaryError, match="write before"):
         boundary_from_environment()
 
 
 def test_without_the_variable_boundaries_are_free(monkeypatch):
-    """A real run crosses them for nothing."""
+    """In a real run nothing happens at a boundary."""
     monkeypatch.delenv(KILL_VARIABLE, raising=False)
     assert cross_freely is boundary_from_environment()
 
@@ -88,7 +88,7 @@ def test_the_kill_strikes_at_that_occurrence_of_any_table():
 
 
 def test_the_boundary_after_a_step_that_failed_is_not_crossed():
-    """What did not happen has no after."""
+    """A step that fails crosses no boundary after it."""
     crossed: list[str] = []
     with pytest.raises(ZeroDivisionError), around(crossed.append, "Step"):
         raise ZeroDivisionError
@@ -96,7 +96,7 @@ def test_the_boundary_after_a_step_that_failed_is_not_crossed():
 
 
 def test_an_interrupt_asks_to_stop_and_the_handlers_come_back():
-    """SIGINT and SIGTERM only ask; after the block they mean what they meant before."""
+    """Within the block SIGINT and SIGTERM only ask for a stop. After it they have their old handlers."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     asked: list[str] = []
     with stopping_on_interrupt(lambda: asked.append("stop")):
@@ -107,13 +107,13 @@ def test_an_interrupt_asks_to_stop_and_the_handlers_come_back():
 
 
 def test_a_second_ctrl_c_ends_the_process_at_once():
-    """Who presses Ctrl-C again does not want to wait."""
+    """A user who presses Ctrl-C again does not want to wait."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
     assert (-signal.SIGINT, "stop\nstop\n") == (done.returncode, done.stdout)
 
 
 def test_a_lease_is_renewed_while_it_is_kept_and_gone_afterwards(warehouse):
-    """The lease outlives its own length as long as the tick lives, and ends with it."""
+    """The lease is renewed while the tick lives, and deleted when it ends."""
     leases = LeaseStore(warehouse)
     with leases.kept(claim_of(1), 60):
         first = leases.read().expires_ms
@@ -125,7 +125,7 @@ def test_a_lease_is_renewed_while_it_is_kept_and_gone_afterwards(warehouse):
 
 
 def test_a_newer_generation_keeps_its_lease(warehouse):
-    """Who was taken over neither renews over the new holder's lease nor takes it away."""
+    """A tick that was taken over neither overwrites nor deletes the new holder's lease."""
     leases = LeaseStore(warehouse)
     with leases.kept(claim_of(1), 60):
         leases.renew(Generation(2), claim_of(2).holder, 60_000)
@@ -134,10 +134,10 @@ def test_a_newer_generation_keeps_its_lease(warehouse):
 
 
 def test_a_listener_that_fails_fails_nothing_and_hears_the_rest():
-    """An exception of a listener is logged; what comes after it is told all the same, in order."""
+    """An exception of a listener is logged. Later events are still told, in order."""
     heard: list[object] = []
 
-    class Fragile(SilentListener):
+    class Fragile(TickListener):
         def recovered(self, recovery):
             heard.append(recovery.leftovers)
             if recovery.leftovers == 0:

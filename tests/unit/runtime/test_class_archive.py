@@ -27,7 +27,7 @@ def archive(tmp_path, monkeypatch):
 
 
 def test_a_session_starts_with_the_archive_if_it_is_there(archive):
-    """Without one nothing is asked of the JVM; what the user sets comes last."""
+    """Without an archive the JVM gets no option for it. The user's own options come last."""
     assert JVM_OPTIONS not in classic_settings(SparkConfig())
     archive.write_bytes(b"classes")
     assert classic_settings(SparkConfig())[JVM_OPTIONS].startswith(f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off')
@@ -38,13 +38,13 @@ def test_a_session_starts_with_the_archive_if_it_is_there(archive):
 def test_a_disk_that_is_nearly_full_is_named(archive, monkeypatch):
     """Half an archive would break the JVMs that map it."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
-    with pytest.raises(ArchiveNotMadeError, match="has 5 MB left, and a gigabyte is wanted"):
+    with pytest.raises(ArchiveNotMadeError, match="has 5 MB left, and an archive needs a gigabyte"):
         make_archive(archive)
     assert [] == list(archive.parent.iterdir())
 
 
 def test_an_environment_without_an_archive_is_told_and_is_complete(archive, monkeypatch, capsys):
-    """Whatever is in the way, the set-up goes on."""
+    """The set-up goes on if no archive can be made."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     class_archive.main()
     assert "no archive of Spark's classes" in capsys.readouterr().err
@@ -52,14 +52,14 @@ def test_an_environment_without_an_archive_is_told_and_is_complete(archive, monk
 
 
 def test_an_archive_needs_no_delta_jars(monkeypatch, tmp_path):
-    """Where they were never fetched, the archive is made of a tick alone."""
+    """If the Delta jars were never fetched, the archive is made from a tick alone."""
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "none"))
     assert () == class_archive._jars()
 
 
 @pytest.mark.dear
 def test_an_archive_is_made_and_another_file_is_passed_over(tmp_path):
-    """A JVM starts with what was made, and a file that is no archive is ignored."""
+    """A JVM starts with the archive, and ignores a file that is none."""
     archive = tmp_path / "made.jsa"
     program = "import sys; from pathlib import Path; from jobs.runtime.class_archive import make_archive;"
     words = [sys.executable, "-c", f"{program} make_archive(Path({str(archive)!r}))"]

@@ -27,7 +27,7 @@ def micro_batch(number: int) -> RunMicroBatch:
 
 
 def test_the_end_waits_for_what_runs_and_not_for_what_was_never_begun():
-    """One micro-batch more than there are threads: it is dropped, and is not waited for as if it ran."""
+    """There is one micro-batch more than threads. It is dropped, and nothing waits for it."""
     handlers, answers = Gated(), []
     crew = Crew(handlers, answers.append)
     for number in range(SPARK_THREADS + 1):
@@ -59,7 +59,7 @@ class Judging(Gated):
 
 
 def test_a_cancelled_judgement_is_dropped_from_the_queue_or_told_to_end():
-    """One more than there are threads: the last one is never begun, the first one ends early, the others answer."""
+    """There is one judgement more than threads. The last never begins, the first ends early, and the others answer."""
     handlers, answers = Judging(), []
     crew = Crew(handlers, answers.append)
     for checkpoint in range(FILE_THREADS + 1):

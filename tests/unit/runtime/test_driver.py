@@ -41,7 +41,7 @@ from checkpointing.messages import (
 from checkpointing.metadata.record import Claim, Holder
 from checkpointing.trace import TickStarted, read
 from jobs.runtime.driver import Clock, DoorFailedError, Driver, Inbox
-from jobs.runtime.listener import Narrator, SilentListener
+from jobs.runtime.listener import Narrator, TickListener
 from jobs.runtime.trace import TraceWriter
 from jobs.stores.warehouse import system_clock_ms
 
@@ -117,7 +117,7 @@ class Ride:
         self, path: Path, handlers: InMemory, setup: JobSetup, *, inbox: Inbox | None = None, clock=None
     ) -> None:
         self.door = JobDoor(setup)
-        self.narrator = Narrator(SilentListener())
+        self.narrator = Narrator(TickListener())
         self._path, self._setup = path, setup
         with TraceWriter(path) as trace:
             self.driver = Driver(
@@ -148,7 +148,7 @@ def test_the_door_is_driven_until_it_has_caught_up(trace):
 
 
 def test_time_is_told_before_every_fact_and_never_goes_back(trace):
-    """Even if the machine's clock jumps to and fro, the door sees a time that only rises."""
+    """The door sees a time that only rises, even if the machine's clock jumps back."""
     ticks = itertools.count(1_000, 7)
     ride = Ride(trace, InMemory(), setup_of(), clock=lambda: next(ticks) * (-1) ** next(ticks) + 5_000)
     started, *bodies = ride.bodies
@@ -162,7 +162,7 @@ def test_time_is_told_before_every_fact_and_never_goes_back(trace):
 
 
 def test_timers_fire_without_a_fact(trace):
-    """A job that has nothing to read still takes its periodic checkpoints, woken by the clock alone."""
+    """A job without rows to read still takes its periodic checkpoints, because the clock wakes the driver."""
     handlers = InMemory()
     limits = TickLimits(until_caught_up=False, checkpoints=4)
     ride = Ride(trace, handlers, setup_of(limits, every_rows=None, interval_ms=30))
@@ -171,7 +171,7 @@ def test_timers_fire_without_a_fact(trace):
 
 
 def test_an_attempt_gets_what_comes_in_while_it_runs_and_no_other_attempts_answers():
-    """What waited is handed over, what comes meanwhile too; what an attempt leaves, or hears late, ends with it."""
+    """An attempt gets the facts that wait and those that come meanwhile. Late facts do not reach the next attempt."""
     tick = Inbox()
     tick.put(SourceIdle(SOURCE, SplitId("a")))
     with tick.attempt() as first:
@@ -186,7 +186,7 @@ def test_an_attempt_gets_what_comes_in_while_it_runs_and_no_other_attempts_answe
 
 
 def test_notices_come_in_order_however_long_one_takes(trace):
-    """A notice that takes its time delays those behind it and nothing else: none overtakes it."""
+    """A slow notice delays only the notices behind it, and none overtakes it."""
     told = []
 
     class Slow(InMemory):
@@ -201,7 +201,7 @@ def test_notices_come_in_order_however_long_one_takes(trace):
 
 
 def test_a_stop_that_came_before_the_start_is_obeyed(trace):
-    """Nothing is committed once a stop is asked for."""
+    """After a request to stop, nothing is committed."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))
     ride = Ride(trace, InMemory(), setup_of(), inbox=inbox)
@@ -210,7 +210,7 @@ def test_a_stop_that_came_before_the_start_is_obeyed(trace):
 
 
 def test_a_row_of_unknown_fate_ends_the_tick(trace):
-    """When nobody can tell whether the row is in, the tick fails and publishes nothing of it."""
+    """If it is not known whether the entry is in, the tick fails and publishes nothing of it."""
 
     class Doubtful(InMemory):
         def carry_out(self, effect):
@@ -223,7 +223,7 @@ def test_a_row_of_unknown_fate_ends_the_tick(trace):
 
 
 def test_an_effect_that_has_no_failure_fact_ends_the_tick_by_name(trace):
-    """A cut that cannot be recorded is no decision of the door: the tick fails and names it."""
+    """If a cut cannot be recorded, the tick fails and names it, without asking the door."""
 
     class Full(InMemory):
         def carry_out(self, effect):
@@ -240,7 +240,7 @@ def test_an_effect_that_has_no_failure_fact_ends_the_tick_by_name(trace):
 
 
 def test_a_door_that_raises_is_a_bug_and_says_where_the_trace_is(trace):
-    """An answer that nobody asked for makes the door raise; the fact is the last but one line of the trace."""
+    """A fact that no effect asked for makes the door raise. It is the last but one line of the trace."""
     inbox = Inbox()
     inbox.put(RowAppended("nobody", 3))
     with pytest.raises(DoorFailedError, match=str(trace)):
@@ -265,7 +265,7 @@ def test_what_still_runs_at_the_end_is_waited_for_in_bounds_and_named(trace):
     setup = setup_of()
     door = JobDoor(setup)
     with TraceWriter(trace) as writer:
-        driver = Driver(door, Hanging(), inbox, writer, Narrator(SilentListener()), Clock(system_clock_ms))
+        driver = Driver(door, Hanging(), inbox, writer, Narrator(TickListener()), Clock(system_clock_ms))
         end, late = driver.run(setup, 50)
     hang.set()
     assert (TickOutcome.STOPPED, ("RunMicroBatch",)) == (end.outcome, late)

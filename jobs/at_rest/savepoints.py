@@ -1,12 +1,13 @@
-"""Disposing of a savepoint while no tick runs: its row goes, and the state files that only it named. No Spark."""
+"""Takes a savepoint of the newest cut, and disposes of savepoints, while no tick runs. No Spark."""
 
+from checkpointing.commit.at_rest import SavepointAtRest
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Row
-from checkpointing.tick.errand import DISPOSAL
-from checkpointing.tick.messages import Work, Worked
+from checkpointing.tick.errand import DISPOSAL, SAVEPOINT
+from checkpointing.tick.messages import RowChosen, Work, Worked
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import ClaimUnsettledError, NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import must_have_run
@@ -17,14 +18,43 @@ from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
 
 
+def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
+    """Append a savepoint of the newest checkpoint under a new id, and return it (A9).
+
+    It holds the job as a tick would, so that no tick begins meanwhile. A committed checkpoint is published first.
+
+    Raises NeverRunError, SavepointRefusedError if there is no checkpoint yet, JobHeldError if a tick runs,
+    ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if a
+    committed checkpoint cannot be published.
+    """
+    must_have_run(warehouse)
+
+    def chosen(work: Work) -> RowChosen:
+        if work.plan.restore is None:
+            raise no_checkpoint_yet(warehouse.paths.job)
+        return RowChosen(SavepointAtRest(work.plan.restore))
+
+    task = Task(errand=SAVEPOINT, do_work=chosen, keeps_lease=False)
+    return done_at_rest(JobStores(warehouse, cross_freely), task).entry
+
+
+def no_checkpoint_yet(job: JobName) -> SavepointRefusedError:
+    """Return the error for a job without a completed checkpoint."""
+    return SavepointRefusedError(
+        f"{job} has completed no checkpoint yet, so there is nothing to make a savepoint of: run 'tidemark run {job}' "
+        "until it has one"
+    )
+
+
 def dispose(warehouse: Warehouse, checkpoint: int) -> int:
-    """Delete a savepoint's row, and the state files that no other row names; return how many files went.
+    """Delete a savepoint's entry, and the state files that no other entry names; return how many files were deleted.
 
-    A row that a dead tick committed is published first: until then state tables show files that it names no more.
+    A checkpoint that a dead tick committed is published first. Until then state tables show files that its entry no
+    longer names.
 
-    Raises NeverRunError; JobHeldError, naming who holds the job; SavepointRefusedError for a row that is no
-    savepoint, or is what the next tick begins from; RollForwardError and CutsNotRecordedError, and then the savepoint
-    stays; ClaimUnsettledError if its row may still be there.
+    Raises NeverRunError, JobHeldError, and SavepointRefusedError for an entry that is no savepoint, or from which the
+    next tick begins. Raises RollForwardError and CutsNotRecordedError, and then the savepoint stays. Raises
+    ClaimUnsettledError if its entry may still exist.
     """
     must_have_run(warehouse)
     stores, job = JobStores(warehouse, cross_freely), warehouse.paths.job
@@ -41,8 +71,8 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     gone = _disposable(tuple(seen), checkpoint, job)
     if gone in stores.observe().rows:
         raise ClaimUnsettledError(job, f"savepoint {gone.checkpoint} is still there")
-    # As the rows were while the job was held. A tick that has begun since may have subsumed some of them, and until it
-    # has published its first checkpoint, state tables show the files of the one before.
+    # `seen` holds the entries while the job was held. A tick that has begun since may have subsumed some of them. Until
+    # it has published its first checkpoint, state tables show the files of the checkpoint before.
     kept = [row for row in seen if isinstance(row, CheckpointRecord) and row != gone]
     named = {path for row in kept for path in named_files(row)}
     unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]

@@ -1,4 +1,4 @@
-"""`tidemark state`: shows an operator's state at a cut, one row per key, or prints the SQL that reads it."""
+"""`tidemark cut` and `tidemark state`: show how to read all tables at a cut, and an operator's state there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,20 @@ from typing import get_args
 import polars as pl
 from rich.console import Console
 
-from jobs.cli.cut import found_cut
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.reading import OperatorState
+from jobs.reading import Cuts, OperatorState
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer
+from jobs.showing.cut import render_cut
 from jobs.showing.state import render_operators, render_state
+
+
+def show_cut(pipeline: str, moment: str, given: Layer, out: Console) -> None:
+    """Show how to read all tables at a cut; raise what `Cuts.find` raises."""
+    warehouse = warehouse_of(pipeline, given)
+    cut = Cuts(warehouse.root, warehouse.paths.job).find(moment)
+    out.print(render_cut(cut, warehouse.root), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +38,11 @@ class StateQuestion:
 def show_state(question: StateQuestion, given: Layer, out: Console) -> None:
     """Print an operator's state, or the SQL for it; without an operator, list the operators.
 
-    Raises CommandError for wrong words, and what `found_cut` and `Cut.state` raise.
+    Raises CommandError for wrong words, and what `Cuts.find` and `Cut.state` raise.
     """
     dialect = _dialect(question)
-    cut = found_cut(warehouse_of(question.pipeline, given), question.at)
+    warehouse = warehouse_of(question.pipeline, given)
+    cut = Cuts(warehouse.root, warehouse.paths.job).find(question.at)
     if question.operator is None:
         out.print(render_operators(cut, [cut.state(each) for each in cut.operators]), soft_wrap=True)
         return
