@@ -10,8 +10,7 @@ from enum import Enum
 
 from checkpointing.channel_items import Segment
 from checkpointing.columns import TableColumn
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile

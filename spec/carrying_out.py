@@ -6,8 +6,7 @@ from random import Random
 from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.identifiers import Generation, SplitId
 from checkpointing.messages import (
     AppendRow,

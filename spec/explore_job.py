@@ -13,7 +13,7 @@ from checkpointing.columns import TableColumn
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
-from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId

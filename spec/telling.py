@@ -6,8 +6,7 @@ What the stores do is told by the stores; here is what passes between a door and
 from collections.abc import Iterator
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
-from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import AskHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.identifiers import Generation
 from checkpointing.messages import (
     CancelJudgement,

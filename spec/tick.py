@@ -13,7 +13,7 @@ from random import Random
 from typing import assert_never
 
 from checkpointing.commit.fencing import IDS_PER_CLAIM, Refused, newest_checkpoint
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.coordinator.restart import NoRestart, RestartStrategy
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from checkpointing.channel_items import EndOfData, SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import HookAnswered, HookFailed
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason

@@ -8,8 +8,7 @@ restored to the cut that the job begins from; a row holds exactly what its hooks
 from collections.abc import Iterator
 from dataclasses import replace
 
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.coordinator.restoring import reset_hooks, restore_hooks
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import Hook

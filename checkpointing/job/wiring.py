@@ -23,6 +23,7 @@ from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.plan import Topology
 from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
@@ -334,7 +335,7 @@ class Wiring:
         self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state, metrics))
 
 
-def _subtask(named: told.Task) -> SubtaskId:
+def _subtask(named: Task) -> SubtaskId:
     if not isinstance(named, SubtaskId):
         raise TypeError(f"{named!r} is no subtask of this job")
     return named

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph
 from checkpointing.messages import (
     AppendRow,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from checkpointing.coordinator.effects import AskHook
+from checkpointing.coordinator.messages import AskHook
 from checkpointing.messages import CancelJudgement, Fact, JudgeSuites, NotifyAborted, NotifyComplete, RunMicroBatch
 from jobs.holding.boundaries import CarriedOut, HookEffect, boundary_of
 

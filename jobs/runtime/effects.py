@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 import structlog
 
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import (
     AppendRow,

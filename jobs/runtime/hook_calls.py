@@ -7,8 +7,7 @@ from typing import Final
 import structlog
 from pydantic import JsonValue
 
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.messages import Fact, HookRestored, HookRestoreFailed
 from jobs.holding.boundaries import HookEffect
 from jobs.pipeline.hooks import MasterHook

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.coordinator.completed import CompletedCheckpoint
-from checkpointing.coordinator.effects import CoordinatorEffect
-from checkpointing.coordinator.facts import CoordinatorFact
+from checkpointing.coordinator.messages import CoordinatorEffect, CoordinatorFact
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId

@@ -15,7 +15,7 @@ from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.shared_state import SharedStateRegistry
-from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task, TaskState
+from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.explore_branching import branch
@@ -326,7 +326,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if isinstance(fact, flink.TaskMeasured):
             expect(not effects, "statistics-never-steer", f"{fact} caused {effects}")
             return
-        plain = replace(fact, metrics=told.NO_METRICS) if isinstance(fact, told.TaskAcknowledged) else fact
+        plain = replace(fact, metrics=NO_METRICS) if isinstance(fact, told.TaskAcknowledged) else fact
         other = self.twin.tell(plain)
         expect(effects == other, "statistics-never-steer", f"{fact}: {effects}, with other statistics {other}")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
-from checkpointing.coordinator.effects import AskHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
 from checkpointing.gate import GatePolicy
 from checkpointing.graph import Hook
 from checkpointing.identifiers import SplitId

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
-from checkpointing.coordinator.effects import ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.coordinator.pending import PendingCheckpoint
 from checkpointing.job import hooks
 from checkpointing.job.hooks import MasterHooks

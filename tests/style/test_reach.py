@@ -11,7 +11,7 @@ import pytest
 from tests.style.reach import CORE, USERS, Definition, Reach
 from tests.style.test_style import imported, module, sources
 
-ALPHABETS = {"channel_items", "effects", "facts", "messages", "sink_messages"}
+ALPHABETS = {"channel_items", "messages", "sink_messages"}
 """The modules whose classes are facts, effects and messages."""
 
 SINKS = "two-phase sinks (F3)"
@@ -25,16 +25,16 @@ WAITING = {
     "checkpointing.rescale": OPERATOR_STATE,
     "checkpointing.coordinator.restoring.check_finished": FINISHED_INPUTS,
     "checkpointing.coordinator.restoring.restore_coordinators": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.effects.ResetOperatorCoordinator": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.facts.OperatorCoordinatorAnswered": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.facts.OperatorCoordinatorFailed": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.messages.ResetOperatorCoordinator": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.messages.OperatorCoordinatorAnswered": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.messages.OperatorCoordinatorFailed": SOURCE_COORDINATORS,
     "checkpointing.coordinator.triggering.Triggering.coordinator_answered": SOURCE_COORDINATORS,
     "checkpointing.coordinator.pending.PendingCheckpoint.answer_coordinator": SOURCE_COORDINATORS,
     "checkpointing.coordinator.completion.Completion.discard_late": SOURCE_COORDINATORS,
     "checkpointing.channel_items.EndOfChannel": FINISHED_INPUTS,
     "checkpointing.gate.messages.DeliverEnd": FINISHED_INPUTS,
     "checkpointing.task.messages.SubtaskFinished": FINISHED_INPUTS,
-    "checkpointing.coordinator.facts.TaskStateChanged": FINISHED_INPUTS,
+    "checkpointing.coordinator.messages.TaskStateChanged": FINISHED_INPUTS,
     "checkpointing.coordinator.triggering.Triggering.task_states_changed": FINISHED_INPUTS,
 }
 """What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
@@ -48,9 +48,9 @@ JUDGED = ("snapshot", "blocked", "pending")
 """Questions to a gate that its judges ask: the explorer, the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
-    "checkpointing.coordinator.effects.AskOperatorCoordinator": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.effects.NotifyOperatorCoordinatorComplete": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.effects.NotifyOperatorCoordinatorAborted": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.messages.AskOperatorCoordinator": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.messages.NotifyOperatorCoordinatorComplete": SOURCE_COORDINATORS,
+    "checkpointing.coordinator.messages.NotifyOperatorCoordinatorAborted": SOURCE_COORDINATORS,
     "checkpointing.task.messages.NotifyOperatorsComplete": SINKS,
     "checkpointing.task.messages.NotifyOperatorsAborted": SINKS,
     "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from checkpointing.coordinator.effects import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.coordinator.facts import HookAnswered, HookFailed
+from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import Hook, InvalidGraphError, JobGraph
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
