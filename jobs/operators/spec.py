@@ -73,13 +73,12 @@ class RowRule:
 class StatelessSpec:
     """A vertex that writes its rows to files: all go to `table`, the failing ones also to `quarantine`.
 
-    `schema` is the schema after `transform`. If it `emits`, downstream vertices read all rows, from the table's own
+    `schema` is the schema of these rows. If it `emits`, downstream vertices read all rows, from the table's own
     files if there is a table. They drop the failing rows in their chain.
     """
 
     vertex: VertexId
     schema: StructType
-    transform: Chain | None = None
     table: StagedTable | None = None
     rules: tuple[RowRule, ...] = ()
     quarantine: StagedTable | None = None

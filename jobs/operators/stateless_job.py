@@ -1,4 +1,4 @@
-"""Builds the Spark job of a stateless micro-batch: it transforms rows, marks failing ones, and the tasks write them."""
+"""Builds the Spark job of a stateless micro-batch: it marks failing rows, and the tasks write all rows."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -17,9 +17,7 @@ from jobs.sinks.staged_files import StagedFiles
 
 def stateless_job(spec: StatelessSpec, inputs: Sequence[DataFrame], writer: StagedFiles) -> DataFrame:
     """Return the lazy job whose rows are the tasks' reports."""
-    rows = reduce(DataFrame.unionByName, inputs)
-    transformed = rows if spec.transform is None else spec.transform(rows)
-    columns = in_schema(transformed, spec.schema)
+    columns = in_schema(reduce(DataFrame.unionByName, inputs), spec.schema)
     marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
     return marked.mapInArrow(_task(spec, writer).run, REPORT_SCHEMA)
 

@@ -1,7 +1,7 @@
-"""A warm Spark Connect server as a process of its own: started once, joined by many short-lived clients.
+"""Runs a warm Spark Connect server in a process of its own: started once, joined by many short-lived clients.
 
-A client joins in some three seconds instead of starting a JVM, and its death leaves the server as it was.
-What a dead client's jobs still write are orphans; the server ends those jobs by itself.
+A client joins in some three seconds and starts no JVM. If it dies, the server goes on and ends the client's jobs. What
+they still write are orphans.
 """
 
 import os
@@ -29,7 +29,7 @@ _MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class ConnectServerError(RuntimeError):
-    """The server did not come up: says what it printed last, and where the rest is."""
+    """The server did not start: says what it printed last, and where the rest is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _command(config: SparkConfig, port: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Spark's programs, but not those of a client: a server that is told of a remote would try to join it."""
+    """Return the environment of Spark's programs, without the variables by which a client finds its server."""
     clients = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
     return {name: value for name, value in spark_environment().items() if name not in clients}
 
@@ -121,10 +121,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, what)
-    except ProcessLookupError:
-        return
 
 
 def main() -> None:

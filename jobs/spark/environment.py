@@ -24,8 +24,8 @@ def spark_home() -> Path:
 def spark_environment() -> dict[str, str]:
     """Return the present environment, completed for `spark-submit`, `spark-class` and Python workers.
 
-    A virtual environment that is not activated leaves Spark to the machine's own Python, which has
-    none of our packages; so both names are set, whatever they were.
+    Both Python variables are set, whatever they were. Otherwise Spark takes the machine's own Python if the virtual
+    environment is not activated, and that one lacks the packages.
     """
     return os.environ | {
         "SPARK_HOME": str(spark_home()),

@@ -1,10 +1,10 @@
-"""The Delta jar and what it needs beyond Spark's own jars: fetched once, by Ivy, checked, then local.
+"""Fetches the Delta jar and what it needs beyond Spark's own jars, once, with Ivy, and checks them.
 
-A tick needs none of them: delta-rs publishes its tables. A Spark session that reads or writes the tables by Delta's
-own SQL needs them, as the tests and benchmarks do.
+A tick needs none of them, since delta-rs publishes its tables. A Spark session needs them if it reads or writes tables
+by Delta's own SQL, as the tests and benchmarks do.
 
-Delta's published dependencies also name libraries that Spark carries in newer versions (Hadoop,
-Parquet, Jackson, log4j: 74 MB); those are left out, so that one version of each is on the class path.
+Delta's dependencies also name libraries that Spark has in newer versions (Hadoop, Parquet, Jackson, log4j: 74 MB).
+These are left out, so that one version of each is on the class path.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ LOCKED: Mapping[str, str] = {
     "unitycatalog-hadoop-0.6.0.jar": "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150",
     "jackson-datatype-jdk8-2.13.5.jar": "e58761751fea8a00dc626aae1c5f1be38c5cfd487aeb333d933a4ab5f5a73c55",
 }
-"""Every jar by its SHA-256: what Ivy brings is used only if it is exactly this."""
+"""The SHA-256 of every jar. A jar with another one is refused."""
 
 JARS_VARIABLE = "TIDEMARK_JARS"
 
@@ -59,9 +59,9 @@ class JarsError(Exception):
 
 
 def jars_folder() -> Path:
-    """Return where the jars lie: what TIDEMARK_JARS names, else `.jars` of the checkout, else of the environment.
+    """Return the folder of the jars: what TIDEMARK_JARS names, else `.jars` of the checkout, else of the environment.
 
-    Beside an installed package other packages lie, and its folder may be read-only.
+    An installed package has no folder of its own, and may not be writable.
     """
     named = os.environ.get(JARS_VARIABLE)
     above = Path(__file__).resolve().parents[2]

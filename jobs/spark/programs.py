@@ -1,6 +1,6 @@
-"""The programs that Spark starts: Java, and the Python of its workers. One that does not fit is refused by name.
+"""Checks the programs that Spark starts: Java, and the Python of its workers. One that does not fit is refused by name.
 
-A tick looks before it claims the job, so that a wrong machine changes nothing. The doctor asks the same questions.
+A tick checks before it claims the job, so that an unfit machine changes nothing. The doctor asks the same questions.
 """
 
 import os
@@ -30,7 +30,7 @@ class UnfitProgramError(TickRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program as it was found: what a report shows of it, and what is wrong with it, if anything is."""
+    """A program: what a report shows of it, and what is wrong with it, if anything is."""
 
     shown: str
     problem: str = ""
@@ -87,7 +87,7 @@ def worker_python() -> Program:
 
 
 def _by_release(path: str) -> re.Match[str] | None:
-    """Return the version that a JDK's `release` file states: no program need be started for it."""
+    """Return the version in a JDK's `release` file, which needs no program to be started."""
     try:
         return _RELEASE.search((Path(path).resolve().parents[1] / "release").read_text(encoding="utf-8"))
     except (OSError, IndexError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
-"""The Spark session: local and in process by default, a cluster or a warm Connect server by configuration.
+"""Opens a Spark session: local and in this process by default, on a cluster or a Connect server if configured.
 
-The engine keeps to the API that Connect has too, so whoever holds a session needs not know its kind.
+The engine only uses what Spark Connect offers too, so it need not know the kind of its session.
 """
 
 import os
@@ -28,7 +28,7 @@ TEMPORARY: Final = "spark.local.dir"
 
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-"""An archive that does not fit is left alone, without a word."""
+"""A JVM ignores an archive that does not fit, and prints nothing about it."""
 
 _LOCALES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
 """The variables that decide how names of files are read, the strongest first."""
@@ -54,12 +54,12 @@ def _log_file() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
-    """How to come to a Spark session.
+    """Which Spark session to open.
 
-    `connect_url` (`sc://host:port`) joins a running Connect server and ignores the rest but `cores`;
-    else `master` is started in, or joined from, this process. `memory` is the JVM's heap as Spark
-    writes it (`2g`). `jars` are paths; a delta-spark jar among them switches Delta's SQL on. What the
-    JVM prints goes to `log_file`; None leaves it on stderr. `settings` overrides any Spark setting.
+    With `connect_url` (`sc://host:port`) the session joins a running Connect server, and only `cores` counts besides.
+    Otherwise this process starts or joins `master`. `memory` is the JVM's heap as Spark writes it (`2g`). A delta-spark
+    jar among `jars` switches Delta's SQL on. What the JVM prints goes to `log_file`, or to stderr if that is None.
+    `settings` overrides any Spark setting.
     """
 
     cores: int = field(default_factory=_cores)
@@ -72,9 +72,9 @@ class SparkConfig:
 
 
 def open_session(config: SparkConfig) -> SparkSession:
-    """Return a session for this configuration; the caller stops it. A running classic session is taken over.
+    """Return a session for this configuration; the caller stops it. A running classic session is used again.
 
-    PySpark's own log of errors is switched off: it prints each one with its Java stack before anybody catches it.
+    PySpark's own log of errors is switched off. It prints each error with its Java stack, even one that is caught.
     """
     for name in _LOGGERS_OF_ERRORS:
         PySparkLogger.getLogger(name).disabled = True
@@ -110,10 +110,9 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def abandon(session: SparkSession) -> None:
-    """Let go of a session that is dead, so that the next one of this process gets a JVM of its own.
+    """Give up a dead session, so that the next session of this process gets a new JVM.
 
-    PySpark keeps the way to a JVM for as long as the process lives, and stopping what no longer answers
-    breaks off halfway.
+    PySpark keeps its connection to a JVM for as long as the process lives. Stopping a dead session fails halfway.
     """
     with suppress(Exception):
         session.stop()
@@ -133,9 +132,9 @@ def abandon(session: SparkSession) -> None:
 def session_settings(cores: int) -> dict[str, str]:
     """Return the settings that a session may still change, on a Connect server too.
 
-    No adaptive execution: it would merge the Spark partitions that are our subtasks. No job to list
-    files: they are all known. Arrow batches are bounded by rows alone, as many as Spark's default: for its
-    bound in bytes Spark adds up the sizes of all columns after each row, an eighth of an epoch.
+    Adaptive execution is off, because it would merge the Spark partitions that are subtasks. Spark starts no job to
+    list files, since all are known. Arrow batches have a bound in rows only, Spark's default. For a bound in bytes,
+    Spark adds up the sizes of all columns after each row, which takes an eighth of an epoch.
     """
     return {
         "spark.sql.shuffle.partitions": str(cores),
@@ -179,7 +178,7 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
 
 @contextmanager
 def _locale_of_children() -> Iterator[None]:
-    """Let processes started within take names of files for UTF-8, as Python does in the C locale too."""
+    """Let child processes read names of files as UTF-8, also in the C locale, as Python does."""
     given = next((value for name in _LOCALES if (value := os.environ.get(name))), "C")
     if given not in {"C", "POSIX"}:
         yield
@@ -197,9 +196,9 @@ def _locale_of_children() -> Iterator[None]:
 
 @contextmanager
 def _stderr_of_children(log_file: Path | None) -> Iterator[None]:
-    """Let processes started within append what they print on stderr to a file.
+    """Let child processes append to a file what they print on stderr.
 
-    The JVM announces an incubator module on every start, and no option of its own silences that.
+    The JVM announces an incubator module whenever it starts, and no option of it silences that.
     """
     if log_file is None:
         yield

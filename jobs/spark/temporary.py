@@ -1,9 +1,9 @@
-"""What Spark writes outside the warehouse: its log and its temporary folders, in a private folder of this user.
+"""Keeps Spark's log and temporary folders in a private folder of this user, outside the warehouse.
 
-The folder lies where temporary files do, which others may write too. So it must be a real folder, owned by this user
-and closed to everybody else. Spark removes its own folders when it ends in order. Those of a killed tick stay, and the
-next tick that starts Spark removes them. Each has a note beside it that says whose it is. A folder goes only if that
-process is certainly dead.
+The private folder lies among temporary files, where others may write too. So it must be a real folder that this user
+owns and nobody else can open. Spark removes its own folders when it ends in order. Those of a killed tick stay until
+the next tick that starts Spark. A note beside each names its process. A folder is removed only if that process is
+certainly dead.
 """
 
 import os
@@ -22,7 +22,7 @@ from jobs.stores.files import read_document, write_durable
 from jobs.stores.holders import is_alive, this_process
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
-"""What a log of Spark may have grown to when it is opened: it is kept beside a new one then."""
+"""A log of Spark that is larger when it is opened is kept beside a new one."""
 
 _OWNER_SUFFIX: Final = ".owner.json"
 _OPEN_TO_OTHERS: Final = 0o077
@@ -54,7 +54,7 @@ def private_folder() -> Path:
 def open_log(path: Path) -> int:
     """Return a descriptor that appends to a log file; raise OSError for a link, which could lead anywhere.
 
-    A log that has grown too long becomes `<name>.1` first, in the place of an older one.
+    A log that is too large becomes `<name>.1` first, and replaces an older one.
     """
     if path.exists() and path.lstat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_name(f"{path.name}.1"))

@@ -170,9 +170,9 @@ class DeltaLog:
         sync(entry.parent)
 
 
-def newest_entries(table: DeltaTable, *, first_look: int = 4) -> Iterator[LogEntry]:
+def newest_entries(table: DeltaTable) -> Iterator[LogEntry]:
     """Yield the entries of a table's log, newest first, reading only as far back as is asked for."""
-    look, seen = first_look, 0
+    look, seen = 4, 0
     while True:
         entries = table.history(look)
         for entry in entries[seen:]:

@@ -46,9 +46,9 @@ def log_length(folder: Path) -> LogLength:
     return LogLength(len(versions), sum(version > last for version in versions))
 
 
-def checkpoint_log(folder: Path, *, every: int = EVERY_VERSIONS) -> bool:
-    """Write a Delta log checkpoint if the last is `every` or more versions old; return whether it was due."""
-    if max(log_versions(folder), default=-1) - _last_checkpoint(folder) < every:
+def checkpoint_log(folder: Path) -> bool:
+    """Write a Delta log checkpoint if the last is `EVERY_VERSIONS` or more versions old; return whether it was due."""
+    if max(log_versions(folder), default=-1) - _last_checkpoint(folder) < EVERY_VERSIONS:
         return False
     DeltaTable(str(folder)).create_checkpoint()
     _sync_log_checkpoints(folder)
@@ -63,9 +63,9 @@ def _sync_log_checkpoints(folder: Path) -> None:
     sync(log_of(folder))
 
 
-def shorten(folder: Path, *, now_s: float, every: int = EVERY_VERSIONS) -> bool:
+def shorten(folder: Path, *, now_s: float) -> bool:
     """Write a Delta log checkpoint if it is due, then drop what no reader needs any more; return whether it was due."""
-    if not checkpoint_log(folder, every=every):
+    if not checkpoint_log(folder):
         return False
     kept = log_versions(folder, LOG_CHECKPOINT)[-2:]
     if len(kept) == 2:  # noqa: PLR2004 - the last and the last but one

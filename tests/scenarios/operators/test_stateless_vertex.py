@@ -83,13 +83,12 @@ def test_a_micro_batch_of_nothing_writes_nothing(bench, rows):
     assert (SubtaskOutput(),) == bench(bronze()).run(rows).outputs
 
 
-def test_chain_then_transform_then_files(bench):
-    """The edge's chain and the vertex's transform are part of the one job; without a table a channel takes the rows."""
+def test_the_chain_runs_in_the_job_that_writes_the_files(bench):
+    """The steps before the vertex are part of its one Spark job. Without a table, a channel takes the rows."""
     shape = StructType([StructField("origin", StringType()), StructField("double", IntegerType())])
-    spec = StatelessSpec(
-        vertex=vertex_id("shape"), schema=shape, transform=lambda rows: rows.withColumn("double", F.col("delay") * 2)
-    )
-    vertex = bench(VertexPlan(spec, (InputPlan(SCHEMA, chain=lambda rows: rows.where("delay > 0")),)))
+    spec = StatelessSpec(vertex=vertex_id("shape"), schema=shape)
+    doubled = InputPlan(SCHEMA, chain=lambda rows: rows.where("delay > 0").withColumn("double", F.col("delay") * 2))
+    vertex = bench(VertexPlan(spec, (doubled,)))
     (output,) = vertex.run(ROWS).outputs
     assert () == output.staged
     assert output.emitted[0].path.startswith("_tidemark/demo/channels/shape/_data/1/shape-1-")
@@ -106,9 +105,9 @@ def test_what_a_task_cannot_write_is_named(bench):
         vertex.run(ROWS)
 
 
-def test_a_transform_that_loses_a_column_is_named(bench):
+def test_a_step_that_loses_a_column_is_named(bench):
     """A column that is gone is an error, not a column of nulls."""
     with pytest.raises(
         MicroBatchError, match=r"vertex bronze failed: InvalidSpecError: rows should have .* but lack \['delay'\]"
     ):
-        bench(bronze(transform=lambda rows: rows.drop("delay"))).run(ROWS)
+        bench(VertexPlan(bronze().spec, (InputPlan(SCHEMA, chain=lambda rows: rows.drop("delay")),))).run(ROWS)
