@@ -1,5 +1,4 @@
-"""Everything that touches Delta logs, by delta-rs and without Spark: rows, publications, cuts, the lease.
+"""Reads and writes everything in a warehouse besides Spark's files: Delta logs (by delta-rs), small files, the lease.
 
-Duties of the callers: never call from a forked process (delta-rs panics there: spawn instead), and let
-one thread at a time use one store.
+A forked process may not call it, because delta-rs panics there: spawn one. One thread at a time may use a store.
 """

@@ -1,4 +1,4 @@
-"""The Delta table `cuts`: which version of each table belongs to checkpoint n, so that all can be read as one (K1)."""
+"""Keeps the Delta table `cuts`: the version of each table at checkpoint n, so that all can be read as one (K1)."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,11 +54,11 @@ class _Change:
 
 
 class CutsNotRecordedError(RuntimeError):
-    """The cut could not be written; nothing is lost, since the next tick publishes and records it again."""
+    """The cut could not be written. Nothing is lost: the next tick publishes and records it again."""
 
 
 class CutStore:
-    """The `cuts` table of one job. A row file that is lost is passed over: what it said is told again (`rebuilt`)."""
+    """The `cuts` table of one job. A lost row file is passed over, since its cuts are made again (`rebuilt`)."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Open the table, creating it if this is the job's first tick."""
@@ -73,11 +73,11 @@ class CutStore:
         versions: Iterable[tuple[TableName, int]],
         retained: Collection[CheckpointId] | None = None,
     ) -> None:
-        """Record the cut of a checkpoint, once, however often it is asked for; it is durable then.
+        """Record the cut of a checkpoint durably, once, even if it is asked for again.
 
         With `retained`, the same commit drops the cuts of all other checkpoints but this one. If a newer cut is
-        recorded, nothing changes: another tick has taken the job over, and has recorded this cut before that one.
-        What the caller knows as retained is older than the newer cut. Raises CutsNotRecordedError if the log refuses
+        recorded, nothing changes: another tick has taken over the job and has recorded this cut before its own, and
+        the caller's `retained` is outdated. Raises CutsNotRecordedError if the log refuses
         it, and OSError if it cannot be made durable.
         """
         cut = RecordedCut(checkpoint, self._warehouse.now_ms(), dict(versions))

@@ -1,13 +1,12 @@
-"""A Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
+"""Uses a Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
 
-Measured with delta-rs 1.6.6: with `max_commit_retries=0` a commit from loaded version v either becomes
-version v + 1 or fails, whatever else was committed meanwhile (its default silently rebases on newer
-versions). A failing hook after the commit raises although the version is in, so hooks are off and an
-exception says nothing about the outcome: whoever commits reads back what it wrote.
+Measured with delta-rs 1.6.6: with `max_commit_retries=0`, a commit from loaded version v becomes version v + 1, or it
+fails if another commit came first. (By default it is silently rebased on newer versions.) A hook that fails after the
+commit raises although the version is in. So hooks are off, an exception says nothing about the outcome, and the
+committer reads back what it wrote.
 
-A process that is killed leaves either the whole commit or none (a log entry is linked into place). A
-power cut is another matter: delta-rs does not fsync, so an entry may be lost with the machine.
-`DeltaLog.sync` makes one durable; the job's stores do so before anything relies on it (`stores.durable`).
+A process that is killed leaves the whole commit or none, because a log entry is linked into place. delta-rs does not
+fsync, so a power cut may lose an entry. `DeltaLog.sync` makes one durable, before anything relies on it (`durable`).
 """
 
 import shutil
@@ -32,14 +31,14 @@ Action = AddAction | RemoveAction
 
 
 class CommitMoment(Enum):
-    """Where a test may strike: around the one call that commits."""
+    """The two moments at which a test may interfere: around the call that commits."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
 FaultHook = Callable[[CommitMoment], None]
-"""Called before and after each real commit. Raising AFTER is how a lost reply is played."""
+"""Called before and after each real commit. A test that raises AFTER plays a lost reply."""
 
 
 def no_fault(moment: CommitMoment) -> None:
@@ -49,7 +48,7 @@ def no_fault(moment: CommitMoment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One version of a table as its commitInfo tells it; `ours` is what we wrote there, or None."""
+    """One version of a table as its commitInfo tells it; `ours` is what Tidemark wrote there, or None."""
 
     version: int
     operation: str
@@ -61,7 +60,7 @@ class LogEntry:
 
 
 class DeltaLog:
-    """One table's log, held open: keeping it makes each look cost what happened since the last one."""
+    """One table's log, held open. Each look reads only what was committed since the last one."""
 
     def __init__(self, folder: Path, *, hook: FaultHook = no_fault) -> None:
         """Name the table; nothing is read yet."""
@@ -69,14 +68,14 @@ class DeltaLog:
         self._hook = hook
         self._table: DeltaTable | None = None
         self.sound_at: int | None = None
-        """The version at which nobody else was found to have taken anything out (`own_tables`)."""
+        """The version at which no other writer was found to have removed anything (`own_tables`)."""
 
     def exists(self) -> bool:
         """Return whether a table is there."""
         return DeltaTable.is_deltatable(str(self.folder))
 
     def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
-        """Create the table unless it is there; of several processes that try at once one succeeds, all go on."""
+        """Create the table if it is missing. Of several processes that try at once, one succeeds and all go on."""
         if self.exists():
             return
         there = next(folder for folder in self.folder.parents if folder.is_dir())
@@ -100,7 +99,7 @@ class DeltaLog:
                 return
 
     def drop(self) -> None:
-        """Take the log away: the folder is no table any more. Only for a table that nobody has ever committed to."""
+        """Delete the log, so that the folder is no table any more. Only for a table without any commit."""
         shutil.rmtree(log_of(self.folder))
         self._table = None
 
@@ -140,8 +139,8 @@ class DeltaLog:
     ) -> None:
         """Commit `actions` as the version after the one `table` is loaded at, or raise.
 
-        With `schema` the same commit gives the table these columns. Whether the table's features allow a commit is
-        then for the caller to check: delta-rs, which refuses what it does not know, is not asked (`log_entry`).
+        With `schema` the same commit gives the table these columns. Then the caller must check that the table's
+        features allow a commit, because delta-rs, which refuses unknown features, is not asked (`log_entry`).
 
         An exception does not say that the commit is absent: read back `says` by `entries_after`.
         """
@@ -164,7 +163,7 @@ class DeltaLog:
         self._hook(CommitMoment.AFTER)
 
     def sync(self, version: int) -> None:
-        """Make one log entry durable: after this a power cut does not take it back."""
+        """Make one log entry durable."""
         entry = entry_path(self.folder, version)
         sync(entry)
         sync(entry.parent)

@@ -1,10 +1,10 @@
 """Writes a log entry that changes a table's columns, as Delta's protocol describes it: delta-rs cannot.
 
-Tried with delta-rs 1.6.6. Its write transaction ignores the schema of an append. An overwrite takes the schema and
-removes every active file, and the protocol forbids to add one of those again in the same commit. ADD COLUMN is a
-commit of its own, and nothing drops a column. So this module writes the one commit that changes columns: the
-protocol (only if a type needs a feature), the metadata, the transaction, removes, adds. It is a compare-and-swap
-like delta-rs's own: the entry is linked into place whole and durable, and only if no other entry has its number.
+Tried with delta-rs 1.6.6: its write transaction ignores the schema of an append. An overwrite takes the schema and
+removes every active file, and the protocol forbids adding one of them again in the same commit. ADD COLUMN is a
+commit of its own, and nothing drops a column. So this module writes the commit that changes columns: the protocol
+(only if a type needs a feature), the metadata, the transaction, removes and adds. It is a compare-and-swap like
+delta-rs's own: the whole, durable entry is linked into place if no other entry has its number.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Gathers the facts from which `commit.behind` decides whether a job's tables are what its recorded cuts say.
 
-At a normal start one entry is read per table and recorded cut. Only of a table in doubt is the whole log read.
+At a normal start, one entry is read for each table and recorded cut. The whole log is read of a table in doubt only.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +17,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 class TableLogDamagedError(Exception):
-    """A table that no engine can load: `what` names the entry of its log that is in the way."""
+    """No engine can load a table: `what` names the log entry that is in the way."""
 
     def __init__(self, table: TableName, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -35,9 +35,9 @@ def observe_standing(
     *,
     whole: bool = False,
 ) -> Standing:
-    """Return what the logs of a job's tables say of its rows and recorded cuts; with `tables` of these alone.
+    """Return what the logs of a job's tables say of its rows and recorded cuts; `tables` limits it to these.
 
-    With `whole` every log is read whole. Raises TableLogDamagedError, naming the entry, for a log that cannot be
+    With `whole`, every log is read whole. Raises TableLogDamagedError, naming the entry, for a log that cannot be
     loaded.
     """
     known = [row for row in rows if isinstance(row, CheckpointRecord)]

@@ -1,4 +1,4 @@
-"""Columns as Arrow declares them, as a Delta log has them, and as a row of `checkpoints` says them."""
+"""Converts columns between Arrow's form, a Delta log's form, and the form in a row of `checkpoints`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from checkpointing.columns import TableColumn
 from checkpointing.state_evolution import parsed, shown
 
 COMMENT: Final = "comment"
-"""Where Delta and Spark keep what a column's comment says."""
+"""The key under which Delta and Spark keep a column's comment."""
 
 
 def declared_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
@@ -38,10 +38,10 @@ def field_of(column: TableColumn) -> Field:
 
 
 def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iterable[str]) -> Schema | None:
-    """Return the schema that a table gets: `columns` as they are said, and those of others; None if it has it.
+    """Return the schema that a table gets: these columns, and those of other writers; None if it has it already.
 
-    A column that is there in its type stays as it is, with whatever others have noted of it; those that are `leaving`
-    go. Columns of ours come in their order where the table has only ours, else behind the table's other columns.
+    A column that has its type already keeps its metadata. Columns that are `leaving` go. The pipeline's columns come in
+    their order if the table has no others. Otherwise new ones come last.
     """
     there: Mapping[str, Field] = {field.name: field for field in table.schema().fields}
     said = {column.name: column for column in columns}

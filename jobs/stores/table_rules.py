@@ -1,7 +1,7 @@
-"""What others may do to our tables, and what forbids publishing: findings of an experiment, as a table.
+"""Says what other writers may do to output tables, and what forbids publishing into them.
 
-Spark 4.2 with Delta 4.4.0 enabled each feature on a table of ours; delta-rs 1.6.6 then committed an add, and an add
-with a remove, and Spark read the result:
+The rules come from an experiment. Spark 4.2 with Delta 4.4.0 enabled each feature on an output table. Then delta-rs
+1.6.6 committed an add, and an add with a remove, and Spark read the result:
 
 | feature (how it is enabled)                       | delta-rs commits          | here             |
 | deletionVectors, enabled                          | yes                       | goes on          |
@@ -17,10 +17,10 @@ with a remove, and Spark read the result:
 | checkpointProtection, vacuumProtocolCheck         | refused                   | stop             |
 | ADD COLUMN, nullable                              | yes, null in our files    | append: goes on  |
 
-Ways out, tried too: rowTracking leaves domainMetadata behind, which must be dropped as well; inCommitTimestamp
-goes at once; typeWidening and columnMapping go only with TRUNCATE HISTORY, twice and a retention period
-apart (without it they leave checkpointProtection, which is refused); clustering and allowColumnDefaults
-cannot be dropped at all; DROP CONSTRAINT and REORG ... APPLY (PURGE) free a table at once.
+The ways out were tried too. rowTracking leaves domainMetadata behind, which must be dropped as well. inCommitTimestamp
+can be dropped at once. typeWidening and columnMapping need TRUNCATE HISTORY, twice and a retention period apart;
+without it they leave checkpointProtection, which is refused. clustering and allowColumnDefaults cannot be dropped.
+DROP CONSTRAINT and REORG ... APPLY (PURGE) free a table at once.
 """
 
 from collections.abc import Iterator
@@ -41,8 +41,8 @@ HARMLESS: Final = frozenset(
         "v2Checkpoint",
     }
 )
-"""Writer features under which our commits are right, as long as no rule below finds their use; each
-other feature stops the job by name."""
+"""Writer features with which Tidemark's commits are right, unless a rule below finds that they are used. Every other
+feature stops the job by name."""
 
 _FOR_EVER: Final = frozenset({"clustering", "allowColumnDefaults", "identityColumns"})
 _BY_TRUNCATION: Final = frozenset({"typeWidening", "columnMapping", "checkpointProtection"})
@@ -60,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What of a table's protocol and metadata decides whether we may publish into it."""
+    """The part of a table's protocol and metadata that decides whether Tidemark may publish into it."""
 
     features: frozenset[str]
     properties: frozenset[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Where a job's objects really are, and which clock and writer the stores sign with."""
+"""Binds a job's names to a folder, and to the clock and the writer's name that the stores use."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def installed_writer() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A job's names bound to a folder; `root` must be one that all processes of the job can reach.
+    """A job's names bound to a folder. All processes of the job must be able to reach `root`.
 
     Raises UnusableFolderError for a folder whose name delta-rs cannot open.
     """
@@ -45,9 +45,9 @@ class Warehouse:
         return (self.root / name).absolute()
 
     def delete(self, name: str) -> bool:
-        """Delete a file if it is there; return False, deleting nothing, if it lies behind a symbolic link.
+        """Delete a file if it exists; return False, deleting nothing, if it lies behind a symbolic link.
 
-        Raises OSError if the operating system does not let it go.
+        Raises OSError if the operating system refuses.
         """
         if link_to(self.root, name) is not None:
             return False
@@ -58,8 +58,8 @@ class Warehouse:
 def link_to(root: Path, name: str) -> Path | None:
     """Return the symbolic link inside a table's folder through which a warehouse-relative name leads, if one does.
 
-    The first two parts of a name, a schema and a table, may be links: that is how a table lies on another disk. Further
-    down nobody but Tidemark makes folders, so a link there leads to files that are not the job's.
+    The first two parts of a name, a schema and a table, may be links, so that a table can lie on another disk. Below
+    them only Tidemark makes folders, so a link there leads to files that are not the job's.
     """
     parts = name.split("/")
     folders = (root.joinpath(*parts[:end]) for end in range(_OWNERS_PARTS + 1, len(parts)))

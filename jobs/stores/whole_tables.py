@@ -27,7 +27,7 @@ Records = Mapping[CheckpointId, CheckpointRecord]
 
 
 class TableNotCopyableError(ValueError):
-    """A table that cannot be told whole: names it, what is in the way, and the way out."""
+    """The files of a table cannot be told: names the table, what is in the way, and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> 
 
 
 def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]) -> Base:
-    """Return what a row's append tables are told from; raise TableNotCopyableError if its parent's cut is gone."""
+    """Return where a row's append tables begin; raise TableNotCopyableError if its parent's cut is gone."""
     rows: list[CheckpointRecord] = []
     at = record
     while at.checkpoint not in cuts:
