@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
-from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
+from jobs.operators.keyed_vertices import KeyedPlace, aggregate_spec, enrich_spec
 from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
     InputPlan,
@@ -61,76 +61,51 @@ def _input_plan(reads: Input, around: Around) -> InputPlan:
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
+    if isinstance(vertex, StagedVertex):
+        return _stateless_spec(vertex, around)
+    place: KeyedPlace = {
+        "vertex": vertex.id,
+        "parallelism": around.parallelism,
+        "max_parallelism": around.max_parallelism,
+        "table": _staged_table(vertex.table, vertex.rows),
+        "emits": vertex.id in around.read,
+    }
     match vertex:
-        case StagedVertex():
-            return _stateless_spec(vertex, around)
         case AggregateVertex():
-            return _aggregate_spec(vertex, around)
+            (reads,) = vertex.inputs
+            return aggregate_spec(rows=reads.schema, keys=reads.keys, aggregates=vertex.aggregates, **place)
         case EnrichVertex():
-            return _enrich_spec(vertex, around)
+            left, right = vertex.inputs
+            return enrich_spec(
+                left=left.schema,
+                right=right.schema,
+                keys=left.keys,
+                right_keys=right.keys,
+                columns=vertex.columns,
+                latest_by=vertex.latest_by,
+                **place,
+            )
         case ProcessVertex():
-            return _process_spec(vertex, around)
+            return KeyedSpec(
+                inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),
+                function=vertex.function,
+                state=vertex.state,
+                output=vertex.rows,
+                meanings=process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys),
+                **place,
+            )
         case _ as unreachable:
             assert_never(unreachable)
 
 
 def _stateless_spec(vertex: StagedVertex, around: Around) -> StatelessSpec:
-    check = vertex.check
+    table, check = _staged_table(vertex.table, vertex.rows), vertex.check
+    emits = vertex.id in around.read
+    if check is None:
+        return StatelessSpec(vertex=vertex.id, schema=vertex.rows, table=table, emits=emits)
+    quarantine = StagedTable(check.quarantine, TableMode.APPEND, quarantine_schema(vertex.rows))
     return StatelessSpec(
-        vertex=vertex.id,
-        schema=vertex.rows,
-        table=_staged_table(vertex.table, vertex.rows),
-        rules=() if check is None else check.rules,
-        quarantine=None
-        if check is None
-        else StagedTable(check.quarantine, TableMode.APPEND, quarantine_schema(vertex.rows)),
-        emits=vertex.id in around.read,
-    )
-
-
-def _aggregate_spec(vertex: AggregateVertex, around: Around) -> KeyedSpec:
-    (reads,) = vertex.inputs
-    return aggregate_spec(
-        vertex=vertex.id,
-        rows=reads.schema,
-        keys=reads.keys,
-        aggregates=vertex.aggregates,
-        parallelism=around.parallelism,
-        max_parallelism=around.max_parallelism,
-        table=_staged_table(vertex.table, vertex.rows),
-        emits=vertex.id in around.read,
-    )
-
-
-def _enrich_spec(vertex: EnrichVertex, around: Around) -> KeyedSpec:
-    left, right = vertex.inputs
-    return enrich_spec(
-        vertex=vertex.id,
-        left=left.schema,
-        right=right.schema,
-        keys=left.keys,
-        right_keys=right.keys,
-        columns=vertex.columns,
-        latest_by=vertex.latest_by,
-        parallelism=around.parallelism,
-        max_parallelism=around.max_parallelism,
-        table=_staged_table(vertex.table, vertex.rows),
-        emits=vertex.id in around.read,
-    )
-
-
-def _process_spec(vertex: ProcessVertex, around: Around) -> KeyedSpec:
-    return KeyedSpec(
-        vertex=vertex.id,
-        inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),
-        parallelism=around.parallelism,
-        max_parallelism=around.max_parallelism,
-        function=vertex.function,
-        state=vertex.state,
-        output=vertex.rows,
-        table=_staged_table(vertex.table, vertex.rows),
-        emits=vertex.id in around.read,
-        meanings=process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys),
+        vertex=vertex.id, schema=vertex.rows, table=table, rules=check.rules, quarantine=quarantine, emits=emits
     )
 
 

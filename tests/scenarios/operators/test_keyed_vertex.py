@@ -66,6 +66,7 @@ def totals(parallelism=2):
         parallelism=parallelism,
         max_parallelism=128,
         table=TOTALS,
+        emits=False,
     )
     return VertexPlan(spec, (InputPlan(FLIGHTS),))
 

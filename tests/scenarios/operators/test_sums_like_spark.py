@@ -50,7 +50,7 @@ def totals(schema=ROWS):
         vertex=vertex_id("totals"), rows=schema, keys=("k",), aggregates=aggregates, parallelism=2, max_parallelism=128
     )
     table = StagedTable(table_name("gold/totals"), TableMode.UPSERT, spec.output, ("k",))
-    return VertexPlan(replace(spec, table=table), (InputPlan(schema),))
+    return VertexPlan(replace(spec, table=table, emits=False), (InputPlan(schema),))
 
 
 def rows_of(seed, count=60):
