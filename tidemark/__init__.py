@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
     from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
     from jobs.pipeline.failures import InvalidPipelineError
-    from jobs.pipeline.hooks import MasterHook
-    from jobs.pipeline.listening import CheckpointListener
     from jobs.pipeline.pipeline import Pipeline
+    from jobs.pipeline.ports import CheckpointListener, MasterHook
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
     from jobs.quality.expectation import Expectation, InvalidExpectationError
     from jobs.reading.cut import Cut

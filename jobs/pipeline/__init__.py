@@ -8,9 +8,8 @@ description into vertices.
 from jobs.operators.functions import EndsInput, KeyedFunction, Processed
 from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.hooks import MasterHook
-from jobs.pipeline.listening import CheckpointListener
 from jobs.pipeline.pipeline import Pipeline
+from jobs.pipeline.ports import CheckpointListener, MasterHook
 from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
 
 __all__ = [

@@ -6,9 +6,7 @@ from jobs.pipeline.columns import require_unique
 from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
-from jobs.pipeline.hooks import DEFAULT_TIMEOUT_S, DeclaredHook, MasterHook, declared_hook
-from jobs.pipeline.listening import CheckpointListener
-from jobs.pipeline.reporting import Report
+from jobs.pipeline.ports import DEFAULT_TIMEOUT_S, CheckpointListener, DeclaredHook, MasterHook, Report, declared_hook
 from jobs.pipeline.streams import Stream
 from jobs.sources.port import Source, read_schema
 

@@ -11,9 +11,7 @@ from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, spl
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.hooks import MasterHook
-from jobs.pipeline.listening import CheckpointListener
-from jobs.pipeline.reporting import Report
+from jobs.pipeline.ports import CheckpointListener, MasterHook, Report
 from jobs.quality.expectation import Suite
 from jobs.sources.port import Source
 

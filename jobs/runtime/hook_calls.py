@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.messages import Fact, HookRestored, HookRestoreFailed
 from jobs.holding.boundaries import HookEffect
-from jobs.pipeline.hooks import MasterHook
+from jobs.pipeline.ports import MasterHook
 from jobs.user_code import message_of
 
 _WAY_OUT: Final = ": correct it and run again"

@@ -11,7 +11,7 @@ import structlog
 
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import NotifyAborted, NotifyComplete
-from jobs.pipeline.listening import CheckpointListener
+from jobs.pipeline.ports import CheckpointListener
 from jobs.runtime.listener import NoticeFailed, TickListener
 from jobs.sources.port import CommitsPositions, Source
 from jobs.user_code import message_of

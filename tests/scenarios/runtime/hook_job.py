@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from jobs.pipeline import Pipeline
-from jobs.pipeline.hooks import MasterHook
+from jobs.pipeline.ports import MasterHook
 from jobs.planner import JobPlan, plan
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, declared

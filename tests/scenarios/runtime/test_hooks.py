@@ -21,7 +21,7 @@ from jobs.cli.options import console
 from jobs.holding.boundaries import KILL_VARIABLE, boundary_names, cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.pipeline import InvalidPipelineError
-from jobs.pipeline.hooks import MasterHook
+from jobs.pipeline.ports import MasterHook
 from jobs.stores.warehouse import Warehouse
 from spec.traces import judge
 from tests.scenarios.runtime import hook_job

@@ -1,16 +1,45 @@
-"""The port of a master hook: a user's code outside the job whose state belongs to each checkpoint (A8)."""
+"""The ports of a user's code that a tick calls: checkpoint listeners (F2), reports and master hooks (A8)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import isfinite
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pydantic import JsonValue
 
 from checkpointing.identifiers import CheckpointId, HookName, hook_name
 from jobs.pipeline.failures import InvalidPipelineError
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jobs.reading.cut import Cut
+
 DEFAULT_TIMEOUT_S: Final = 30.0
+
+
+class CheckpointListener(Protocol):
+    """Is called when a checkpoint completes or fails (Flink: `CheckpointListener`). See `Pipeline.listen`."""
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
+        """React to a completed checkpoint: every table shows it.
+
+        Called at least once. After a crash or a restart, the tick calls it again for the checkpoint that it restored. A
+        call covers all older checkpoints too: there may be no call for an older one.
+        """
+        ...
+
+    def notify_checkpoint_aborted(self, checkpoint: CheckpointId, reason: str) -> None:
+        """React to a failed checkpoint. Its rows belong to a later one. Called at most once for each checkpoint."""
+        ...
+
+
+class Report(Protocol):
+    """A function of the newest cut that returns a text, or anything else that Rich can print. See `Pipeline.report`."""
+
+    def __call__(self, cut: "Cut", /) -> "RenderableType":
+        """Return the text or renderable to show."""
+        ...
 
 
 class MasterHook(ABC):
