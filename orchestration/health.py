@@ -14,8 +14,8 @@ from checkpointing.commit.live_files import live_files
 from checkpointing.graph import Table, TableMode, Vertex
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.operators.waiting import ROWS, still_waiting, waiting_rows, waits_in
 from jobs.planner import JobPlan
+from jobs.reading.waiting import ROWS, still_waiting, waiting_rows, waits_in
 from jobs.runtime.discovery import Discovered
 from jobs.showing.quantities import count, moment, seconds
 from jobs.stores.tables import TableShown

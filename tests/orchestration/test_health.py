@@ -13,7 +13,7 @@ from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRe
 from checkpointing.snapshots import SubtaskSnapshot
 from jobs.launch import launch
 from jobs.operators.schemas import arrow_schema
-from jobs.operators.waiting import waiting_rows, waits_in
+from jobs.reading.waiting import waiting_rows, waits_in
 from jobs.runtime.discovery import discover
 from jobs.settings import Layer
 from jobs.sinks.staged_files import StagedFiles
@@ -104,6 +104,7 @@ def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict
         }
         for origin, count in waiting.items()
     ]
+    DeltaTable.create(str(root / table), schema, mode="ignore")
     content = pl.DataFrame(rows, schema=pl.from_arrow(schema.empty_table()).schema).to_arrow().cast(schema)
     writer = StagedFiles(str(root), plan.job, Generation(1), spec.vertex, checkpoint)
     written: FileHandle = writer.write(table, content)
@@ -128,6 +129,7 @@ def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
     then = waiting_record(tmp_path, plan, 1, 0, {"EWR": 2, "JFK": 3})
     now = waiting_record(tmp_path, plan, 2, 61 * MINUTE_MS, {"EWR": 4, "LGA": 5})
     spec = waits_in(plan.vertices[VertexId("silver_flights")])
+    assert waiting_rows(tmp_path, then.model_copy(update={"vertices": ()}), spec).is_empty()
     assert {"EWR": 2, "JFK": 3} == dict(waiting_rows(tmp_path, then, spec).select("origin", "rows_waiting").rows())
     stands = Standing((then, now), Epoch(now, (), {}), {})
     look = Look(plan=plan, naming=Naming(plan.job), root=tmp_path, stands=stands, discovered={}, now_ms=62 * MINUTE_MS)
