@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,6 +46,14 @@ class TableColumns:
 
     table: TableName
     columns: tuple[TableColumn, ...]
+
+
+def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the old names, by the new ones, of the renamed columns that a file or table has under the old name only.
+
+    `now` are the columns that the reader wants, `then` those of the file. `renamed` are all old names by the new ones.
+    """
+    return {new: old for new, old in renamed.items() if new in now and new not in then and old in then}
 
 
 def is_delta_type(text: str) -> bool:

@@ -4,8 +4,8 @@ Each kind of change has a module that decides what it means (`state_evolution`, 
 the same list of changes: a tick refuses the first one that the old data cannot serve, and a dry run shows them all.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -58,6 +58,21 @@ class Change:
         if self.now is None:
             return f"({self.was}) is dropped"
         return f"was {self.was} and is now {self.now}"
+
+
+def with_hints(found: Sequence[Change], saying: Callable[[str, str], str | None]) -> tuple[Change, ...]:
+    """Return the changes of one thing, in which a dropped column tells which new one may be it under another name.
+
+    `saying` returns what a user writes to rename the old column to the new one, None if the new one cannot be it.
+    """
+    new = [change for change in found if change.was is None]
+
+    def hinted(change: Change) -> Change:
+        alike = (saying(change.column, one.column) for one in new if change.now is None and one.now == change.was)
+        hint = next((f"{change.becomes}; if it has a new name, say {said}" for said in alike if said), None)
+        return change if hint is None else replace(change, becomes=hint)
+
+    return tuple(hinted(change) for change in found)
 
 
 def verdict(found: Sequence[Change]) -> Compatibility:

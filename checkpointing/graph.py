@@ -4,8 +4,8 @@ A vertex is a chain of operators between two exchanges. Its subtasks are source 
 ranges of key groups (KEYED); a STATELESS vertex has one.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.columns import TableColumn
@@ -52,7 +52,8 @@ class Vertex:
     """A vertex with its explicit, stable id; `splits` name a source's subtasks in order.
 
     `meanings` say how the columns of a keyed vertex's state are computed: its checkpoints record them.
-    `renamed_from` is the id under which older checkpoints have it.
+    `renamed_from` is the id under which older checkpoints have it. `columns_renamed_from` are the old names of columns
+    of its state and of its table, by the new ones.
     """
 
     id: VertexId
@@ -62,6 +63,7 @@ class Vertex:
     splits: tuple[SplitId, ...] = ()
     meanings: tuple[ColumnMeaning, ...] = ()
     renamed_from: VertexId | None = None
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
 
     def subtasks(self) -> tuple[SubtaskId, ...]:
         """Return the vertex's subtasks in order of index."""

@@ -24,6 +24,9 @@ HookName = NewType("HookName", str)
 NO_CHECKPOINT = CheckpointId(0)
 """The cut before the first checkpoint: every source at its start, every table empty."""
 
+COLUMN_NAME_MAX = 1_024
+"""Characters of a column's name."""
+
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}")
@@ -61,6 +64,13 @@ def table_name(text: str) -> TableName:
     for part in parts:
         _matched(_WORD, f"part of table {text!r}", part)
     return TableName(text)
+
+
+def column_name(text: str) -> str:
+    """Return `text` if a column may have that name, else raise InvalidNameError; it becomes no path."""
+    if not text or len(text) > COLUMN_NAME_MAX:
+        raise InvalidNameError(f"column {text[:200]!r}: a name has 1 to {COLUMN_NAME_MAX} characters")
+    return text
 
 
 def has_control_characters(text: str) -> bool:

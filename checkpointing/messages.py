@@ -319,7 +319,7 @@ class Publication:
 
     APPEND: `adds` enter the log, and `removes`, of a rollback, leave it. UPSERT, STATE: the active files become
     exactly `files`. In the same commit the table gets `columns` and loses those that are `leaving`; what others have
-    added stays. No columns: they stay as they are.
+    added stays. No columns: they stay as they are. `renamed` are the new and the old name of each renamed column.
     """
 
     table: TableName
@@ -329,6 +329,7 @@ class Publication:
     removes: tuple[FileHandle, ...] = ()
     columns: tuple[TableColumn, ...] = ()
     leaving: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,24 @@ def declared_renames(graph: JobGraph) -> tuple[Rename, ...]:
         for table in graph.tables()
         if table.renamed_from is not None and table.mode is not TableMode.STATE
     )
-    return (*vertices, *tables)
+    columns = (
+        Rename(kind=RenameKind.COLUMN, was=was, now=now, vertex=vertex.id)
+        for vertex in graph.vertices
+        for now, was in vertex.columns_renamed_from.items()
+    )
+    return (*vertices, *tables, *columns)
 
 
 def unclear_rename(graph: JobGraph) -> str | None:
-    """Return why one of the declared renames can mean nothing, whatever a checkpoint holds; None if all are clear."""
+    """Return why one of the declared renames of vertices and tables can mean nothing; None if all are clear.
+
+    It does not depend on any checkpoint. A column's rename is judged where the column is named.
+    """
     names = {
         RenameKind.VERTEX: {str(vertex.id) for vertex in graph.vertices},
         RenameKind.TABLE: {str(table.name) for table in graph.tables()},
     }
-    declared = declared_renames(graph)
+    declared = [rename for rename in declared_renames(graph) if rename.kind in names]
     for rename in declared:
         kind, was, now = rename.kind.value, rename.was, rename.now
         if was == now:

@@ -9,10 +9,11 @@ and Delta write them in JSON: `integer`, `decimal(10,2)`, `{"type": "struct", "f
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from checkpointing.columns import columns_then
 from checkpointing.evolution import Change, ChangeKind
 
 ColumnType = str | Mapping[str, Any]
@@ -45,6 +46,33 @@ class StateSchema:
 
     columns: tuple[Column, ...]
     keys: tuple[str, ...] | None = None
+
+
+def under_new_names(was: StateSchema, then: Mapping[str, str]) -> StateSchema:
+    """Return a state's columns under their new names; `then` are the old ones by the new ones."""
+    now = {old: new for new, old in then.items()}
+    columns = (replace(column, name=now.get(column.name, column.name)) for column in was.columns)
+    return replace(was, columns=tuple(columns))
+
+
+def renamed_inside(was: StateSchema, now: StateSchema, renamed: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (column, old name, new name) of each renamed field inside a column; `renamed`: old names by new ones."""
+    before = {column.name: column.type for column in was.columns}
+    for column in now.columns:
+        for new, old in _fields_then(before.get(column.name, ""), column.type, renamed):
+            yield column.name, old, new
+
+
+def _fields_then(was: ColumnType, now: ColumnType, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if isinstance(was, str) or isinstance(now, str) or was["type"] != now["type"]:
+        return
+    if was["type"] == "array":
+        yield from _fields_then(was["elementType"], now["elementType"], renamed)
+    elif was["type"] == "struct":
+        before, after = ({field["name"]: field["type"] for field in kind["fields"]} for kind in (was, now))
+        yield from columns_then(after, before, renamed).items()
+        for name in before.keys() & after.keys():
+            yield from _fields_then(before[name], after[name], renamed)
 
 
 _Change = partial(Change, kind=ChangeKind.STATE_SCHEMA)

@@ -9,8 +9,8 @@ compared. Expressions and filters before the operator are not compared either: g
 name, or raise the version, when these change what the state holds.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from checkpointing.evolution import Change, ChangeKind
@@ -67,6 +67,27 @@ def meaning_changes(
         if meaning.column in held
         for change in _of_column(thing, before.get(meaning.column), meaning)
     )
+
+
+def under_new_names(was: Sequence[ColumnMeaning] | None, then: Mapping[str, str]) -> tuple[ColumnMeaning, ...] | None:
+    """Return recorded meanings under the columns' new names; `then` are the old names that files have, by the new ones.
+
+    A checkpoint that was taken before any range was written again records both names. The files have the old one.
+    """
+    if was is None:
+        return None
+    now, known = {old: new for new, old in then.items()}, {meaning.column for meaning in was}
+    kept = (meaning for meaning in was if then.get(meaning.column) not in known)
+    return tuple(replace(meaning, column=now.get(meaning.column, meaning.column)) for meaning in kept)
+
+
+def renaming_of(was: Sequence[ColumnMeaning] | None, now: Iterable[ColumnMeaning], old: str, new: str) -> str | None:
+    """Return what a user writes to rename state column `old` to `new`; None if the new one means something else."""
+    before = next((one for one in was or () if one.column == old), None)
+    after = next((one for one in now if one.column == new), None)
+    if after is None or (before is not None and replace(before, column=new) != after):
+        return None
+    return f"columns_renamed_from={{{new!r}: {old!r}}}" if after.function == PROCESS else f"renamed_from={old!r}"
 
 
 def still_held(

@@ -20,7 +20,9 @@ from jobs.planner import JobPlan
 from jobs.user_code import OUR_MODULES
 
 _DIGITS: Final = 12
-_NOT_CODE: Final = frozenset({"parallelism", "max_parallelism", "backend", "outdated", "reader"})
+_NOT_CODE: Final = frozenset(
+    {"parallelism", "max_parallelism", "backend", "outdated", "columns_renamed_from", "reader"}
+)
 """Fields of a specification that do not change what it computes, only how or where."""
 
 

@@ -60,7 +60,8 @@ def wrongly_said(history: History) -> Iterator[str]:
     """Yield every row whose columns do not follow from its parent's and from what its pipeline declares.
 
     An append table has all columns of both. Another table has those that are declared, but those of the parent while
-    a file of the parent's cut is live. A new column counts since the parent. A rollback has its parent's columns.
+    a file of the parent's cut is live. A new column counts since the parent, and a renamed one since the old one does.
+    A rollback has its parent's columns.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -88,7 +89,7 @@ def wrongly_said(history: History) -> Iterator[str]:
 
 def _undue(graph: JobGraph, record: CheckpointRecord, parent: CheckpointRecord | None) -> Iterator[str]:
     before, now = _said(parent), _said(record)
-    since = {(each.table, column.name): column.after for each in record.columns for column in each.columns}
+    since, long = _since(record), _since(parent)
     for vertex in graph.operators():
         for table in vertex.tables:
             due = _due(vertex, table, record, parent)
@@ -96,8 +97,14 @@ def _undue(graph: JobGraph, record: CheckpointRecord, parent: CheckpointRecord |
                 have = sorted(now.get(table.name, ()))
                 yield f"row {record.checkpoint} says {have} of {table.name}, due are {sorted(due)}"
             for name in due - before.get(table.name, due):
-                if since.get((table.name, name)) != record.parent:
+                was = vertex.columns_renamed_from.get(name, name)
+                if since.get((table.name, name)) != long.get((table.name, was), record.parent):
                     yield f"row {record.checkpoint}: column {name} of {table.name} counts since the wrong checkpoint"
+
+
+def _since(record: CheckpointRecord | None) -> Mapping[tuple[TableName, str], CheckpointId]:
+    columns = record.columns if record is not None else ()
+    return {(each.table, column.name): column.after for each in columns for column in each.columns}
 
 
 def _due(vertex: Vertex, table: Table, record: CheckpointRecord, parent: CheckpointRecord | None) -> Names:

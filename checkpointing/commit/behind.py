@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.net import keyed_tables
 from checkpointing.commit.recovery import publication_of
@@ -381,7 +380,7 @@ def _named(row: CheckpointRecord, table: TableName) -> TableRecord:
 
 
 def _again(row: CheckpointRecord, table: TableRecord) -> Again:
-    return Again(row.checkpoint, publication_of(table, columns_of(row)))
+    return Again(row.checkpoint, publication_of(row, table))
 
 
 def _line(seen: Standing, row: CheckpointRecord) -> Iterator[CheckpointRecord]:

@@ -9,17 +9,19 @@ reader must find every file in the table's columns, and a dropped column must no
 subtasks rewrite their ranges the first time that their vertex runs, so that is the first checkpoint with news.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.columns import TableColumn, TableColumns, columns_then
 from checkpointing.commit.live_files import live_files
-from checkpointing.evolution import Change, ChangeKind
-from checkpointing.graph import JobGraph, Table, TableMode
+from checkpointing.evolution import Change, ChangeKind, with_hints
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.renamed_columns import column_renames, renamed_columns, unrenamable
 from checkpointing.state_evolution import is_wider, parsed, shown
+from checkpointing.state_meaning import PROCESS
 
 Columns = tuple[TableColumn, ...]
 
@@ -34,27 +36,31 @@ def columns_at(
 ) -> tuple[TableColumns, ...]:
     """Return the columns of every table of the graph at the cut of these vertices, which builds on `parent`."""
     return tuple(
-        TableColumns(table.name, _now(table, vertices[vertex.id], parent))
+        TableColumns(table.name, _now(table, vertices[vertex.id], parent, vertex.columns_renamed_from))
         for vertex in graph.operators()
         for table in vertex.tables
         if table.columns
     )
 
 
-def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None) -> Columns:
+def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, renamed: Mapping[str, str]) -> Columns:
     was = columns_of(parent).get(table.name)
     if parent is None or was is None:
         return table.columns
-    declared = _dated(table.columns, was, parent.checkpoint)
+    declared = _dated(table.columns, was, parent.checkpoint, renamed)
     if table.mode is TableMode.APPEND:
         return (*was, *(column for column in declared if column.name not in {each.name for each in was}))
     return was if _is_from_before(table, vertex, parent) else declared
 
 
-def _dated(declared: Columns, was: Columns, parent: CheckpointId) -> Columns:
-    """Return the declared columns: a known one counts since it always did, a new one since the parent."""
+def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mapping[str, str]) -> Columns:
+    """Return the declared columns: a known one counts since it always did, also if renamed, a new one since the parent.
+
+    `renamed` are old names by the new ones.
+    """
     known = {column.name: column.after for column in was}
-    return tuple(replace(column, after=known.get(column.name, parent)) for column in declared)
+    then = columns_then([column.name for column in declared], known, renamed)
+    return tuple(replace(column, after=known.get(then.get(column.name, column.name), parent)) for column in declared)
 
 
 def _is_from_before(table: Table, vertex: VertexRecord, parent: CheckpointRecord) -> bool:
@@ -85,17 +91,37 @@ def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, 
     written anew, so its columns may become wider. A state's columns are judged with its vertex (`state_evolution`).
     """
     before = columns_of(restored)
-    outputs = (table for table in graph.tables() if table.mode is not TableMode.STATE and table.name in before)
-    return tuple(change for table in outputs for change in _changes(table, before[table.name], restored.checkpoint))
+    return tuple(
+        change
+        for vertex in graph.vertices
+        for table in vertex.tables
+        if table.mode is not TableMode.STATE and table.name in before
+        for change in with_hints([*_changes(vertex, table, before[table.name], restored)], _hint(vertex, table))
+    )
 
 
-def _changes(table: Table, was: Columns, since: CheckpointId) -> Iterator[Change]:
-    old = {column.name: column for column in was}
-    make = partial(Change, kind=ChangeKind.TABLE_SCHEMA, thing=f"table {table.name}")
+def _hint(vertex: Vertex, table: Table) -> Callable[[str, str], str | None]:
+    """Return how to say that a column of the table was renamed, from its old and new name.
+
+    An aggregate's state has the same columns, and what they mean, so the hint is given there.
+    """
+    may_be = table.mode is TableMode.UPSERT and all(one.function == PROCESS for one in vertex.meanings)
+    return lambda old, new: f"columns_renamed_from={{{new!r}: {old!r}}}" if may_be else None
+
+
+def _changes(vertex: Vertex, table: Table, was: Columns, restored: CheckpointRecord) -> Iterator[Change]:
+    old, names = {column.name: column for column in was}, [column.name for column in table.columns]
+    kind, thing, renames = ChangeKind.TABLE_SCHEMA, f"table {table.name}", column_renames(vertex, restored)
+    if table.mode is TableMode.APPEND:
+        yield from unrenamable(thing, names, old, renames)
+    else:
+        yield from renamed_columns(kind, thing, names, old, renames)
+    then, make = columns_then(names, old, renames.now), partial(Change, kind=kind, thing=thing)
     for column in table.columns:
-        known, now = old.pop(column.name, None), _shown(column)
+        known, now = old.pop(then.get(column.name, column.name), None), _shown(column)
         if known is None:
-            yield make(column=column.name, was=None, now=now, becomes=f"holds only what comes after checkpoint {since}")
+            since = f"holds only what comes after checkpoint {restored.checkpoint}"
+            yield make(column=column.name, was=None, now=now, becomes=since)
         elif known.type != column.type:
             wider = table.mode is TableMode.UPSERT and is_wider(parsed(known.type), parsed(column.type))
             refused = "" if wider else f"change it back to {_shown(known)}, or give the column another name"

@@ -5,15 +5,14 @@ claim a generation, roll the committed but unpublished row forward, discard what
 left, restore. A crash anywhere in between is met by the next tick's same steps.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpointing.columns import TableColumn
+from checkpointing.columns import columns_then
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
-from checkpointing.identifiers import CheckpointId, TableName, split_id
+from checkpointing.identifiers import CheckpointId, split_id
 from checkpointing.messages import NotifyComplete, Publication
-from checkpointing.metadata.record import CheckpointRecord, Row, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +68,20 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
 
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
     """Return what publishing a committed row means, table by table."""
-    columns = columns_of(record)
-    return tuple(publication_of(table, columns) for table in record.tables)
+    return tuple(publication_of(record, table) for table in record.tables)
 
 
-def publication_of(table: TableRecord, columns: Mapping[TableName, tuple[TableColumn, ...]]) -> Publication:
-    """Return what publishing means for one table of a row with these columns."""
+def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:
+    """Return what publishing means for one table of a row."""
+    columns = columns_of(record).get(table.table, ())
+    former = {one.now: one.was for one in record.renames if one.kind is RenameKind.COLUMN}
     return Publication(
         table=table.table,
         mode=table.mode,
         adds=table.adds,
         files=table.files,
         removes=table.removes,
-        columns=columns.get(table.table, ()),
+        columns=columns,
         leaving=table.leaving,
+        renamed=tuple(columns_then([column.name for column in columns], table.leaving, former).items()),
     )

@@ -31,7 +31,10 @@ from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 
 def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]:
-    """Return the declared renames that have not happened at this cut; raise CutDoesNotFitError for an unclear one."""
+    """Return the declared renames that have not happened at this cut; raise CutDoesNotFitError for an unclear one.
+
+    They are those of vertices and tables. A column's rename is found by the columns of each file (`renamed_columns`).
+    """
     there = {
         RenameKind.VERTEX: {str(was.vertex) for was in record.vertices},
         RenameKind.TABLE: {str(name) for name in tables_of(record)},
@@ -39,7 +42,7 @@ def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]
     due = tuple(
         rename
         for rename in declared_renames(graph)
-        if rename not in record.renames and rename.was in there[rename.kind]
+        if rename not in record.renames and rename.was in there.get(rename.kind, ())
     )
     for rename in due:
         if rename.now not in there[rename.kind]:
@@ -80,7 +83,7 @@ def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Ren
                 for table in record.tables
             ),
             "columns": tuple(replace(each, table=names.tables.get(each.table, each.table)) for each in record.columns),
-            "renames": declared_renames(graph),
+            "renames": (*declared_renames(graph), *names.of_columns(record.renames)),
         }
     )
 
@@ -193,6 +196,12 @@ class _Names:
         tables = {TableName(one.was): TableName(one.now) for one in known if one.kind is RenameKind.TABLE}
         states = {table_of_state(job, was): table_of_state(job, now) for was, now in vertices.items()}
         return cls(vertices, {**tables, **states})
+
+    def of_columns(self, renames: Iterable[Rename]) -> Iterator[Rename]:
+        for rename in renames:
+            if rename.kind is RenameKind.COLUMN:
+                vertex = VertexId(rename.vertex)
+                yield rename.model_copy(update={"vertex": self.vertices.get(vertex, vertex)})
 
     def vertex(self, was: VertexRecord) -> VertexRecord:
         keys = tuple(

@@ -130,14 +130,19 @@ class RenameKind(Enum):
 
     VERTEX = "vertex"
     TABLE = "table"
+    COLUMN = "column"
 
 
 class Rename(_Persisted):
-    """A rename that the pipeline declared: what older entries call `was`, this one calls `now`."""
+    """A rename that the pipeline declared: what older entries call `was`, this one calls `now`.
+
+    `vertex` is the one whose column it is; it is empty for a vertex or a table.
+    """
 
     kind: RenameKind
     was: str
     now: str
+    vertex: str = ""
 
 
 class BarrierRecord(_Persisted):

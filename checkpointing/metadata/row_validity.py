@@ -20,6 +20,7 @@ from checkpointing.identifiers import (
     InvalidNameError,
     TableName,
     VertexId,
+    column_name,
     has_control_characters,
     hook_name,
     job_name,
@@ -147,7 +148,7 @@ class _Judge:
     def _state(self, keyed: KeyedFile) -> None:
         self._keyed(keyed)
         self._staged_below(self._paths.states, keyed.file)
-        _inside("file", keyed.file, _state_handle)
+        _inside("file", keyed.file, lambda file: _handle(file, inline=True))
 
     def _ranges(self, ranges: RangeFiles) -> None:
         self._table_name(ranges.table)
@@ -204,8 +205,11 @@ class _Judge:
         _each("removes", table.removes, _staged_for(table.table))
 
     def _rename(self, rename: Rename) -> None:
+        judges = {RenameKind.VERTEX: vertex_id, RenameKind.TABLE: self._paths.known_table}
+        if rename.kind is RenameKind.COLUMN:
+            _name("vertex", vertex_id, rename.vertex)
         for field, name in (("was", rename.was), ("now", rename.now)):
-            _name(field, vertex_id if rename.kind is RenameKind.VERTEX else self._paths.known_table, name)
+            _name(field, judges.get(rename.kind, column_name), name)
 
     def _columns(self, columns: TableColumns) -> None:
         self._table_name(columns.table)
@@ -258,10 +262,6 @@ def _appended_to(table: TableName) -> Callable[[FileHandle], None]:
     return judge
 
 
-def _state_handle(file: FileHandle) -> None:
-    _handle(file, inline=True)
-
-
 def _handle(file: FileHandle, *, inline: bool = False) -> None:
     if not (0 <= file.rows <= NUMBER_MAX and 0 <= file.bytes <= NUMBER_MAX):
         raise InvalidFieldError("bytes", f"{file.bytes} and {file.rows} rows are no size of a file")
@@ -301,8 +301,7 @@ def _is_object(text: str) -> bool:
 def _column(column: TableColumn) -> None:
     """A column may have whatever name the user's tables have; its type is read by every engine."""
     _numbers(column, "after")
-    if not column.name or len(column.name) > TEXT_MAX:
-        raise InvalidFieldError("name", f"{column.name[:200]!r} is no name of a column")
+    _name("name", column_name, column.name)
     if len(column.type) > STATS_MAX or not is_delta_type(column.type):
         raise InvalidFieldError("type", f"{column.type[:200]!r} is no type of a Delta table")
 

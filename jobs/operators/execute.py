@@ -16,7 +16,7 @@ from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOut
 from checkpointing.snapshots import NO_WORK
 from jobs.operators.failures import MicroBatchError, reason_of
 from jobs.operators.inputs import read_input
-from jobs.operators.keyed_job import keyed_job, misfit_paths, must_wake
+from jobs.operators.keyed_job import keyed_job, misfits, must_wake
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
@@ -77,7 +77,7 @@ def _job(
         case StatelessSpec() as spec:
             return stateless_job(spec, list(rows.values()), writer) if rows else None
         case KeyedSpec() as spec:
-            needed = rows or misfit_paths(spec, effect) or must_wake(spec, effect)
+            needed = rows or misfits(spec, effect) or must_wake(spec, effect)
             return keyed_job(spark, spec, effect, rows, writer) if needed else None
         case _ as unreachable:
             assert_never(unreachable)

@@ -4,17 +4,21 @@ Everything is lazy: a source slice and its steps become part of the consumer's S
 paths come from handles, so no folder is listed and no schema is inferred.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.columns import columns_then
+from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.schemas import nullable_schema
 from jobs.operators.spec import InputPlan, InvalidSpecError
+from jobs.state.files import schema_of
 
 
 def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> DataFrame | None:
@@ -48,6 +52,27 @@ def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
 def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Path) -> DataFrame:
     """Return the rows of staged files, given by their paths relative to the warehouse."""
     return spark.read.schema(nullable_schema(schema)).parquet(*[spark_path(f"{warehouse}/{path}") for path in paths])
+
+
+def renamed_rows(
+    spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Path, renamed: Mapping[str, str]
+) -> DataFrame:
+    """Return the rows of staged files, each read by the column names that it has; `renamed` are old names by new."""
+    paths: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for file in files:
+        footer = schema_of(str(warehouse), file) if renamed else None
+        then = columns_then(schema.names, footer.names if footer is not None else (), renamed)
+        paths[tuple(then.get(name, name) for name in schema.names)].append(file.path)
+    parts = (
+        staged_rows(spark, _called(schema, names), of_names, warehouse).toDF(*schema.names)
+        for names, of_names in paths.items()
+    )
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _called(schema: StructType, names: Sequence[str]) -> StructType:
+    fields = zip(names, schema.fields, strict=True)
+    return StructType([StructField(name, field.dataType, field.nullable) for name, field in fields])
 
 
 def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> Iterator[DataFrame]:

@@ -13,14 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.types import StructType
 
 from checkpointing.graph import TableMode
-from checkpointing.handles import KeyedFile, Version
+from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import Generation
 from checkpointing.key_groups import key_group_ranges, range_of
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.arrived import TAG, WAKING, flat_column, struct_column
 from jobs.operators.functions import EndsInput
-from jobs.operators.inputs import in_schema, staged_rows
+from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
 from jobs.operators.schemas import arrow_schema, quoted
@@ -42,9 +42,9 @@ def keyed_job(
 ) -> DataFrame:
     """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty."""
     branches = [_input_branch(spec.inputs[tag], tag, rows) for tag, rows in inputs.items()]
-    misfits = misfit_paths(spec, effect)
-    if misfits:
-        rows = staged_rows(spark, spec.output, misfits, Path(writer.root))
+    others = misfits(spec, effect)
+    if others:
+        rows = renamed_rows(spark, spec.output, others, Path(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
     wakes = must_wake(spec, effect)
     only = branches[0][0] if len(branches) == 1 and not wakes else None
@@ -60,17 +60,17 @@ def keyed_job(
     )
 
 
-def misfit_paths(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[str, ...]:
+def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
     """Return the files of the upsert table that were written for ranges of another parallelism."""
     if spec.table is None or spec.table.mode is not TableMode.UPSERT:
         return ()
-    paths = (
-        file.file.path
+    found = {
+        file.file.path: file.file
         for subtask, files in enumerate(_range_files(spec, spec.table, effect))
         if not _fits(spec, subtask, files)
         for file in files
-    )
-    return tuple(dict.fromkeys(paths))
+    }
+    return tuple(found.values())
 
 
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
@@ -156,6 +156,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int
         end_of_input=effect.end_of_input,
         outdated=_outdated(spec, effect),
         outdated_ranges=_outdated_ranges(spec, effect),
+        columns_renamed_from=spec.columns_renamed_from,
     )
 
 

@@ -4,8 +4,8 @@ Each Spark partition of the exchange is one subtask. Its task takes the state of
 once, writes the change of the state and the output, and reports the file handles.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pyarrow as pa
@@ -65,7 +65,7 @@ class KeyedTask:
     single input that has rows, which then arrive flat; None if several inputs may have rows. With `end_of_input` the
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
-    the upsert table.
+    the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
     """
 
     operator: str
@@ -88,6 +88,7 @@ class KeyedTask:
     end_of_input: bool = False
     outdated: frozenset[int] = frozenset()
     outdated_ranges: frozenset[int] = frozenset()
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one subtask's share and yield its report; a subtask without work yields nothing.
@@ -248,6 +249,7 @@ class KeyedTask:
             version=self.version,
             backend=self.backend,
             outdated=subtask in self.outdated,
+            renamed=self.columns_renamed_from,
         )
 
     def _upsert_range(self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...]) -> UpsertRange:
@@ -260,6 +262,7 @@ class KeyedTask:
             files=files,
             writer=self.writer,
             version=self.version,
+            renamed=self.columns_renamed_from,
         )
 
 

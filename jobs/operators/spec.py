@@ -4,7 +4,7 @@ A specification holds user functions, so it is never persisted. Schemas are Spar
 inferred from files.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
@@ -109,7 +109,7 @@ class KeyedSpec:
     to the downstream channels if `emits`. An upsert table's keys must include the vertex's keys, under the same names,
     so that all rows of a table key meet in one subtask. `outdated` are the paths of restored state and upsert files
     that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
-    columns are computed.
+    columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones.
     """
 
     vertex: VertexId
@@ -124,6 +124,7 @@ class KeyedSpec:
     backend: StateBackend = field(default_factory=IncrementalBackend)
     outdated: frozenset[str] = frozenset()
     meanings: tuple[ColumnMeaning, ...] = ()
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> tuple[str, ...]:

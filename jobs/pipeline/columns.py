@@ -15,18 +15,26 @@ RESERVED = (KEY_GROUP, DELETED)
 
 @dataclass(frozen=True, slots=True)
 class AggregateColumn:
-    """What an output column of `aggregate` holds: an aggregate of `column` (None: of rows)."""
+    """What an output column of `aggregate` holds: an aggregate of `column` (None: of rows).
+
+    `renamed_from` is the name that the output column had before.
+    """
 
     kind: Kind
     column: str | None = None
+    renamed_from: str | None = None
 
 
-def count(column: str | None = None) -> AggregateColumn:
-    """Count rows, or the rows in which `column` is not null."""
-    return AggregateColumn(Kind.COUNT, column)
+def count(column: str | None = None, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Count rows, or the rows in which `column` is not null.
+
+    `renamed_from`, here and in the other aggregates, is the name that the output column had before: it keeps its
+    values in the state and in the vertex's upsert table.
+    """
+    return AggregateColumn(Kind.COUNT, column, renamed_from)
 
 
-def sum_of(column: str) -> AggregateColumn:
+def sum_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
     """Add up a column. Nulls are left out, and the sum of only nulls is null. Types and limits are Spark's.
 
     | the column holds | the sum is | what does not fit |
@@ -38,17 +46,17 @@ def sum_of(column: str) -> AggregateColumn:
     The rows of one micro-batch and the total after it must fit. (Spark with ANSI mode, its default, fails likewise.)
     A double's last digits depend on the order of the rows: sum decimals where that matters. Other types are refused.
     """
-    return AggregateColumn(Kind.SUM, column)
+    return AggregateColumn(Kind.SUM, column, renamed_from)
 
 
-def min_of(column: str) -> AggregateColumn:
+def min_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
     """Take a column's least value."""
-    return AggregateColumn(Kind.MIN, column)
+    return AggregateColumn(Kind.MIN, column, renamed_from)
 
 
-def max_of(column: str) -> AggregateColumn:
+def max_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
     """Take a column's greatest value."""
-    return AggregateColumn(Kind.MAX, column)
+    return AggregateColumn(Kind.MAX, column, renamed_from)
 
 
 def named_aggregates(

@@ -3,8 +3,8 @@
 A stream can only be used after it was declared, so the order of declaration is topological.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from pyspark.sql.types import StructType
@@ -83,7 +83,7 @@ class StagedVertex:
 
 @dataclass(frozen=True, slots=True)
 class AggregateVertex:
-    """Aggregates by key."""
+    """Aggregates by key. `columns_renamed_from` are old names of its columns, by the new ones."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -91,6 +91,7 @@ class AggregateVertex:
     aggregates: tuple[Aggregate, ...]
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,10 @@ class EnrichVertex:
 
 @dataclass(frozen=True, slots=True)
 class ProcessVertex:
-    """A keyed process function; `state` has the key columns, then the function's own."""
+    """A keyed process function; `state` has the key columns, then the function's own.
+
+    `columns_renamed_from` are old names of columns of its state and its output, by the new ones.
+    """
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -117,6 +121,7 @@ class ProcessVertex:
     state: StructType
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
 
 
 KeyedVertex = AggregateVertex | EnrichVertex | ProcessVertex
@@ -126,6 +131,11 @@ Declared = SourceVertex | StagedVertex | KeyedVertex
 def inputs_of(vertex: Declared) -> tuple[Input, ...]:
     """Return what a vertex reads; a source reads no vertex."""
     return () if isinstance(vertex, SourceVertex) else vertex.inputs
+
+
+def former_names_of_columns(vertex: Declared) -> Mapping[str, str]:
+    """Return the old names of a vertex's renamed columns, by the new ones."""
+    return vertex.columns_renamed_from if isinstance(vertex, AggregateVertex | ProcessVertex) else {}
 
 
 def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:

@@ -5,7 +5,7 @@ deterministic, since each reader runs them itself.
 """
 # ruff: noqa: A002 - a vertex has an id and a column a type, and both are called so
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
@@ -16,7 +16,6 @@ from checkpointing.identifiers import VertexId, table_name, vertex_id
 from jobs.operators.aggregate import aggregate_schema
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.functions import KeyedFunction
-from jobs.operators.meanings import InvalidStateVersionError, process_meanings
 from jobs.operators.spec import FAILED, Chain
 from jobs.pipeline.columns import (
     AggregateColumn,
@@ -39,12 +38,21 @@ from jobs.pipeline.declarations import (
     SourceVertex,
     StagedVertex,
     Step,
+    former_names_of_columns,
 )
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_id, former_table, require_id_of_its_own
+from jobs.pipeline.former_names import (
+    former_columns,
+    former_id,
+    former_table,
+    require_id_of_its_own,
+    require_no_key,
+)
+from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
 from jobs.pipeline.steps import selected, with_column
 from jobs.quality.expectation import Expectation
+from jobs.state.files import NONE_RENAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,8 @@ class Stream:
                 f"table {name}: the keys {list(by)} lack {lacking[0]!r}, a key of vertex {vertex.id}; "
                 "rows of one table key must meet in one subtask"
             )
+        for new, old in former_names_of_columns(vertex).items():
+            require_no_key(f"table {name}: column {new} is renamed from {old!r}", by, new)
         table = OutputTable(name, TableMode.UPSERT, by, renamed_from=former_table(renamed_from))
         self.declarations.amend(replace(vertex, table=table))
         return self
@@ -233,7 +243,8 @@ class KeyedStream:
         The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
         key once. `table` holds a row for each key and each micro-batch that touched it; their number depends on how the
         rows were split into micro-batches. `process` gets every update as a row. `renamed_from` is the id that the
-        vertex had before: it keeps its state. Raises InvalidNameError, InvalidPipelineError for a missing column, a
+        vertex had before: it keeps its state. A column's old name is given where it is named: `count(renamed_from=)`.
+        Raises InvalidNameError, InvalidPipelineError for a missing column, a
         column that cannot be added up, and an aggregate of updates, which would count every update.
         """
         name, where, rows = vertex_id(id), f"vertex {id}", self.stream.schema
@@ -245,8 +256,15 @@ class KeyedStream:
             schema = aggregate_schema(self.keys, aggregates, rows)
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from error
-        inputs, before = (self.stream.as_input(self.keys),), former_id(renamed_from)
-        vertex = AggregateVertex(name, inputs, schema, aggregates, renamed_from=before)
+        was = {name: one.renamed_from for name, one in columns.items() if one.renamed_from is not None}
+        vertex = AggregateVertex(
+            name,
+            (self.stream.as_input(self.keys),),
+            schema,
+            aggregates,
+            renamed_from=former_id(renamed_from),
+            columns_renamed_from=former_columns(where, self.keys, columns, was),
+        )
         return _declared(self.stream.declarations, vertex)
 
     def process(
@@ -257,15 +275,19 @@ class KeyedStream:
         state: StructType,
         output: StructType,
         renamed_from: str | None = None,
+        columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
         """Run a keyed function; `state` has its own columns (the keys come before them).
 
         After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
         append-only. So a function that adds updates up must add only the difference to the row before.
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        `renamed_from` is the id that the vertex had before: it keeps its state.
+        `renamed_from` is the id that the vertex had before: it keeps its state. `columns_renamed_from` are old names by
+        the new ones, of columns of the state and of the upsert table: they keep their values.
         """
-        return _processed((self,), id, function, Rows(state, output), former_id(renamed_from))
+        rows = Rows(state, output, columns_renamed_from)
+        vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from)
+        return _declared(self.stream.declarations, vertex)
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
         """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
@@ -352,40 +374,16 @@ class ConnectedStreams:
         state: StructType,
         output: StructType,
         renamed_from: str | None = None,
+        columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
 
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        `renamed_from` is the id that the vertex had before: it keeps its state.
+        `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
         """
-        return _processed((self.left, self.right), id, function, Rows(state, output), former_id(renamed_from))
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The columns of a process function: its state's own, and what it puts out."""
-
-    state: StructType
-    output: StructType
-
-
-def _processed(
-    streams: tuple[KeyedStream, ...], vertex: str, function: KeyedFunction, rows: Rows, renamed_from: VertexId | None
-) -> Stream:
-    name, where, first = vertex_id(vertex), f"vertex {vertex}", streams[0]
-    state, output = rows.state, rows.output
-    require_unique(f"{where}, state", [*first.keys, *state.names])
-    require_free(where, [*first.keys, *state.names])
-    require_unique(f"{where}, output", output.names)
-    keyed = StructType([*[first.stream.schema[key] for key in first.keys], *state.fields])
-    try:
-        process_meanings(function, keyed, first.keys)
-    except InvalidStateVersionError as error:
-        raise InvalidPipelineError(f"{where}: {error}") from error
-    inputs = tuple(each.as_input() for each in streams)
-    return _declared(
-        first.stream.declarations, ProcessVertex(name, inputs, output, function, keyed, renamed_from=renamed_from)
-    )
+        inputs = (self.left.as_input(), self.right.as_input())
+        vertex = process_vertex(inputs, id, function, Rows(state, output, columns_renamed_from), renamed_from)
+        return _declared(self.left.stream.declarations, vertex)
 
 
 def _declared(declarations: Declarations, vertex: AggregateVertex | EnrichVertex | ProcessVertex) -> Stream:

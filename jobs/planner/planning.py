@@ -120,7 +120,13 @@ def _graph_vertex(
         state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys, columns=held)
         tables = (*outputs, state)
         return Vertex(
-            vertex.id, VertexKind.KEYED, spec.parallelism, tables, meanings=spec.meanings, renamed_from=before
+            vertex.id,
+            VertexKind.KEYED,
+            spec.parallelism,
+            tables,
+            meanings=spec.meanings,
+            renamed_from=before,
+            columns_renamed_from=spec.columns_renamed_from,
         )
     return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before)
 

@@ -30,6 +30,7 @@ from jobs.pipeline.declarations import (
     ProcessVertex,
     SourceVertex,
     StagedVertex,
+    former_names_of_columns,
     inputs_of,
 )
 from jobs.pipeline.steps import in_turn
@@ -50,8 +51,9 @@ class Around:
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
     spec = _spec(vertex, around)
-    kept = replace(spec, backend=around.backend) if isinstance(spec, KeyedSpec) else spec
-    return VertexPlan(kept, tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
+    if isinstance(spec, KeyedSpec):
+        spec = replace(spec, backend=around.backend, columns_renamed_from=former_names_of_columns(vertex))
+    return VertexPlan(spec, tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
 
 
 def _input_plan(reads: Input, around: Around) -> InputPlan:

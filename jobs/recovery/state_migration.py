@@ -2,8 +2,8 @@
 
 The files of the cut are the authority for their columns, by their own footers: a fork's tables are made anew, and
 after a rollback the state table may be ahead of its files. The cut's row is the authority for what the columns mean.
-What may change is decided in `checkpointing.state_evolution`, `checkpointing.state_meaning` and, for output tables,
-`checkpointing.commit.columns`.
+What may change is decided in `checkpointing.state_evolution`, `checkpointing.state_meaning`, for output tables in
+`checkpointing.commit.columns`, and for renamed columns in `checkpointing.renamed_columns`.
 A subtask rewrites its whole range the first time that its vertex runs, of its state and of its upsert table. So these
 tables are published in their new columns once all of their files have them, and until then in their old ones: any
 engine can read them throughout, without Delta's type widening, under which nobody but Spark could commit.
@@ -11,20 +11,25 @@ engine can read them throughout, without Delta's type widening, under which nobo
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from checkpointing.columns import TableColumn
+from checkpointing.channel_items import StagedSegment
+from checkpointing.columns import TableColumn, columns_then
 from checkpointing.commit.columns import columns_of, differ, table_changes
-from checkpointing.evolution import Change, Compatibility, first_refused, verdict
+from checkpointing.evolution import Change, ChangeKind, Compatibility, first_refused, verdict, with_hints
+from checkpointing.graph import JobGraph
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import VertexId
-from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.job.restoring import CutDoesNotFitError, in_flight
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from checkpointing.state_evolution import Column, StateSchema, changes
-from checkpointing.state_meaning import ColumnMeaning, meaning_changes, still_held
+from checkpointing.renamed_columns import ColumnRenames, column_renames, renamed_columns
+from checkpointing.state_evolution import Column, StateSchema, changes, renamed_inside, under_new_names
+from checkpointing.state_meaning import ColumnMeaning, meaning_changes, renaming_of, still_held
+from checkpointing.state_meaning import under_new_names as meanings_under_new_names
 from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import KeyedSpec, VertexPlan
 from jobs.planner import JobPlan
@@ -59,7 +64,7 @@ def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) 
 
 def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, root: Path) -> JobPlan:
     """Return the plan with these migrations of the restored row; raises as `plan_with_migrations` does."""
-    refused = first_refused(all_changes(plan, restored, migrations))
+    refused = first_refused((*all_changes(plan, restored, migrations), *_of_rows_in_flight(plan, restored, root)))
     if refused is not None:
         raise CutDoesNotFitError(f"checkpoint {restored.checkpoint}: {refused}")
     outdated = {vertex: migration.outdated for vertex, migration in migrations.items()}
@@ -77,6 +82,33 @@ def all_changes(plan: JobPlan, restored: CheckpointRecord, migrations: Migration
     """Return the changes of every operator's state, in the order of the cut's vertices, then those of the tables."""
     of_state = (change for migration in migrations.values() for change in migration.changes)
     return (*of_state, *table_changes(plan.graph, restored))
+
+
+def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Iterator[Change]:
+    """Yield, refused, each renamed column that rows in flight have under its old name alone: it would be null."""
+    for channel, segment in in_flight(restored):
+        edge = channel.edge
+        if not isinstance(segment, StagedSegment) or edge not in plan.graph.edges:
+            continue
+        now = plan.vertices[edge.downstream].inputs[edge.input].schema.names
+        above = _renamed_above(plan.graph, edge.downstream)
+        for file in segment.files if above else ():
+            footer = schema_of(str(root), file)
+            for new, old in columns_then(now, footer.names if footer is not None else (), above).items():
+                refused = (
+                    f"these rows have the name {old}. Run the version with the name {old} until it is caught up, and "
+                    "then the new one"
+                )
+                thing = f"rows in flight from {edge.upstream!r}"
+                yield Change(kind=ChangeKind.NAME, thing=thing, column=new, was=old, now=new, refused=refused)
+
+
+def _renamed_above(graph: JobGraph, vertex: VertexId) -> dict[str, str]:
+    """Return the old names, by the new ones, of columns that vertices upstream of this one rename."""
+    found: dict[str, str] = {}
+    for edge in graph.upstream(vertex):
+        found |= _renamed_above(graph, edge.upstream) | dict(graph.vertex(edge.upstream).columns_renamed_from)
+    return found
 
 
 def _rewriting(planned: VertexPlan, outdated: frozenset[str] | None) -> VertexPlan:
@@ -119,26 +151,52 @@ def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Iterat
     for was in restored.vertices:
         spec = plan.vertices[was.vertex].spec if was.vertex in plan.vertices else None
         if isinstance(spec, KeyedSpec):
-            migration = _migration(spec, was, root)
+            vertex = plan.graph.vertex(was.vertex)
+            renames = column_renames(vertex, restored), _renamed_above(plan.graph, vertex.id)
+            migration = _migration(spec, was, root, *renames)
             if migration.changes or migration.meanings != spec.meanings:
                 yield was.vertex, migration
 
 
-def _migration(spec: KeyedSpec, was: VertexRecord, root: Path) -> StateMigration:
+def _migration(
+    spec: KeyedSpec, was: VertexRecord, root: Path, renames: ColumnRenames, above: Mapping[str, str]
+) -> StateMigration:
     thing = f"state of operator {spec.vertex!r}"
     now = StateSchema(_columns(arrow_schema(spec.state)), spec.keys)
     of_columns: dict[Change, None] = {}
     outdated: set[str] = set()
     held: set[str] = set()
+    called: dict[str, str] = {}
+    names = [column.name for column in now.columns]
     for file, before in _schemas(was, root):
-        of_file = changes(thing, before, now)
-        held.update(column.name for column in before.columns)
+        there = [column.name for column in before.columns]
+        then = columns_then(names, there, renames.now)
+        of_file = (
+            *renamed_columns(ChangeKind.STATE_SCHEMA, thing, names, there, renames),
+            *_renamed_inside(thing, before, now, above),
+            *changes(thing, under_new_names(before, then), now),
+        )
+        held.update(there)
+        called.update(then)
         if verdict(of_file) is not Compatibility.AS_IS:
             outdated.add(file.path)
             of_columns.update(dict.fromkeys(of_file))
-    of_meanings = meaning_changes(thing, was.meanings, spec.meanings, held)
+    before_now = meanings_under_new_names(was.meanings, called)
+    of_meanings = meaning_changes(thing, before_now, spec.meanings, held | called.keys())
     recorded = still_held(was.meanings, spec.meanings, held)
-    return StateMigration((*of_meanings, *of_columns), frozenset(outdated), recorded)
+    told = with_hints(tuple(of_columns), partial(renaming_of, was.meanings, spec.meanings))
+    return StateMigration((*of_meanings, *told), frozenset(outdated), recorded)
+
+
+def _renamed_inside(thing: str, was: StateSchema, now: StateSchema, above: Mapping[str, str]) -> Iterator[Change]:
+    """Yield, refused, each field inside a state column that has the old name of a column renamed upstream."""
+    for column, old, new in renamed_inside(was, now, above):
+        refused = (
+            f"rows that it holds have the name {old}, and a rename does not reach into them. Give the operator's input "
+            f"the old name back, as in .with_column({old!r}, {new!r}, TYPE).drop({new!r})"
+        )
+        at = f"{column}.{new}"
+        yield Change(kind=ChangeKind.STATE_SCHEMA, thing=thing, column=at, was=old, now=new, refused=refused)
 
 
 def _schemas(was: VertexRecord, root: Path) -> Iterator[tuple[FileHandle, StateSchema]]:

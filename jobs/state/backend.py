@@ -5,8 +5,8 @@ subtasks. Loading leaves these out.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
@@ -44,7 +44,8 @@ class RangeState:
     """The state of one operator in one range of key groups, read from these files (oldest first).
 
     `schema` is the schema of a state row: key columns, then state columns. `outdated` says that a file has other
-    columns. Then the whole range is rewritten, so that its files fit the table's schema (D6).
+    columns. Then the whole range is rewritten, so that its files fit the table's schema (D6). `renamed` are old column
+    names by the new ones.
     """
 
     operator: str
@@ -57,6 +58,7 @@ class RangeState:
     version: Version
     backend: StateBackend
     outdated: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
     copies: WorkerCopies = COPIES
 
     def load(self) -> pl.DataFrame:
@@ -102,7 +104,7 @@ class RangeState:
         self.copies.keep(self._name, Copy(paths, after))
 
     def _read(self, file: KeyedFile) -> StateChange:
-        content = read_verified(self.writer.root, self.operator, file.file, self._file_schema())
+        content = read_verified(self.writer.root, self.operator, file.file, self._file_schema(), self.renamed)
         rows = in_range(frame_of(content), self.range)
         return StateChange(file.kind, file.key_groups, rows)
 

@@ -2,24 +2,36 @@
 
 import base64
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.state.failures import StateFileError
 
+NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 
-def read_verified(root: str, operator: str, file: FileHandle, schema: pa.Schema) -> pa.Table:
+
+def read_verified(
+    root: str, operator: str, file: FileHandle, schema: pa.Schema, renamed: Mapping[str, str] = NONE_RENAMED
+) -> pa.Table:
     """Return the file's rows in `schema`. Missing columns are null, at every depth; narrower types are widened.
 
+    `renamed` are old column names by the new ones: a file that has only the old one is read with it.
     Raise StateFileError if the file is missing, differs from its handle or cannot be converted to the schema.
     """
     content = base64.b64decode(file.inline) if file.inline else _read(root, operator, file)
     if len(content) != file.bytes or zlib.crc32(content) != file.crc32:
         raise StateFileError(operator, file.path, f"is damaged (its checksum is not {file.crc32:#010x})")
-    return _in_schema(operator, file, pq.read_table(pa.BufferReader(content)), schema)
+    rows = pq.read_table(pa.BufferReader(content))
+    then = columns_then(schema.names, rows.column_names, renamed)
+    now = {old: new for new, old in then.items()}
+    return _in_schema(operator, file, rows.rename_columns([now.get(name, name) for name in rows.column_names]), schema)
 
 
 def _read(root: str, operator: str, file: FileHandle) -> bytes:

@@ -4,7 +4,8 @@ The file has no key groups, since readers of the table do not want them. After a
 the old ranges do not fit. Then their rows come through the exchange, where Spark computes their key groups again.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import polars as pl
 import pyarrow as pa
@@ -20,7 +21,7 @@ from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertRange:
-    """The rows of one upsert table in one range of key groups."""
+    """The rows of one upsert table in one range of key groups. `renamed` are old column names by the new ones."""
 
     operator: str
     table: TableName
@@ -30,6 +31,7 @@ class UpsertRange:
     files: tuple[KeyedFile, ...]
     writer: StagedFiles
     version: Version
+    renamed: Mapping[str, str] = field(default_factory=dict)
     copies: WorkerCopies = COPIES
 
     def load(self) -> pl.DataFrame:
@@ -37,8 +39,8 @@ class UpsertRange:
         copy = self.copies.find(self._name, [file.file.path for file in self.files], empty_frame(self.schema).schema)
         if copy is not None and len(copy.paths) == len(self.files):
             return copy.rows
-        parts = (read_verified(self.writer.root, self.operator, file.file, self.schema) for file in self.files)
-        return pl.concat([empty_frame(self.schema), *(frame_of(part) for part in parts)])
+        parts = (frame_of(self._read(file)) for file in self.files)
+        return pl.concat([empty_frame(self.schema), *parts])
 
     def write(self, current: pl.DataFrame, output: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys; the last row of a key wins.
@@ -52,6 +54,9 @@ class UpsertRange:
         handle = self.writer.write(self.table, arrow_of(rows, self.schema))
         self.copies.keep(self._name, Copy((handle.path,), rows))
         return (KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version),)
+
+    def _read(self, file: KeyedFile) -> pa.Table:
+        return read_verified(self.writer.root, self.operator, file.file, self.schema, self.renamed)
 
     @property
     def _name(self) -> RangeName:

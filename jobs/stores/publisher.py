@@ -101,7 +101,8 @@ class Publisher:
             actions, note = self._plan(table, request)
             schema = self._next_schema(table, request, actions)
             if schema is not None:
-                note = "; ".join(said for said in (told(table.schema(), schema), note) if said)
+                changed = told(table.schema(), schema, dict(request.publication.renamed))
+                note = "; ".join(said for said in (changed, note) if said)
             try:
                 says, transaction = self._says(request), self._transaction(request)
                 log.commit(table, actions, says=says, transaction=transaction, schema=schema)

@@ -57,11 +57,15 @@ def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iter
     return Schema([field_of(new[name]) if name in new else there[name] for name in names])
 
 
-def told(before: Schema, after: Schema) -> str:
-    """Return what a commit changes in a table's columns, as a note of its checkpoint says it."""
+def told(before: Schema, after: Schema, renamed: Mapping[str, str]) -> str:
+    """Return what a commit changes in a table's columns, as a note of its checkpoint says it.
+
+    `renamed` are old names of columns by the new ones.
+    """
     old, new = ({field.name: field for field in schema.fields} for schema in (before, after))
-    said = [_came(new[name]) for name in new if name not in old]
-    said += [f"column {name} is gone" for name in old if name not in new]
+    said = [f"column {was} is now called {name}" for name, was in renamed.items()]
+    said += [_came(new[name]) for name in new if name not in old and name not in renamed]
+    said += [f"column {name} is gone" for name in old if name not in new and name not in renamed.values()]
     for name in old:
         if name in new and type_of(old[name]) != type_of(new[name]):
             said.append(f"column {name} was {_shown(old[name])} and is now {_shown(new[name])}")

@@ -84,8 +84,10 @@ def columns_change_under_a_file_of_the_old_ones(patch: Patch) -> None:
 
 @mutant("columns-follow", RELEASES)
 def an_older_release_takes_columns_out_of_an_append_table(patch: Patch) -> None:
-    def now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None) -> tuple[TableColumn, ...]:
-        del vertex, parent
+    def now(
+        table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, renamed: Mapping[str, str]
+    ) -> tuple[TableColumn, ...]:
+        del vertex, parent, renamed
         return table.columns
 
     patch.function(columns, "_now", now)
@@ -95,8 +97,10 @@ def an_older_release_takes_columns_out_of_an_append_table(patch: Patch) -> None:
 def a_new_column_counts_since_the_table_began(patch: Patch) -> None:
     real = columns._dated
 
-    def dated(declared: tuple[TableColumn, ...], was: tuple[TableColumn, ...], parent: int) -> tuple[TableColumn, ...]:
+    def dated(
+        declared: tuple[TableColumn, ...], was: tuple[TableColumn, ...], parent: int, renamed: Mapping[str, str]
+    ) -> tuple[TableColumn, ...]:
         del parent
-        return real(declared, was, NO_CHECKPOINT)
+        return real(declared, was, NO_CHECKPOINT, renamed)
 
     patch.function(columns, "_dated", dated)

@@ -77,3 +77,4 @@ def test_a_renamed_pipeline_on_the_command_line(tmp_path):
     shown = [" ".join(line.replace("│", " ").split()) for line in done.stdout.splitlines()]
     for kind, was, now in (("vertex", "by_key", "per_customer"), ("table", "gold/by_key", "gold/per_customer")):
         assert any(line.startswith(f"name {kind} {was} {now}") for line in shown), done.stdout
+    assert any("table gold/per_customer orders rows orders renamed" in line for line in shown), done.stdout

@@ -64,7 +64,10 @@ RENAMED = Version(
     bronze_id="kept",
     was={"operator": "sums", "gold": GOLD, "bronze": BRONZE, "source": "numbers", "bronze_id": "bronze"},
 )
-VERSIONS = {"first": FIRST, "second": SECOND, "third": THIRD, "renamed": RENAMED}
+COUNTED = Version({"rows": count(renamed_from="n"), "most": max_of("value", renamed_from="top")}, values=True)
+"""The second version with other names for gold's columns."""
+
+VERSIONS = {"first": FIRST, "second": SECOND, "third": THIRD, "renamed": RENAMED, "counted": COUNTED}
 
 
 def build(rows: int, version: Version = FIRST) -> JobPlan:

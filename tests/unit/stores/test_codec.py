@@ -10,7 +10,15 @@ from hypothesis import given
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of
 from checkpointing.metadata.migrations import migrate
-from checkpointing.metadata.record import FORMAT, CheckpointRecord, Release, Row, SubtaskStatistics
+from checkpointing.metadata.record import (
+    FORMAT,
+    CheckpointRecord,
+    Release,
+    Rename,
+    RenameKind,
+    Row,
+    SubtaskStatistics,
+)
 from tests.unit.stores.valid_rows import rows
 
 WRITER = "tidemark 0.1.0"
@@ -114,6 +122,16 @@ def test_a_checkpoint_of_format_3_says_nothing_of_what_its_state_means() -> None
 def test_a_row_of_the_fence_of_format_3_changes_its_number_only(kind: str) -> None:
     """A claim and a release hold no state."""
     assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
+
+
+def test_a_rename_that_was_written_before_columns_could_be_renamed_is_read() -> None:
+    """Entries of format 5 from then name no vertex beside a rename."""
+    document = json.loads((Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text())
+    document["format"] = 5
+    document["row"] |= {"format": 5, "renames": [{"kind": "vertex", "was": "a", "now": "b"}]}
+    row = decode(json.dumps(document))
+    assert isinstance(row, CheckpointRecord)
+    assert (Rename(kind=RenameKind.VERTEX, was="a", now="b"),) == row.renames
 
 
 def test_a_checkpoint_of_format_4_says_nothing_of_renames_subtasks_and_hooks() -> None:

@@ -178,6 +178,7 @@ _renames = st.sampled_from(
     [
         Rename(kind=RenameKind.VERTEX, was="by_user", now="by_key"),
         Rename(kind=RenameKind.TABLE, was="gold/users", now=TABLES[0]),
+        Rename(kind=RenameKind.COLUMN, was="n", now="rows of ö", vertex="by_key"),
     ]
 ).map(lambda rename: (rename,)) | st.just(())
 states = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=3).map(json.dumps)

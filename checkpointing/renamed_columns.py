@@ -1,0 +1,63 @@
+"""What renamed columns change in a restored state or table, and which renames are refused (G2).
+
+The columns that a file or table has decide whether a rename is due: it has the old name and lacks the new one. So a
+rename that has happened has no further effect, and a rollback to a cut with the old name makes it due again. Entries
+list the renames for one reason alone: code from before a rename must not begin such a column empty.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from checkpointing.columns import columns_then
+from checkpointing.evolution import Change, ChangeKind
+from checkpointing.graph import Vertex
+from checkpointing.metadata.record import CheckpointRecord, RenameKind
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRenames:
+    """Old column names of one vertex, by the new ones: those that the pipeline declares now, and those of the cut."""
+
+    now: Mapping[str, str]
+    of_cut: Mapping[str, str]
+
+
+def column_renames(vertex: Vertex, restored: CheckpointRecord) -> ColumnRenames:
+    """Return the renames of a vertex's columns: the pipeline's, and those that the restored cut's pipeline declared."""
+    of_cut = (one for one in restored.renames if one.kind is RenameKind.COLUMN and one.vertex == vertex.id)
+    return ColumnRenames(vertex.columns_renamed_from, {one.now: one.was for one in of_cut})
+
+
+def renamed_columns(
+    kind: ChangeKind, thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames
+) -> Iterator[Change]:
+    """Yield each renamed column of a state or table that has the columns `then`, and each rename that is refused."""
+    for new, old in columns_then(now, then, renames.now).items():
+        yield Change(kind=kind, thing=thing, column=new, was=old, now=new, becomes="renamed, with its values")
+    for new, old in renames.now.items():
+        if new in now and new in then and old in then:
+            refused = (
+                f"it has both columns already. Leave out the rename, and {new} keeps its own values while {old} is "
+                f"dropped. Or take another name for what was {old}"
+            )
+            yield Change(kind=kind, thing=thing, column=new, was=old, now=new, refused=refused)
+    for old, new in columns_then(now, then, {was: now for now, was in renames.of_cut.items()}).items():
+        if old not in renames.now and new not in now:
+            refused = (
+                f"the checkpoint's pipeline renamed {old} to {new}, and this one does not say that it renames it back: "
+                f"{old} would begin empty. Run the version with {new}, or say that {old} was renamed from {new!r}. "
+                "If it is another column, take another name"
+            )
+            yield Change(kind=kind, thing=thing, column=old, was=new, now=old, refused=refused)
+
+
+def unrenamable(thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames) -> Iterator[Change]:
+    """Yield each renamed column of an append table that has the columns `then`: all of them are refused."""
+    for new, old in columns_then(now, then, renames.now).items():
+        refused = (
+            f"an append table keeps its files, which have the name {old}, and its readers find columns by name. Keep "
+            f"the name {old}. Or leave out the rename: then {new} is a new column beside {old}, and state of that name "
+            "begins empty. Or write a table of another name, and leave this one behind with --allow-non-restored-state"
+        )
+        kind = ChangeKind.TABLE_SCHEMA
+        yield Change(kind=kind, thing=thing, column=new, was=old, now=new, refused=refused)

@@ -1,0 +1,177 @@
+"""What a renamed column changes, and which renames are refused: by the names that a file and the pipeline have (G2)."""
+
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from checkpointing.columns import columns_then
+from checkpointing.evolution import ChangeKind
+from checkpointing.identifiers import InvalidNameError
+from checkpointing.renamed_columns import ColumnRenames, renamed_columns, unrenamable
+from checkpointing.state_evolution import Column, StateSchema, renamed_inside
+from checkpointing.state_meaning import ColumnMeaning, meaning_changes, still_held, under_new_names
+from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of
+from jobs.sources.sequence import SequenceSource
+
+THING = "table g/t"
+DECLARED = {"m": "n"}
+
+
+class Nothing:
+    """A keyed function that nobody calls here."""
+
+    def process(self, inputs, state):
+        """Fail."""
+        raise AssertionError("planning calls no function")
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "found"),
+    [
+        (["k", "m"], ["k", "n"], {"m": "n"}),
+        (["k", "m"], ["k", "m"], {}),
+        (["k", "m"], ["k", "n", "m"], {}),
+        (["k", "m"], ["k"], {}),
+        (["k"], ["k", "n"], {}),
+    ],
+    ids=["old name", "renamed already", "both names", "neither", "not wanted"],
+)
+def test_a_file_has_the_old_name_where_it_lacks_the_new_one(now, then, found):
+    """The file's own columns decide, so a rename that has happened has no further effect."""
+    assert found == columns_then(now, then, DECLARED)
+
+
+def judged(now, then, declared=DECLARED, of_cut=()):
+    """Return column, old, new name and refusal of each change."""
+    renames = ColumnRenames(declared, dict(of_cut))
+    changes = renamed_columns(ChangeKind.TABLE_SCHEMA, THING, now, then, renames)
+    return [(each.column, each.was, each.now, bool(each.refused)) for each in changes]
+
+
+def test_a_due_rename_is_one_change():
+    """It says both names."""
+    assert [("m", "n", "m", False)] == judged(["k", "m"], ["k", "n"])
+    assert [] == judged(["k", "m"], ["k", "m"])
+    assert [] == judged(["k", "x"], ["k", "n"])
+
+
+def test_both_names_in_one_file_are_refused():
+    """Which of the two the new one is cannot be known."""
+    assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "n", "m"])
+
+
+def test_a_rename_is_undone_only_by_saying_so():
+    """The cut's entry lists it. While files have the old name still, nothing has happened that could be undone."""
+    listed = {"m": "n"}
+    assert [("n", "m", "n", True)] == judged(["k", "n"], ["k", "m"], {}, listed)
+    assert [("n", "m", "n", False)] == judged(["k", "n"], ["k", "m"], {"n": "m"}, listed)
+    assert [] == judged(["k", "n"], ["k", "n"], {}, listed)
+    assert [] == judged(["k", "n", "m"], ["k", "m"], {}, listed)
+    assert [] == judged(["k", "x"], ["k", "m"], {}, listed)
+
+
+def test_an_append_table_renames_no_column():
+    """Its files stay as they are. Once the table has the new name, for whatever reason, there is nothing to refuse."""
+    renames = ColumnRenames(DECLARED, {})
+    (change,) = unrenamable(THING, ["k", "m"], ["k", "n"], renames)
+    assert "append table" in change.refused
+    assert [] == [*unrenamable(THING, ["k", "m"], ["k", "n", "m"], renames)]
+
+
+COUNT, GREATEST = (ColumnMeaning(column="n", function=name) for name in ("count", "max"))
+
+
+def test_a_meaning_goes_with_its_column():
+    """So a count stays a count. An entry that has both names was taken before any file had the new one."""
+    renamed = ColumnMeaning(column="m", function="count")
+    assert (renamed,) == under_new_names([COUNT], DECLARED) == under_new_names([renamed, COUNT], DECLARED)
+    assert (renamed,) == under_new_names([renamed], DECLARED)
+    assert under_new_names(None, DECLARED) is None
+    (change,) = meaning_changes("s", under_new_names([GREATEST], DECLARED), [renamed], ["k", "m"])
+    assert change.refused
+    assert (renamed, COUNT) == still_held([COUNT], [renamed], {"k", "n"})
+
+
+def struct(*names):
+    """Return a struct of these columns, as Spark's JSON has it."""
+    return {"type": "struct", "fields": [{"name": name, "type": "long"} for name in names]}
+
+
+def test_old_names_inside_a_column_are_found_at_every_depth():
+    """Rows that wait inside a state column have the names that they came with."""
+    was, now = (
+        StateSchema((Column("k", "long"), Column("waiting", {"type": "array", "elementType": struct("k", name)})))
+        for name in ("n", "m")
+    )
+    assert [("waiting", "n", "m")] == [*renamed_inside(was, now, DECLARED)]
+    assert [] == [*renamed_inside(now, now, DECLARED)]
+    assert [] == [*renamed_inside(was, now, {})]
+
+
+# ------------------------------------------------------------------ where it is declared
+
+
+def keyed():
+    """Return numbers by key."""
+    return Pipeline("example").source("numbers", SequenceSource({"a": 10})).key_by("key")
+
+
+def aggregate(**columns):
+    """Declare these aggregates."""
+    return keyed().aggregate("sums", **columns)
+
+
+def process(renamed, state=("m",), output=("key", "m")):
+    """Declare a process function with these columns."""
+    schemas = (
+        StructType([*[field for name in names for field in StructType().add(name, LongType())]])
+        for names in (state, output)
+    )
+    state_schema, output_schema = schemas
+    return keyed().process("sums", Nothing(), state=state_schema, output=output_schema, columns_renamed_from=renamed)
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (
+            lambda: aggregate(m=count(renamed_from="m")),
+            "vertex sums: column m is renamed from 'm', which is its own name",
+        ),
+        (lambda: aggregate(m=count(renamed_from="n"), n=count()), "there still is a column n"),
+        (lambda: aggregate(m=count(renamed_from="key")), "there still is a column key"),
+        (
+            lambda: aggregate(m=count(renamed_from="n"), n=count(renamed_from="m")),
+            "n is renamed from 'm': columns cannot pass on their names at once",
+        ),
+        (
+            lambda: aggregate(a=count(renamed_from="n"), b=count(renamed_from="n")),
+            "column a is renamed from 'n', and b too",
+        ),
+        (lambda: process({"key": "k"}), "column key is renamed from 'k', and it is a key"),
+        (lambda: process({"x": "n"}), "there is no column 'x'; there are m"),
+        (lambda: process({"m": "n"}, output=("key", "n")), "there still is a column n"),
+        (
+            lambda: process({"m": "n"}).upsert("gold/t", keys=["key", "m"]),
+            "table gold/t: column m is renamed from 'n', and it is a key",
+        ),
+    ],
+    ids=["own name", "still there", "a key's", "swap", "two of one", "key", "unknown", "in the output", "table key"],
+)
+def test_a_rename_that_can_mean_nothing_is_refused_where_it_is_written(declare, says):
+    """Each refusal names vertex or table, both names, and what to write instead."""
+    with pytest.raises(InvalidPipelineError) as refused:
+        declare()
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "n" * 1025])
+def test_an_old_name_that_no_column_has_had_is_refused(name):
+    """An entry of `checkpoints` lists it, so it is bounded."""
+    with pytest.raises(InvalidNameError, match="1 to 1024 characters"):
+        aggregate(m=max_of("value", renamed_from=name))
+
+
+def test_a_process_function_renames_columns_of_its_state_and_of_its_output():
+    """One map serves both: a column may be in one of them or in both."""
+    for state, output in ((("m",), ("key",)), (("x",), ("key", "m")), (("m",), ("key", "m"))):
+        assert process({"m": "n"}, state, output)
