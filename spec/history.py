@@ -111,6 +111,14 @@ class FileMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnMissed:
+    """A micro-batch did not find a file's values under the column name that its pipeline has."""
+
+    path: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointTriggered:
     """A generation gave out an id."""
 
@@ -330,6 +338,7 @@ Event = (
     | PowerLost
     | FilesDiscarded
     | FileMissed
+    | ColumnMissed
     | CheckpointTriggered
     | CheckpointEnded
     | SavepointAsked

@@ -8,13 +8,15 @@ the join ends every key: it puts out the orders that no payment met, and holds n
 from collections.abc import Iterable
 
 from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.columns import columns_then
+from checkpointing.graph import JobGraph, Vertex
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, SplitId, TableName
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.snapshots import RangeFiles, TaskWork
 from spec.cut_contents import line_of, read_on
-from spec.history import DoorStarted, OrderBroken, Rows
+from spec.history import ColumnMissed, DoorStarted, OrderBroken, Rows
 from spec.pipeline import (
     BRONZE_ORDERS,
     BRONZE_PAYMENTS,
@@ -25,8 +27,11 @@ from spec.pipeline import (
     NO_PAYMENT,
     ORDERS_TABLE,
     PAYMENTS_TABLE,
+    RENAMED_VALUE,
+    TOTALS,
     TOTALS_STATE,
     TOTALS_TABLE,
+    VALUE,
     first_id,
     key_group,
     key_of,
@@ -47,6 +52,7 @@ class MicroBatches:
         """Write into that world."""
         self._world = world
         self._in_order = in_order
+        self._graphs: dict[int, JobGraph | None] = {}
 
     def run(self, effect: RunMicroBatch) -> MicroBatchFinished:
         """Carry one out; raise FileGoneError if its generation was fenced out and a file is gone."""
@@ -102,12 +108,16 @@ class MicroBatches:
             table, state_table = (table_now(each, effect.vertex) for each in (TOTALS_TABLE, TOTALS_STATE))
             current = next((each.files for each in effect.ranges[index] if each.table == table), ())
             fits = all(file.key_groups == own for file in current)
-            if not mine and fits:
+            files = (*effect.state[index], *current)
+            outdated = any(self._read(keyed.file.path, effect).columns != self._columns(effect) for keyed in files)
+            if not mine and fits and not outdated:
                 outputs.append(SubtaskOutput())
                 continue
             before = self._state(effect, index, own)
             after = self._summed(effect, before, mine)
-            state = self._state_file(effect, index, own, before, after, state_table) if mine else ()
+            state: tuple[KeyedFile, ...] = ()
+            if mine or outdated:
+                state = self._state_file(effect, index, own, before, after, state_table, whole=outdated)
             outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after),)))
         return tuple(outputs)
 
@@ -151,6 +161,34 @@ class MicroBatches:
     def _broken(self, effect: RunMicroBatch, what: str) -> None:
         self._world.history.add(OrderBroken(str(effect.vertex), what))
 
+    # -------------------------------------------------------------- columns
+
+    def _finds_values(self, keyed: KeyedFile, file: Written, effect: RunMicroBatch) -> bool:
+        """Return whether a micro-batch finds a file's values. Note it if not: a rename was not followed."""
+        vertex = self._vertex(effect)
+        if vertex is None or first_id(vertex.id) != TOTALS:
+            return True
+        now = self._columns(effect)
+        wanted = RENAMED_VALUE if RENAMED_VALUE in now else VALUE
+        found = columns_then(now, file.columns, vertex.columns_renamed_from).get(wanted, wanted) in file.columns
+        if not found:
+            self._world.history.add(ColumnMissed(keyed.file.path, wanted))
+        return found
+
+    def _columns(self, effect: RunMicroBatch) -> frozenset[str]:
+        vertex = self._vertex(effect)
+        tables = vertex.tables if vertex is not None else ()
+        return frozenset(column.name for table in tables[:1] for column in table.columns)
+
+    def _vertex(self, effect: RunMicroBatch) -> Vertex | None:
+        """Return the vertex as the pipeline of this generation declares it, None if no door was built over one."""
+        if effect.generation not in self._graphs:
+            doors = (event for event in reversed(self._world.history.events) if isinstance(event, DoorStarted))
+            graph = next((door.graph for door in doors if door.generation == effect.generation), None)
+            self._graphs[effect.generation] = graph
+        graph = self._graphs[effect.generation]
+        return graph.vertex(effect.vertex) if graph is not None else None
+
     # -------------------------------------------------------------- files
 
     def _appended(self, effect: RunMicroBatch, rows: Rows) -> SubtaskOutput:
@@ -163,7 +201,8 @@ class MicroBatches:
     def _state(self, effect: RunMicroBatch, index: int, own: KeyGroupRange) -> StateRows:
         found: StateRows = {}
         for keyed in effect.state[index]:
-            rows = self._read(keyed.file.path, effect).state
+            file = self._read(keyed.file.path, effect)
+            rows = file.state if self._finds_values(keyed, file, effect) else dict.fromkeys(file.state, (0, 0, 0))
             if keyed.kind is KeyedFileKind.BASE:
                 found = {
                     key: value
@@ -181,8 +220,10 @@ class MicroBatches:
         before: StateRows,
         after: StateRows,
         table: TableName,
+        *,
+        whole: bool = False,
     ) -> tuple[KeyedFile, ...]:
-        is_base = len(effect.state[index]) >= DELTAS_MAX
+        is_base = whole or len(effect.state[index]) >= DELTAS_MAX
         file = self._write(effect, table, state=before | after if is_base else after)
         kind = KeyedFileKind.BASE if is_base else KeyedFileKind.DELTA
         return (KeyedFile(file, kind, own.first, own.last, _version(effect)),)
@@ -190,7 +231,11 @@ class MicroBatches:
     def _range(
         self, effect: RunMicroBatch, own: KeyGroupRange, current: tuple[KeyedFile, ...], changed: StateRows
     ) -> RangeFiles:
-        rows = {row[0]: row for keyed in current for row in self._read(keyed.file.path, effect).rows}
+        rows: dict[int, tuple[int, ...]] = {}
+        for keyed in current:
+            before = self._read(keyed.file.path, effect)
+            found = self._finds_values(keyed, before, effect)
+            rows |= {row[0]: row if found else (row[0], 0, 0) for row in before.rows}
         mine = {key: row for key, row in rows.items() if own.first <= key_group(key) <= own.last}
         mine |= {key: (key, *_ints(value or ())[:2]) for key, value in changed.items()}
         table = table_now(TOTALS_TABLE, effect.vertex)
@@ -203,7 +248,8 @@ class MicroBatches:
     def _write(
         self, effect: RunMicroBatch, table: TableName, *, rows: Rows = (), state: StateRows | None = None
     ) -> FileHandle:
-        written = Written(Generation(effect.generation), effect.vertex, effect.micro_batch, rows, state or {})
+        columns = self._columns(effect) if first_id(effect.vertex) == TOTALS else frozenset[str]()
+        written = Written(Generation(effect.generation), effect.vertex, effect.micro_batch, rows, state or {}, columns)
         return self._world.write(table, written, len(rows) or len(written.state))
 
 

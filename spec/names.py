@@ -7,14 +7,15 @@ from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, VertexRecord
 from checkpointing.renames import declared_renames
-from spec.history import DoorStarted, History, RowCommitted
+from spec.history import ColumnMissed, DoorStarted, History, RowCommitted
 from spec.rollback import at_rest
 
 
 def wrongly_renamed(history: History) -> Iterator[str]:
     """Yield every door whose cut is not its row's but for names, and every row that does not tell a rename as due.
 
-    The first checkpoint behind a rename publishes each table that its parent has not: whole, under the new name.
+    The first checkpoint behind a rename publishes each table that its parent has not: whole, under the new name. Every
+    micro-batch finds the values of a renamed column in the files of before.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -28,6 +29,8 @@ def wrongly_renamed(history: History) -> Iterator[str]:
                 rows[record.checkpoint] = record
                 if record.generation in graphs and not at_rest(record):
                     yield from _untold(record, rows.get(record.parent), graphs[record.generation])
+            case ColumnMissed(path, wanted):
+                yield f"{path} has the column {wanted} under another name, and its values were not found"
             case _:
                 pass
 

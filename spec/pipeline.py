@@ -79,13 +79,40 @@ RELEASES: Final = (("row",), ("row", "more"), ("row", "other"), ("row",))
 RENAMING: Final = len(RELEASES) - 1
 """The release that has other names. It says so of the first names, and the other releases say so of its names."""
 
+VALUE: Final = "row"
+RENAMED_VALUE: Final = "line"
+"""What the column with the values of TOTALS is called, in its state and its table, in the release RENAMING_VALUE."""
+
+RENAMING_VALUE: Final = 2
+"""The release that renames that column. It says so, and the other releases say so of its name."""
+
 
 @cache
 def graph(parallelism: int, release: int = 0, hooks: tuple[Hook, ...] = ()) -> JobGraph:
     """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it."""
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
-    named = _named(with_columns(_graph(parallelism), columns), renames=release == RENAMING)
+    bare = with_columns(_graph(parallelism), columns)
+    vertices = tuple(_value_named(vertex, renames=release == RENAMING_VALUE) for vertex in bare.vertices)
+    named = _named(replace(bare, vertices=vertices), renames=release == RENAMING)
     return replace(named, hooks=hooks)
+
+
+def _value_named(vertex: Vertex, *, renames: bool) -> Vertex:
+    """Return the vertex with its column of values under the first name or the other one, and the name before."""
+    if vertex.id != TOTALS:
+        return vertex
+    if not renames:
+        return replace(vertex, columns_renamed_from={VALUE: RENAMED_VALUE})
+    tables = (
+        replace(
+            table,
+            columns=tuple(
+                replace(column, name=RENAMED_VALUE if column.name == VALUE else column.name) for column in table.columns
+            ),
+        )
+        for table in vertex.tables
+    )
+    return replace(vertex, tables=tuple(tables), columns_renamed_from={RENAMED_VALUE: VALUE})
 
 
 def _named(bare: JobGraph, *, renames: bool) -> JobGraph:

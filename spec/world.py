@@ -57,6 +57,8 @@ class Written:
     micro_batch: int
     rows: Rows = ()
     state: StateRows = field(default_factory=dict)
+    columns: frozenset[str] = frozenset()
+    """The names of its columns, if it is a file of an operator whose columns are renamed."""
 
 
 @dataclass(slots=True)

@@ -222,4 +222,8 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "an append table keeps what its name had before": 9,
     "a table keeps the columns that its name had before": 12,
     "the ranges of a renamed table stay under the old name": 9,
+    "a renamed column begins empty": 3,
+    "a column that was renamed is looked for under its old name still": 1,
+    "a renamed column counts since its rename": 0,
+    "a row does not tell which columns were renamed": 0,
 }

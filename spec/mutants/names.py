@@ -1,13 +1,16 @@
-"""Mutants of declared renames: state that stays behind, tables that are not whole, what a name had before (G2)."""
+"""Mutants of declared renames: state or values that stay behind, tables that are not whole, what a name had (G2)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from checkpointing import columns
+from checkpointing.columns import TableColumn
+from checkpointing.commit import columns as commit_columns
 from checkpointing.commit import net
 from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import TableName
+from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.job import renaming
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, TableRecord, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
@@ -91,6 +94,55 @@ def the_ranges_of_a_renamed_table_stay_under_the_old_name(patch: Patch) -> None:
         return named.model_copy(update={"vertices": bare.vertices})
 
     patch.function(renaming, "under_new_names", under_new_names)
+
+
+# ------------------------------------------------------------------ columns
+
+
+@mutant("names-follow", RELEASES)
+def a_renamed_column_begins_empty(patch: Patch) -> None:
+    def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
+        del now, then, renamed
+        return {}
+
+    patch.function(columns, "columns_then", columns_then)
+
+
+@mutant("names-follow", RELEASES)
+def a_column_that_was_renamed_is_looked_for_under_its_old_name_still(patch: Patch) -> None:
+    def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
+        del then
+        return {new: old for new, old in renamed.items() if new in now}
+
+    patch.function(columns, "columns_then", columns_then)
+
+
+@mutant("columns-follow", RELEASES)
+def a_renamed_column_counts_since_its_rename(patch: Patch) -> None:
+    real = commit_columns._dated
+
+    def dated(
+        declared: tuple[TableColumn, ...],
+        was: tuple[TableColumn, ...],
+        parent: CheckpointId,
+        renamed: Mapping[str, str],
+    ) -> tuple[TableColumn, ...]:
+        del renamed
+        return real(declared, was, parent, {})
+
+    patch.function(commit_columns, "_dated", dated)
+
+
+@mutant("names-follow", RELEASES)
+def a_row_does_not_tell_which_columns_were_renamed(patch: Patch) -> None:
+    real = TwoPhaseCommit._compose
+
+    def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:
+        record = real(self, draft)
+        told = tuple(one for one in record.renames if one.kind is not RenameKind.COLUMN)
+        return record.model_copy(update={"renames": told})
+
+    patch.put(TwoPhaseCommit, "_compose", compose)
 
 
 def _forgetting(patch: Patch, **what: tuple[()]) -> None:

@@ -4,9 +4,10 @@ import pytest
 
 from checkpointing.metadata.record import RowKind
 from spec.columns import wrongly_said, wrongly_shown
-from spec.history import CutWritten, RowCommitted
+from spec.history import ColumnMissed, CutWritten, RowCommitted
 from spec.moves import Moves, drawn
-from spec.pipeline import is_renamed
+from spec.names import wrongly_renamed
+from spec.pipeline import RENAMED_VALUE, is_renamed
 from spec.simulator import simulate as run
 
 SEEDS = 60
@@ -54,6 +55,30 @@ def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
                 before = now
     renames = {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
     assert renames <= met
+
+
+def test_the_seeds_meet_columns_that_are_renamed_to_and_fro():
+    """Else the rule of names would judge no column: by releases, both ways, and by rollbacks, both ways."""
+    met = set()
+    for seed in (12, 49):
+        before = None
+        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
+            if isinstance(event, RowCommitted) and event.record.commits:
+                names = {column.name for each in event.record.columns for column in each.columns}
+                now = RENAMED_VALUE in names
+                if before is not None and now != before:
+                    met.add(("back" if event.record.kind is RowKind.ROLLBACK else "on", now))
+                before = now
+    assert {(how, now) for how in ("on", "back") for now in (False, True)} <= met
+
+
+def test_a_file_whose_renamed_column_was_not_found_is_told():
+    """The judge is not blind: one such reading in a healthy history."""
+    history = run(0, moves=Moves(releases=True)).history
+    assert [] == [*wrongly_renamed(history)]
+    history.add(ColumnMissed("_tidemark/small/state/totals/a", "line"))
+    (said,) = wrongly_renamed(history)
+    assert "has the column line under another name" in said
 
 
 def test_a_cut_with_columns_of_no_row_is_found():
