@@ -1,7 +1,8 @@
-"""The recipes for entries that no tick writes: a savepoint at rest, a rollback, a reset and an import (A9, G1, K2).
+"""The recipes for entries that no tick writes: savepoints at rest, their copies, rollbacks, resets, imports (A9, K2).
 
-Each takes an entry that is there and appends it again under a new id, with what its kind changes. The claim of the
-process that holds the job gives the id and the generation. The moment gives the time and a nonce.
+A recipe takes an entry that is there and appends it again under a new id, with what its kind changes. Only a copy keeps
+the id. The claim of the process that holds the job gives the id and the generation. The moment gives the time and a
+nonce.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,17 @@ from dataclasses import dataclass
 from checkpointing.commit.line import Turn, turn_back
 from checkpointing.commit.net import nothing_staged
 from checkpointing.commit.reset import Move, moved
-from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics, TableRecord
+from checkpointing.identifiers import CheckpointId
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    Holder,
+    Release,
+    Row,
+    RowKind,
+    Statistics,
+    TableRecord,
+)
 
 NO_TURN = Turn((), (), ())
 """The other entries stay as they are."""
@@ -84,6 +95,20 @@ Recipe = SavepointAtRest | Rollback | SourceReset | Imported
 def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
     """Return what the entry of that recipe does to the entries that are there: only a rollback leaves any behind."""
     return turn_back(rows, recipe.target) if isinstance(recipe, Rollback) else NO_TURN
+
+
+def copied(
+    savepoint: CheckpointRecord, rows: Iterable[Row], holder: Holder, at: Stamp
+) -> tuple[Claim, CheckpointRecord, Release]:
+    """Return the entries of a savepoint's copy: no id and no generation of the original's `rows` is used again."""
+    known = tuple(rows)
+    used = [row.checkpoint for row in known if isinstance(row, CheckpointRecord)]
+    last = max((*used, *(row.next_id - 1 for row in known if isinstance(row, Release))))
+    generation, now_ms = max(row.generation for row in known), at.now_ms
+    first = savepoint.checkpoint
+    claim = Claim(generation=generation, holder=holder, first_id=first, last_id=last, at_ms=now_ms, nonce=at.nonce)
+    next_id, nonce = CheckpointId(last + 1), f"{at.nonce}-end"
+    return claim, savepoint, Release(generation=generation, next_id=next_id, at_ms=now_ms, nonce=nonce)
 
 
 def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed: object) -> CheckpointRecord:

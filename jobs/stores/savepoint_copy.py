@@ -13,12 +13,13 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
+from checkpointing.commit.at_rest import Stamp, copied
 from checkpointing.commit.recovery import publications
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.files import handles_of
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Holder, Row, RowKind
 from jobs.engine_paths import must_suit_delta
 from jobs.stores.checkpoints import Appended, CheckpointStore
 from jobs.stores.cuts import CutStore
@@ -149,22 +150,10 @@ def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> 
 
 
 def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecord) -> None:
-    """Write a claim, the savepoint and a release, so that no id or generation of the original is used again."""
-    used: list[int] = [row.checkpoint for row in rows if isinstance(row, CheckpointRecord)]
-    used += [row.next_id - 1 for row in rows if isinstance(row, Release)]
-    last, generation = CheckpointId(max(used)), max(row.generation for row in rows)
-    store, at_ms = CheckpointStore(copy), copy.now_ms()
+    """Write a claim, the savepoint and a release."""
+    store = CheckpointStore(copy)
     version, _ = store.observe()
-    claim = Claim(
-        generation=generation,
-        holder=this_process(),
-        first_id=record.checkpoint,
-        last_id=last,
-        at_ms=at_ms,
-        nonce=uuid4().hex,
-    )
-    release = Release(generation=generation, next_id=CheckpointId(last + 1), at_ms=at_ms, nonce=uuid4().hex)
-    for row in (claim, record, release):
+    for row in copied(record, rows, this_process(), Stamp(copy.now_ms(), uuid4().hex)):
         result = store.append(row, version)
         if not isinstance(result, Appended):
             raise SavepointNotCopiedError(f"the copy's entries cannot be written: {result}")

@@ -3,14 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 from deltalake import DeltaTable
 
+from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.recovery import RecoveryPlan, decide_recovery
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import CheckpointId, SplitId, TableName
 from checkpointing.metadata.record import Row
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import CLEANUP, Terms
+from checkpointing.tick.messages import Done
 from jobs.holding.job_stores import JobStores
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
@@ -59,10 +63,11 @@ class RealWorld:
     def claim_as_rival(self) -> None:
         """Let another coordinator claim the job, and die at once."""
         stores = JobStores(self.warehouse, self.watch)
-        seen = stores.observe()
-        plan = decide_recovery(seen, take_over=True)
-        assert isinstance(plan, RecoveryPlan)
-        stores.append(plan.claim.claim(this_process(), self.now_ms, f"rival-{seen.version}"), seen.version)
+        door, at = TickDoor(CLEANUP, Terms(holder=this_process(), take_over=True)), Stamp(self.now_ms, uuid4().hex)
+        door.start(at)
+        door.step(stores.observe(), at)
+        (claim,) = door.step(Done(), at)
+        stores.append(claim.row, claim.at_version)
         self.watch("after:Claim")
 
     def others(self) -> tuple[CheckpointId, ...]:

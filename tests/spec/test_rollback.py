@@ -5,10 +5,10 @@ from functools import cache
 
 import pytest
 
-from checkpointing.identifiers import Generation, SplitId
+from checkpointing.commit.at_rest import Rollback, Stamp
+from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import EndTick, TickOutcome
-from checkpointing.metadata.record import RowKind
-from spec.history import CutWritten, DoorStarted, RowCommitted, TickOver
+from spec.history import CutWritten, DoorStarted, JobClaimed, RowCommitted, TickOver
 from spec.invariants import INVARIANTS
 from spec.life import left_uncommitted
 from spec.moves import NO_MOVES
@@ -34,14 +34,9 @@ def healthy():
 def rolled_back(**changes):
     """Return a history that ends in a rollback to an older cut, and the rollback's row."""
     history, target, last = healthy()
-    row = target.model_copy(
-        update={
-            "kind": RowKind.ROLLBACK,
-            "parent": target.checkpoint,
-            "checkpoint": last.record.checkpoint + 1000,
-            **changes,
-        }
-    )
+    by = next(event.claim for event in reversed(history.events) if isinstance(event, JobClaimed))
+    by = by.model_copy(update={"first_id": CheckpointId(last.record.checkpoint + 1000)})
+    row = Rollback(target, target.tables).row(by, Stamp(0, "r")).model_copy(update=changes)
     kept = (*(each for each in last.kept if each <= target.checkpoint), row.checkpoint)
     cut = next(e for e in history.events if isinstance(e, CutWritten) and e.checkpoint == target.checkpoint)
     events = [RowCommitted(row, kept), replace(cut, checkpoint=row.checkpoint)]

@@ -1,0 +1,41 @@
+"""The entries of a savepoint's copy: the copy is a job of its own, in which nothing is named as in the original."""
+
+from checkpointing.commit.at_rest import Stamp, copied
+from checkpointing.commit.fencing import HolderObserved, MayClaim, decide_claim
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Statistics
+
+HOLDER = Holder(host="here", pid=1, started="")
+
+
+def row(checkpoint, generation):
+    nothing = Statistics(triggered_ms=0, committed_ms=0, rows=0)
+    return CheckpointRecord(
+        checkpoint=checkpoint,
+        parent=checkpoint - 1,
+        generation=generation,
+        job="job",
+        nonce=f"n{checkpoint}",
+        max_parallelism=8,
+        vertices=(),
+        tables=(),
+        statistics=nothing,
+    )
+
+
+def claim(generation, first_id):
+    return Claim(
+        generation=generation, holder=HOLDER, first_id=first_id, last_id=first_id + 999, at_ms=0, nonce=f"c{generation}"
+    )
+
+
+def test_who_continues_a_copy_uses_no_id_and_no_generation_again():
+    """The savepoint is checkpoint 5. The original went on to checkpoint 7, and handed out ids up to 41."""
+    rows = (claim(1, 1), row(5, 1), row(7, 1), Release(generation=1, next_id=42, at_ms=0, nonce="r"))
+    entries = copied(rows[1], rows, HOLDER, Stamp(3, "n"))
+    assert [Claim, CheckpointRecord, Release] == [type(entry) for entry in entries]
+    assert rows[1] == entries[1]
+    assert 2 == len({entries[0].nonce, entries[2].nonce})
+    free = decide_claim(entries, HolderObserved(None, None), 4, take_over=False)
+    assert isinstance(free, MayClaim)
+    assert (Generation(2), CheckpointId(42)) == (free.generation, free.first_id)
