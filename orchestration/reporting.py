@@ -78,7 +78,7 @@ class EpochReporter(TickListener):
 
     def recovered(self, recovery: Recovery) -> None:
         """Log where the tick begins."""
-        for each in recovery.mended:
+        for each in recovery.repaired:
             self._context.log.warning("%s", each)
         begins = "the beginning" if recovery.restored is None else f"checkpoint {recovery.restored}"
         self._context.log.info("begins from %s; deleted %d leftover files", begins, recovery.leftovers)

@@ -80,7 +80,7 @@ class Carrier:
             case Observe():
                 return self._observed()
             case Examine():
-                if effect.question is Question.MENDABLE:
+                if effect.question is Question.REPAIRABLE:
                     restore_what_is_lost(world)
                 return Done()
             case AppendClaim():
@@ -94,7 +94,7 @@ class Carrier:
             case PublishAgain():
                 return world.publish(effect.again.checkpoint, effect.again.publication, again=True)
             case LookAtLogs():
-                return LogsSeen(published(world, effect.doubt.mending.tables))
+                return LogsSeen(published(world, effect.doubt.repairs.tables))
             case CorrectCuts():
                 world.correct_cuts(effect.doubt.seen.cuts, effect.correction)
                 return Done()

@@ -1,6 +1,6 @@
 """What the simulator's stores say of tables that show less than their cuts; the core decides what is done about it."""
 
-from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_mending
+from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_repairs
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.identifiers import CheckpointId, TableName
 from spec.pipeline import JOB
@@ -20,7 +20,7 @@ def standing(world: World) -> Standing:
 def doubt(world: World) -> Doubt:
     """Return which tables are in doubt, and what brings them back."""
     seen = standing(world)
-    return Doubt(seen, decide_mending(seen))
+    return Doubt(seen, decide_repairs(seen))
 
 
 def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dict[CheckpointId, int]]:
@@ -33,7 +33,7 @@ def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dic
 
 def restore_what_is_lost(world: World) -> None:
     """Do what a refused start asks for: tables that cannot be brought back come whole from a backup."""
-    for lost in doubt(world).mending.lost:
+    for lost in doubt(world).repairs.lost:
         world.restore(lost.table)
 
 

@@ -45,7 +45,7 @@ from spec.micro_batches import MicroBatches
 from spec.pipeline import ROW_BYTES, SEQUENCE
 from spec.world import FileGoneError, World
 
-QUALITY_MESSAGE = "a row was bad: mend it"
+QUALITY_MESSAGE = "a row was bad: repair it"
 
 
 class Hands:

@@ -3,13 +3,13 @@
 A log loses entries when a power cut takes what was not synced, when somebody deletes files, or when a table's folder
 comes back from an older backup than `checkpoints`. A recorded cut then names versions that have gone, or that hold
 something else. The invariant is: **before a tick claims the job, every version that a recorded cut names is the one
-that was published for it.** `in_doubt` says which tables break it. `decide_mending` says what brings them back:
+that was published for it.** `in_doubt` says which tables break it. `decide_repairs` says what brings them back:
 
 - An upsert or state table needs one row, since each row names all its files.
 - An append table needs every row since the checkpoint that it shows, since each row names only its own files. The
   rows must be retained without a gap, and the table must be just as it was before the first of them.
 
-What cannot be proven is not mended: the table is named as lost. `corrected` then says what the cuts are, with the
+What cannot be proven is not repaired: the table is named as lost. `corrected` then says what the cuts are, with the
 versions at which the tables came to show them again. A cut of which an append table cannot be told is dropped.
 """
 
@@ -134,7 +134,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Repairs:
     """What to publish again, in this order, and the tables that are lost. Nothing is published if any is lost."""
 
     tables: frozenset[TableName] = frozenset()
@@ -153,19 +153,19 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What was seen of the tables, and what brings those in doubt back; nothing to mend: `is_none`.
+    """What was seen of the tables, and what brings those in doubt back; nothing to repair: `is_none`.
 
     `rebuilt` are cuts that were lost and told again from entries and logs. `seen` has them; they are to be recorded.
     """
 
     seen: Standing
-    mending: Mending
+    repairs: Repairs
     rebuilt: Cuts = field(default_factory=dict)
 
     @property
     def is_none(self) -> bool:
         """Whether every table and every cut is as it should be."""
-        return not self.mending.tables and not self.rebuilt
+        return not self.repairs.tables and not self.rebuilt
 
 
 def in_doubt(seen: Standing) -> frozenset[TableName]:
@@ -214,11 +214,11 @@ def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted
     return Wanted(named, checkpoint)
 
 
-def decide_mending(seen: Standing) -> Mending:
+def decide_repairs(seen: Standing) -> Repairs:
     """Return what brings the tables in doubt back; all publications in their logs must have been looked at."""
     doubtful, at = in_doubt(seen), reference(seen)
     if at is None:
-        return Mending(doubtful)
+        return Repairs(doubtful)
     again: list[Again] = []
     lost: list[Lost] = []
     for table in sorted(doubtful):
@@ -229,7 +229,7 @@ def decide_mending(seen: Standing) -> Mending:
             lost.append(Lost(table, seen.logs[table].shows, at.checkpoint, lacks))
         else:
             again += due
-    return Mending(doubtful, () if lost else tuple(again), tuple(lost))
+    return Repairs(doubtful, () if lost else tuple(again), tuple(lost))
 
 
 def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId, int]]) -> Correction:

@@ -101,7 +101,7 @@ class MasterHooks:
 
     def _within(self, hook: str) -> str:
         limit_s = self._limits_ms[hook] / 1000
-        return f"within {limit_s:g} s: mend it, or give it longer with timeout_s where the pipeline declares it"
+        return f"within {limit_s:g} s: repair it, or give it longer with timeout_s where the pipeline declares it"
 
 
 def _restored_from(record: CheckpointRecord | None, hooks: tuple[str, ...]) -> tuple[RestoreHook | ResetHook, ...]:

@@ -15,9 +15,9 @@ from checkpointing.tick.messages import Question
 class Errand:
     """The steps of one kind of work. The order of steps is the door's; an errand only says which ones it takes."""
 
-    questions: tuple[Question, ...] = (Question.MENDABLE,)
+    questions: tuple[Question, ...] = (Question.REPAIRABLE,)
     """Asked before the claim, in this order."""
-    mends: bool = True
+    repairs: bool = True
     """Tables that are behind a recorded cut are brought back."""
     ensures: bool = False
     """Output tables that are missing are created: only who has the pipeline knows their columns."""
@@ -32,16 +32,16 @@ class Errand:
 
 
 TICK: Final = Errand(
-    questions=(Question.SOUND, Question.FITS, Question.MENDABLE, Question.NOT_AHEAD),
+    questions=(Question.SOUND, Question.FITS, Question.REPAIRABLE, Question.NOT_AHEAD),
     ensures=True,
     discards=True,
     runs=True,
 )
 SAVEPOINT: Final = Errand()
-ROLLBACK: Final = Errand(questions=(Question.POSSIBLE, Question.MENDABLE), discards=True, publishes=True)
-RESET: Final = Errand(questions=(Question.SOUND, Question.POSSIBLE, Question.MENDABLE), discards=True, publishes=True)
-IMPORT: Final = Errand(questions=(Question.POSSIBLE,), mends=False, rolls_forward=False)
-DISPOSAL: Final = Errand(questions=(Question.POSSIBLE, Question.MENDABLE))
+ROLLBACK: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
+RESET: Final = Errand(questions=(Question.SOUND, Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
+IMPORT: Final = Errand(questions=(Question.POSSIBLE,), repairs=False, rolls_forward=False)
+DISPOSAL: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE))
 CANCELLATION: Final = Errand(ensures=True)
 CLEANUP: Final = Errand(rolls_forward=False)
 

@@ -38,7 +38,7 @@ class Question(Enum):
     """Every file is there, whole, that the start reads or has yet to publish."""
     FITS = "fits"
     """The cut can be restored into this pipeline."""
-    MENDABLE = "mendable"
+    REPAIRABLE = "repairable"
     """Every table that shows less than a recorded cut can be brought back."""
     NOT_AHEAD = "not ahead"
     """No table shows more than the newest entry."""

@@ -56,11 +56,11 @@ _NEXT: Final[Kinds] = (Observe, Wait, Finish)
 """Behind the release another attempt may follow."""
 _WORK: Final[Kinds] = (DiscardLeftovers, Work)
 _ROLL: Final[Kinds] = (ReadCut, *_WORK)
-_MEND: Final[Kinds] = (PublishAgain, LookAtLogs, CorrectCuts, *_ROLL)
+_REPAIR: Final[Kinds] = (PublishAgain, LookAtLogs, CorrectCuts, *_ROLL)
 _PUBLISH: Final[Kinds] = (PublishTable, RecordCut)
 _HELD: Final[dict[type, dict[type, Kinds]]] = {
-    LookAtTables: {TablesSeen: (EnsureTables, *_MEND)},
-    EnsureTables: {Done: _MEND},
+    LookAtTables: {TablesSeen: (EnsureTables, *_REPAIR)},
+    EnsureTables: {Done: _REPAIR},
     PublishAgain: {TablePublished: (PublishAgain, LookAtLogs), PublishFailed: _END},
     LookAtLogs: {LogsSeen: (CorrectCuts,)},
     CorrectCuts: {Done: _ROLL},

@@ -42,8 +42,8 @@ from checkpointing.tick.messages import (
 def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     """Do all that dead holders left undone, in this order."""
     pending = held.plan.roll_forward if errand.rolls_forward else None
-    if errand.mends:
-        yield from mended(errand, held)
+    if errand.repairs:
+        yield from repaired(errand, held)
     if pending is not None:
         yield from rolled_forward_or_left(terms, pending)
     leftovers = 0
@@ -52,23 +52,23 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     return Recovered(held.plan, leftovers)
 
 
-def mended(errand: Errand, held: Held) -> Steps[None]:
+def repaired(errand: Errand, held: Held) -> Steps[None]:
     """Bring tables back that show less than a recorded cut says, and correct the cuts."""
     looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
     doubt, pending = looked.doubt, held.plan.roll_forward
     if errand.ensures:
         unsettled = {table.table for table in pending.tables} if pending is not None else set()
-        unsettled |= doubt.mending.tables if doubt is not None else set()
+        unsettled |= doubt.repairs.tables if doubt is not None else set()
         yield from asked(EnsureTables(held.plan, frozenset(unsettled)), Done)
     if doubt is None or doubt.is_none:
         return
-    for again in doubt.mending.again:
+    for again in doubt.repairs.again:
         yield from asked(PublishAgain(again), TablePublished)
     yield from asked(CorrectCuts(doubt, (yield from _correction(doubt))), Done)
 
 
 def _correction(doubt: Doubt) -> Steps[Correction]:
-    if not doubt.mending.tables:
+    if not doubt.repairs.tables:
         return Correction(doubt.rebuilt, ())
     logs = yield from asked(LookAtLogs(doubt), LogsSeen)
     correction = corrected(doubt.seen, logs.published)

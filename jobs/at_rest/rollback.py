@@ -20,7 +20,7 @@ from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.rollback_plan import RollbackPlan, RollbackRefusedError, plan_rollback
-from jobs.recovery.tables_behind import must_be_mendable, must_have_logs
+from jobs.recovery.tables_behind import must_be_repairable, must_have_logs
 from jobs.stores.warehouse import Warehouse
 
 
@@ -39,7 +39,7 @@ def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
     seen = stores.observe()
-    behind = _to_be_mended(stores, seen)
+    behind = _to_be_repaired(stores, seen)
     if behind:
         raise RollbackRefusedError(
             f"table {behind[0]} shows less than the newest cut, and is to be published again before anything else: "
@@ -48,10 +48,10 @@ def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
     return plan_rollback(stores, seen, checkpoint, checksums=True)
 
 
-def _to_be_mended(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
+def _to_be_repaired(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
     """Return the tables that are published again once the job is held; none if that cannot be done."""
     try:
-        return tuple(sorted(must_have_logs(stores, must_be_mendable(stores, seen.rows)).mending.tables))
+        return tuple(sorted(must_have_logs(stores, must_be_repairable(stores, seen.rows)).repairs.tables))
     except TablesBehindError:
         return ()
 
@@ -68,7 +68,7 @@ def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cro
     plans: list[RollbackPlan] = []
 
     def possible(seen: Observed, _: RecoveryPlan) -> None:
-        if not _to_be_mended(stores, seen):  # else lost versions are published again first
+        if not _to_be_repaired(stores, seen):  # else lost versions are published again first
             plan_rollback(stores, seen, checkpoint, checksums=True)
 
     def chosen(_: Work) -> RowChosen:

@@ -51,7 +51,7 @@ class PlainDisplay(TickListener):
     def recovered(self, recovery: Recovery) -> None:
         """Say where the tick begins, and what an older tick left unfinished."""
         self._epoch_since = self._clock()
-        for each in recovery.mended:
+        for each in recovery.repaired:
             self.say(each)
         if recovery.rolled_forward is not None:
             self.say(f"checkpoint {recovery.rolled_forward} was committed and not yet published: published now")

@@ -15,7 +15,7 @@ from jobs.doctor.findings import Finding, Section, command
 from jobs.holding.failures import TablesAheadError, TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.tables_ahead import must_not_be_ahead
-from jobs.recovery.tables_behind import must_be_mendable
+from jobs.recovery.tables_behind import must_be_repairable
 from jobs.showing.quantities import plural
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries, paths_with_deletion_vectors
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
@@ -64,17 +64,17 @@ def _refused(
 ) -> Iterator[tuple[TableName, Finding]]:
     """Yield the tables that show less than the newest cut or more than the newest entry: the next tick refuses them."""
     try:
-        doubt = must_be_mendable(stores, rows)
-        mending, cuts = doubt.mending, stores.warehouse.paths.cuts
+        doubt = must_be_repairable(stores, rows)
+        repairs, cuts = doubt.repairs, stores.warehouse.paths.cuts
         if doubt.rebuilt:
             ids = ", ".join(str(checkpoint) for checkpoint in sorted(doubt.rebuilt))
             what = f"the cuts of checkpoints {ids} are lost: a file of {cuts} is gone or damaged"
             repair = f"{command('run', stores.warehouse)}, which rebuilds them from checkpoint entries and logs"
             yield TableName(cuts), Finding(what, repair)
-        for table in sorted(mending.tables):
+        for table in sorted(repairs.tables):
             what = f"table {table} shows less than the recorded cuts say: entries of its log are gone"
             yield table, Finding(what, f"{command('run', stores.warehouse)}, which publishes the missing files again")
-        shown = [table.name for table in _with_logs(stores.warehouse, tables) if table.name not in mending.tables]
+        shown = [table.name for table in _with_logs(stores.warehouse, tables) if table.name not in repairs.tables]
         must_not_be_ahead(stores, shown, rows)
     except (TablesBehindError, TablesAheadError) as error:
         yield error.table, Finding(error.what, error.way_out)

@@ -17,7 +17,7 @@ from jobs.holding.failures import RollForwardError, TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.carrier import LEASE_MS, Carrier, refusal
 from jobs.recovery.restore_damage import must_be_sound
-from jobs.recovery.tables_behind import must_be_mendable, must_have_logs
+from jobs.recovery.tables_behind import must_be_repairable, must_have_logs
 from jobs.stores.holders import this_process
 from jobs.stores.leftovers import own_folders
 
@@ -117,7 +117,7 @@ class _AtRest(Carrier):
         match question:
             case Question.SOUND:
                 must_be_sound(self.warehouse, plan)
-            case Question.MENDABLE:
+            case Question.REPAIRABLE:
                 self.look_at_tables(seen.rows)
             case Question.POSSIBLE if self._task.possible is not None:
                 self._task.possible(seen, plan)
@@ -127,7 +127,7 @@ class _AtRest(Carrier):
     def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
         """Return the tables in doubt; None if a rollback ignores them. Raises TablesBehindError."""
         try:
-            return must_have_logs(self.stores, must_be_mendable(self.stores, rows))
+            return must_have_logs(self.stores, must_be_repairable(self.stores, rows))
         except TablesBehindError:
             if self._task.goes_back_to is None:
                 raise

@@ -74,7 +74,7 @@ from jobs.holding.boundaries import (
 )
 from jobs.holding.failures import ClaimUnsettledError, JobHeldError
 from jobs.holding.job_stores import JobStores
-from jobs.recovery.tables_behind import mended_lines, must_be_mendable, published_since
+from jobs.recovery.tables_behind import must_be_repairable, published_since, repair_lines
 from jobs.stores.lease import LeaseStore
 from jobs.stores.leftovers import delete_leftovers
 from jobs.stores.warehouse import Warehouse
@@ -97,7 +97,7 @@ class Carrier(ABC):
         self._lease_ms = lease_ms
         self._held = ExitStack()
         """Contexts that stay open until the attempt is over."""
-        self._mended: tuple[str, ...] = ()
+        self._repaired: tuple[str, ...] = ()
 
     # -------------------------------------------------------------- what a subclass changes
 
@@ -137,9 +137,9 @@ class Carrier(ABC):
         """A checkpoint was rolled forward, or a restart is due."""
         del effect
 
-    def recovered(self, done: Recovered, mended: tuple[str, ...]) -> None:
-        """The recovery is done. `mended` has a line for each repaired table."""
-        del done, mended
+    def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
+        """The recovery is done. `repaired` has a line for each repaired table."""
+        del done, repaired
 
     def wait(self, delay_ms: int) -> None:
         """Wait for this time, or until the tick is asked to stop. Only a tick waits."""
@@ -212,7 +212,7 @@ class Carrier(ABC):
             case AppendClaim() | AppendEntry() | AppendRelease():
                 return self._append(effect)
             case LookAtTables() | EnsureTables() | PublishAgain() | LookAtLogs() | CorrectCuts():
-                return self._mend(effect)
+                return self._repair(effect)
             case ReadCut() | PublishTable() | RecordCut() | DiscardLeftovers() | LookForRival():
                 return self._recover(effect)
             case _:
@@ -236,7 +236,7 @@ class Carrier(ABC):
 
     # -------------------------------------------------------------- recovery
 
-    def _mend(self, effect: LookAtTables | EnsureTables | PublishAgain | LookAtLogs | CorrectCuts) -> TickFact:
+    def _repair(self, effect: LookAtTables | EnsureTables | PublishAgain | LookAtLogs | CorrectCuts) -> TickFact:
         match effect:
             case LookAtTables():
                 return TablesSeen(self.look_at_tables(effect.rows))
@@ -253,12 +253,12 @@ class Carrier(ABC):
             case CorrectCuts():
                 with around(self.boundary, CORRECT_CUTS):
                     self.stores.correct_cuts(effect.correction)
-                self._mended = mended_lines(effect.doubt, effect.correction)
+                self._repaired = repair_lines(effect.doubt, effect.correction)
                 return Done()
 
     def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
         """Return the tables in doubt and their repair; raise TablesBehindError if there is none."""
-        return must_be_mendable(self.stores, rows, self.tables())
+        return must_be_repairable(self.stores, rows, self.tables())
 
     def _recover(self, effect: ReadCut | PublishTable | RecordCut | DiscardLeftovers | LookForRival) -> TickFact:
         match effect:
@@ -290,8 +290,8 @@ class Carrier(ABC):
             case LetGo():
                 self._held.close()
             case Recovered():
-                self.recovered(effect, self._mended)
-                self._mended = ()
+                self.recovered(effect, self._repaired)
+                self._repaired = ()
             case RolledForward() | RestartDue():
                 self.told(effect)
             case _:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from itertools import groupby
 from pathlib import Path
 
-from checkpointing.commit.behind import Correction, Cuts, Doubt, Lost, Standing, decide_mending
+from checkpointing.commit.behind import Correction, Cuts, Doubt, Lost, Standing, decide_repairs
 from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.record import Row
@@ -20,7 +20,7 @@ from jobs.stores.soundness import damages
 from jobs.stores.standing import TableLogDamagedError
 
 
-def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
+def must_be_repairable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
     """Return what is to be published again; raise TablesBehindError, naming the table and the way out.
 
     `tables` are those of the pipeline (None: all). Other tables do not count, since nothing will be written into them.
@@ -33,18 +33,18 @@ def must_be_mendable(stores: JobStores, rows: Collection[Row], tables: Collectio
             seen = stores.standing(rows, tables, told=told)
     except TableLogDamagedError as damaged:
         raise TablesBehindError(damaged.table, damaged.what, damaged.way_out) from damaged
-    mending = decide_mending(seen)
-    if mending.lost:
-        lost = mending.lost[0]
+    repairs = decide_repairs(seen)
+    if repairs.lost:
+        lost = repairs.lost[0]
         raise TablesBehindError(lost.table, _what(root, job, lost), _way_out(stores, rows, lost.table))
-    for each in mending.again:
+    for each in repairs.again:
         files = (*each.publication.adds, *each.publication.files)
         damage = next(damages(root, files, checksums=False), None)
         if damage is not None:
             table = each.publication.table
             what = f"table {table} in {root} shows less than the newest cut of {job}, and {damage}"
             raise TablesBehindError(table, what, _way_out(stores, rows, table))
-    return Doubt(seen, mending, told)
+    return Doubt(seen, repairs, told)
 
 
 def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] | None) -> Cuts:
@@ -71,7 +71,7 @@ def must_have_logs(stores: JobStores, doubt: Doubt) -> Doubt:
     Without a pipeline nobody knows the columns of the new table, so only a tick can create it.
     """
     job, root = stores.warehouse.paths.job, stores.warehouse.root
-    gone = next((table for table in sorted(doubt.mending.tables) if doubt.seen.logs[table].version is None), None)
+    gone = next((table for table in sorted(doubt.repairs.tables) if doubt.seen.logs[table].version is None), None)
     if gone is not None:
         raise TablesBehindError(
             gone,
@@ -106,14 +106,14 @@ def _way_out(stores: JobStores, rows: Collection[Row], table: TableName) -> str:
 
 def published_since(stores: JobStores, doubt: Doubt) -> dict[TableName, dict[CheckpointId, int]]:
     """Return table -> checkpoint -> Delta version for the tables in doubt, after they were published again."""
-    now = stores.standing(doubt.seen.rows, doubt.mending.tables, whole=True).logs
+    now = stores.standing(doubt.seen.rows, doubt.repairs.tables, whole=True).logs
     return {
         table: {entry.checkpoint: version for version, entry in sorted(now[table].published.items())}
-        for table in doubt.mending.tables
+        for table in doubt.repairs.tables
     }
 
 
-def mended_lines(doubt: Doubt, correction: Correction) -> tuple[str, ...]:
+def repair_lines(doubt: Doubt, correction: Correction) -> tuple[str, ...]:
     """Return a line for each cut and table that was repaired."""
     told = (
         f"the cut of checkpoint {each} was lost: rebuilt from checkpoint entries and logs" for each in doubt.rebuilt
@@ -123,7 +123,7 @@ def mended_lines(doubt: Doubt, correction: Correction) -> tuple[str, ...]:
 
 
 def _told(doubt: Doubt) -> list[str]:
-    again = doubt.mending.again
+    again = doubt.repairs.again
     told = []
     for table, group in groupby(again, key=lambda each: each.publication.table):
         ids = ", ".join(str(each.checkpoint) for each in group)

@@ -53,7 +53,7 @@ class Recovery:
     rolled_forward: CheckpointId | None
     leftovers: int
     """How many files of older generations were deleted, because nothing referred to them."""
-    mended: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
     """A line for each table that was published again because it showed less than its newest cut."""
 
 

@@ -52,7 +52,7 @@ from jobs.recovery.renaming import RenameFailedError, Renaming, find_renaming, l
 from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
 from jobs.recovery.tables_ahead import must_not_be_ahead
-from jobs.recovery.tables_behind import must_be_mendable
+from jobs.recovery.tables_behind import must_be_repairable
 from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
 from jobs.runtime.driver import Clock, Inbox
 from jobs.runtime.engine import Engine, SparkEngine
@@ -243,8 +243,8 @@ class TickCarrier(Carrier):
                 must_be_sound(self.warehouse, plan)
             case Question.FITS:
                 self.plan = self._fitting(self._renaming.record)
-            case Question.MENDABLE:
-                must_be_mendable(self.stores, seen.rows, self.tables())
+            case Question.REPAIRABLE:
+                must_be_repairable(self.stores, seen.rows, self.tables())
             case Question.NOT_AHEAD:
                 must_not_be_ahead(self.stores, self.tables(), seen.rows)
             case Question.POSSIBLE:
@@ -296,7 +296,7 @@ class TickCarrier(Carrier):
                 end = effect.end
                 self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
 
-    def recovered(self, done: Recovered, mended: tuple[str, ...]) -> None:
+    def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
         """Keep the logs short while nobody waits, and tell who listens."""
         self.stores.maintain((table.name for table in self.plan.graph.tables()), self._keeping())
         restored, pending = done.plan.restore, done.plan.roll_forward
@@ -305,7 +305,7 @@ class TickCarrier(Carrier):
                 restored.checkpoint if restored else None,
                 pending.checkpoint if pending else None,
                 done.leftovers,
-                mended,
+                repaired,
             )
         )
 

@@ -37,10 +37,10 @@ _JUDGING = frozenset(
 
 
 class NothingToPatchError(LookupError):
-    """The core no longer has what a mutant replaces: the mutant must be mended."""
+    """The core no longer has what a mutant replaces: the mutant must be repaired."""
 
     def __init__(self, owner: type | ModuleType, name: str) -> None:
-        super().__init__(f"{owner.__name__} has no {name} of its own: the core has changed, mend the mutant")
+        super().__init__(f"{owner.__name__} has no {name} of its own: the core has changed, repair the mutant")
 
 
 class Patch:

@@ -202,7 +202,7 @@ def lay_out_few(folder: Path, data: Path, distance: int) -> None:
 
 
 def test_a_failed_suite_lets_nobody_see_its_epoch_and_loses_nothing(spark, data, tmp_path) -> None:
-    """One negative distance: the tick ends naming it, all tables stay empty; mended, the same rows go through."""
+    """One negative distance: the tick ends naming it, all tables stay empty; repaired, the same rows go through."""
     lay_out_few(tmp_path / "data", data, -1)
     settings = RuntimeSettings(warehouse=tmp_path / "warehouse")
     planned = plan(flights.build(tmp_path / "data"))

@@ -53,7 +53,7 @@ def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
 
 
 @pytest.mark.parametrize("seed", FOUND_BUGS, ids=str)
-def test_a_bug_that_was_found_stays_mended(seed):
+def test_a_bug_that_was_found_stays_repaired(seed):
     """Each seed that found a bug of the job room passes now; FOUND_BUGS says which bug."""
     assert () == run(seed, moves=NO_MOVES).violations
 

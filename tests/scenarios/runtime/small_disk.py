@@ -45,7 +45,7 @@ def fill(folder: Path, free_kib: int) -> Path:
 
 
 def main() -> None:
-    """Mount, tick, mend, tick."""
+    """Mount, tick, repair, tick."""
     folder, free = Path(sys.argv[1]), sys.argv[2]
     if free == "tick":
         sys.stdout.write(tick_here(folder) + "\n")

@@ -136,7 +136,7 @@ def test_a_running_tick_is_no_ailment(root):
     assert "holds the job" in dict(job.seen)["generation"]
 
 
-def test_a_dead_holder_and_an_unpublished_checkpoint_are_mended_by_the_next_tick(tmp_path, tick, monkeypatch):
+def test_a_dead_holder_and_an_unpublished_checkpoint_are_repaired_by_the_next_tick(tmp_path, tick, monkeypatch):
     """A tick that died right after its commit point: both are said, with the command, after which both are gone."""
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow", 2))

@@ -151,7 +151,7 @@ def test_a_source_is_told_its_own_positions_at_the_cut(tick, tmp_path):
 
 
 def test_a_source_that_cannot_commit_is_shown_and_fails_nothing(tick, tmp_path, undisturbed):
-    """The tables go on; the next tick tells again, and a mended file catches up."""
+    """The tables go on; the next tick tells again, and a repaired file catches up."""
     file, shown = tmp_path / "committed.json", Shown()
     file.write_text("something else")
     report = tick(plan=listening(source=Committing(file)), listener=shown)

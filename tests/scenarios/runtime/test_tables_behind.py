@@ -73,7 +73,7 @@ def cut_off(entry):
 
 
 def of_job(root):
-    """Return what the doctor finds of the job, each with what mends it."""
+    """Return what the doctor finds of the job, each with what repairs it."""
     sections = [each for each in examine(at(root), DAY_MS, verify=False).sections if each.name != "machine"]
     return [(found.what, found.repair) for each in sections for found in each.findings]
 
@@ -95,9 +95,9 @@ def test_what_a_table_lost_is_published_again(tmp_path, undisturbed, lose, table
     ids = laid_out(tmp_path, 2)
     before, state = all_cuts(tmp_path), pl.read_delta(str(tmp_path / STATE)).sort("key")
     lose(tmp_path, table)
-    ((what, mend),) = of_job(tmp_path)
+    ((what, repair),) = of_job(tmp_path)
     assert f"table {table} shows less than the recorded cuts say" in what
-    assert f"tidemark run numbers --warehouse {tmp_path}" in mend
+    assert f"tidemark run numbers --warehouse {tmp_path}" in repair
     tick(tmp_path, 0)
     assert before == {each: at_cut(tmp_path, each) for each in ids}
     assert state.equals(pl.read_delta(str(tmp_path / STATE)).sort("key"))
@@ -277,7 +277,7 @@ def test_a_cut_that_a_table_no_longer_has_is_not_read(tmp_path):
 
 
 def test_the_command_line_says_it_in_a_sentence(tmp_path, capsys):
-    """Exit code 1, one sentence, no traceback; and a tick that mends says what it did."""
+    """Exit code 1, one sentence, no traceback; and a tick that repairs says what it did."""
     laid_out(tmp_path, 3)
     delete_the_middle(tmp_path)
     pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -295,7 +295,7 @@ def test_a_tick_says_what_it_published_again(tmp_path):
 
     class Listening:
         def __getattr__(self, name):
-            return lambda *told: heard.extend(told[0].mended) if name == "recovered" else None
+            return lambda *told: heard.extend(told[0].repaired) if name == "recovered" else None
 
     run_tick(KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), Listening(), engine=LocalEngine())
     told = (

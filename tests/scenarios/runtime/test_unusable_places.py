@@ -72,7 +72,7 @@ def rows_of(tables):
     ],
 )
 def test_a_disk_that_takes_nothing_is_a_sentence_and_loses_nothing(free, first, tmp_path, undisturbed):
-    """Full before the claim or later, or read-only: the next tick on a mended disk makes the tables whole."""
+    """Full before the claim or later, or read-only: the next tick on a repaired disk makes the tables whole."""
     told = on_a_small_disk(tmp_path, free)
     assert told["said"][0].startswith(first.format(root=tmp_path / "warehouse"))
     assert "caught_up: " == told["said"][1]

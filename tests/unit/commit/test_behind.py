@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.commit.behind import Entry, LogSeen, Standing, corrected, decide_mending, in_doubt
+from checkpointing.commit.behind import Entry, LogSeen, Standing, corrected, decide_repairs, in_doubt
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
@@ -42,8 +42,8 @@ def seen(rows, cuts, of_table):
 
 def again(facts):
     """Return the checkpoints to publish again; None if the table is lost."""
-    mending = decide_mending(facts)
-    return None if mending.lost else [each.checkpoint for each in mending.again]
+    repairs = decide_repairs(facts)
+    return None if repairs.lost else [each.checkpoint for each in repairs.again]
 
 
 ROWS = (row(3), row(4), row(5))
@@ -91,7 +91,7 @@ def test_a_version_number_that_was_given_again_proves_nothing():
 
 def test_a_hole_behind_a_newer_publication_is_lost():
     """An older checkpoint cannot be published behind a newer one."""
-    lost = decide_mending(seen(ROWS, CUTS, log(5, 5, v3=3, v5=5))).lost
+    lost = decide_repairs(seen(ROWS, CUTS, log(5, 5, v3=3, v5=5))).lost
     assert [(T, 5, 5, 4)] == [(each.table, each.shows, each.cut, each.lacks) for each in lost]
 
 

@@ -118,12 +118,12 @@ def test_a_failed_suite_ends_the_tick_with_its_message(job):
     """A suite that rejects the epoch fails the tick: reason QUALITY, the judge's own words, nothing committed (J3)."""
     story = job.story(job.two_sources(judged=True), {**THREE, "tolerable_failures": 9})
     epoch(story)
-    story.judges(passed=False, message="3 rows have no key: mend the file")
+    story.judges(passed=False, message="3 rows have no key: repair the file")
     assert (
-        EndTick(TickOutcome.FAILED, CheckpointFailureReason.QUALITY, "3 rows have no key: mend the file") == story.end
+        EndTick(TickOutcome.FAILED, CheckpointFailureReason.QUALITY, "3 rows have no key: repair the file") == story.end
     )
     assert [] == story.all_told(AppendRow)
-    assert [NotifyAborted(1, CheckpointFailureReason.QUALITY, "3 rows have no key: mend the file")] == story.all_told(
+    assert [NotifyAborted(1, CheckpointFailureReason.QUALITY, "3 rows have no key: repair the file")] == story.all_told(
         NotifyAborted
     )
 
