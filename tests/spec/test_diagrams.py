@@ -94,7 +94,7 @@ def test_ticks_end_as_the_table_says(monkeypatch):
 
     monkeypatch.setattr(Ending, "phase", property(lambda ending: getattr(ending, slot), put), raising=False)
     for seed in range(30):
-        simulate(seed, savepoints_max=5)
+        simulate(seed, moves=Moves(savepoints_max=5))
     moved = {(before, after) for before, after in seen if before is not after}
     drawn = {(phase, reached) for (phase, _), reached in ENDINGS.items()}
     assert set() == moved - drawn
