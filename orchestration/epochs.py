@@ -14,6 +14,7 @@ from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import InputLook
 from jobs.runtime.tick import TickReport
 from jobs.showing.timeline import describe_position
+from jobs.sources.position_form import positions_of
 from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]
@@ -82,12 +83,8 @@ def row_count(rows: int | None) -> Metadata:
 
 def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> Metadata:
     """Return a source's metadata at a checkpoint: the position of every split, and its unread rows."""
-    positions = {
-        split: describe_position(snapshot.position)
-        for vertex in epoch.record.vertices
-        if vertex.vertex == source
-        for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=True)
-    }
+    known = positions_of(epoch.record).items()
+    positions = {split: describe_position(position) for (vertex, split), position in known if vertex == source}
     return {
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
         "positions": dg.MetadataValue.json(positions),

@@ -24,7 +24,6 @@ from jobs.holding.boundaries import Boundary, log_hook
 from jobs.stores.checkpoints import (
     NO_MARKS,
     Appended,
-    AppendResult,
     CheckpointStore,
     DamagedRow,
     Refused,
@@ -100,31 +99,23 @@ class JobStores:
         self,
         row: Row,
         at_version: int,
-        subsumed: Iterable[CheckpointId] = (),
-        disposed: Iterable[CheckpointId] = (),
-        marks: Mapping[CheckpointId, bool] = NO_MARKS,
-    ) -> AppendResult:
-        """Append an entry, once all files that it names are durable; see `CheckpointStore.append`."""
-        with self._rows:
-            if isinstance(row, CheckpointRecord):
-                known = (each for each in self._checkpoints.latest() if isinstance(each, CheckpointRecord))
-                self._durability.sync_files(files_to_sync(row, known))
-            return self._checkpoints.append(
-                row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
-            )
-
-    def appended(
-        self,
-        row: Row,
-        at_version: int,
         *,
         subsumed: Iterable[CheckpointId] = (),
         disposed: Iterable[CheckpointId] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> RowAppended | RowRefused | RowUnknown:
-        """Append an entry, and return the outcome as a fact. Raises nothing: after an error it is unknown."""
+        """Append an entry once all files that it names are durable, and return the outcome as a fact.
+
+        See `CheckpointStore.append`. Raises nothing: after an error the outcome is unknown.
+        """
         try:
-            result = self.append(row, at_version, subsumed, disposed, marks)
+            with self._rows:
+                if isinstance(row, CheckpointRecord):
+                    known = (each for each in self._checkpoints.latest() if isinstance(each, CheckpointRecord))
+                    self._durability.sync_files(files_to_sync(row, known))
+                result = self._checkpoints.append(
+                    row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
+                )
         except Exception as error:  # noqa: BLE001 - the entry may be in, whatever the error is
             return RowUnknown(row.nonce, f"{type(error).__name__}: {error}")
         match result:

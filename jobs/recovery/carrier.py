@@ -225,14 +225,14 @@ class Carrier(ABC):
         match effect:
             case AppendClaim():
                 with around(self.boundary, CLAIM):
-                    return self.stores.appended(effect.row, effect.at_version)
+                    return self.stores.append(effect.row, effect.at_version)
             case AppendEntry():
                 with around(self.boundary, self.entry_boundary):
                     turn = effect.turn
-                    return self.stores.appended(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
+                    return self.stores.append(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
             case AppendRelease():
                 with around(self.boundary, RELEASE):
-                    return self.stores.appended(effect.row, effect.at_version, disposed=effect.dropped)
+                    return self.stores.append(effect.row, effect.at_version, disposed=effect.dropped)
 
     # -------------------------------------------------------------- recovery
 

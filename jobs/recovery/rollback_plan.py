@@ -15,7 +15,7 @@ from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.restore_damage import way_out
-from jobs.sources.position_form import rows_before
+from jobs.sources.position_form import positions_of, rows_before
 from jobs.stores.checkpoints import DamagedRow
 from jobs.stores.rollback_tables import (
     History,
@@ -192,7 +192,7 @@ def _files(target: CheckpointRecord, tables: tuple[TableBack, ...]) -> Iterator[
 
 def splits_back(now: CheckpointRecord | None, then: CheckpointRecord) -> tuple[SplitBack, ...]:
     """Return the present and the new position of every split that one of the two entries has."""
-    before, after = _positions(now), _positions(then)
+    before, after = positions_of(now), positions_of(then)
     found = []
     for source, split in dict.fromkeys([*after, *before]):
         here, there = before.get((source, split)), after.get((source, split))
@@ -200,11 +200,3 @@ def splits_back(now: CheckpointRecord | None, then: CheckpointRecord) -> tuple[S
         rows = None if read is None or kept is None else read - kept
         found.append(SplitBack(source, split, here, there, rows))
     return tuple(found)
-
-
-def _positions(record: CheckpointRecord | None) -> dict[tuple[str, str], str | None]:
-    return {
-        (vertex.vertex, split): subtask.position
-        for vertex in (record.vertices if record is not None else ())
-        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=bool(vertex.splits))
-    }

@@ -13,6 +13,7 @@ from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.sources.port import Source, SourceError
+from jobs.sources.position_form import positions_of
 
 ENDLESS: Final = 1_000_000_000_000
 """A split that offers this many rows at once has no end."""
@@ -46,18 +47,6 @@ def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | 
     except SourceError:
         return None
     return None if total >= ENDLESS else total
-
-
-def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitId], str | None]:
-    """Return the position of each split of each source at a cut."""
-    if record is None:
-        return {}
-    return {
-        (vertex.vertex, SplitId(split)): subtask.position
-        for vertex in record.vertices
-        if vertex.splits
-        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
-    }
 
 
 def _discovered(name: VertexId, source: Source, positions: Mapping[tuple[VertexId, SplitId], str | None]) -> Discovered:

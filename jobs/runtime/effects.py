@@ -99,7 +99,7 @@ class EffectHandlers:
             case CheckTables():
                 return self._check(effect)
             case AppendRow():
-                return self._stores.appended(effect.row, effect.at_version, subsumed=effect.subsumed)
+                return self._stores.append(effect.row, effect.at_version, subsumed=effect.subsumed)
             case PublishTable():
                 return self._stores.publish(effect.publication, effect.checkpoint)
             case RecordCut():

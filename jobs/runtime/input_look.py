@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.discovery import positions_of
 from jobs.sources.folder_look import FolderLook
 from jobs.sources.port import LiesInFolder, Source, SourceError, reads_from
-from jobs.sources.position_form import START, written
+from jobs.sources.position_form import START, positions_of, written
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,21 @@
 import json
 from typing import Final
 
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.metadata.record import CheckpointRecord
+
 START: Final = "start"
 END: Final = "end"
+
+
+def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitId], str | None]:
+    """Return the position of each split of each source at a cut."""
+    return {
+        (vertex.vertex, SplitId(split)): subtask.position
+        for vertex in (record.vertices if record is not None else ())
+        if vertex.splits
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
+    }
 
 
 def written(position: str | None) -> str:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.identifiers import Generation, VertexId
+from checkpointing.messages import RowAppended
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from jobs.at_rest.importing import import_row
@@ -19,7 +20,6 @@ from jobs.holding.job_stores import JobStores
 from jobs.runtime.cleaning import clean_up, plan_cleanup
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores import holders
-from jobs.stores.checkpoints import Appended
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
@@ -258,7 +258,7 @@ def _leave_a_cut_behind(root: Path) -> int:
     seen = stores.observe()
     claim = next(row for row in seen.rows if type(row).__name__ == "Release")
     freed = claim.model_copy(update={"nonce": "dropping"})
-    assert isinstance(stores.append(freed, seen.version, disposed=(oldest, saved)), Appended)
+    assert isinstance(stores.append(freed, seen.version, disposed=(oldest, saved)), RowAppended)
     return oldest
 
 

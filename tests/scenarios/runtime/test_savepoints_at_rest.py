@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint, release_of
 from checkpointing.identifiers import Generation, VertexId
-from checkpointing.messages import SavepointKind
+from checkpointing.messages import RowAppended, SavepointKind
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import RowKind
 from jobs.at_rest.asking import NothingRunsError, Taken, stop, take_savepoint
@@ -17,7 +17,6 @@ from jobs.holding.failures import JobHeldError, NeverRunError, SavepointRefusedE
 from jobs.holding.job_stores import JobStores
 from jobs.reading import Cuts
 from jobs.runtime.cleaning import clean_up
-from jobs.stores.checkpoints import Appended
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
@@ -39,7 +38,7 @@ def hold(root):
     newest = max(row.generation for row in seen.rows)
     claims = [row for row in seen.rows if hasattr(row, "holder")]
     claim = claims[0].model_copy(update={"generation": newest + 1, "nonce": "held", "holder": this_process()})
-    assert isinstance(stores.append(claim, seen.version), Appended)
+    assert isinstance(stores.append(claim, seen.version), RowAppended)
     LeaseStore(stores.warehouse).renew(Generation(newest + 1), claim.holder, 60_000)
 
 

@@ -13,14 +13,13 @@ from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import StopKind, StopRequested, TickOutcome
+from checkpointing.messages import RowAppended, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import read
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.driver import DoorFailedError, Inbox
-from jobs.stores.checkpoints import Appended
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse
@@ -126,7 +125,7 @@ def test_a_held_job_is_refused_by_name_and_left_alone(tick, tmp_path):
     stores = stores_at(tmp_path)
     seen = stores.observe()
     claim = newest_claim(seen.rows).model_copy(update={"generation": 2, "nonce": "another", "holder": this_process()})
-    assert isinstance(stores.append(claim, seen.version), Appended)
+    assert isinstance(stores.append(claim, seen.version), RowAppended)
     LeaseStore(stores.warehouse).renew(Generation(2), claim.holder, 60_000)
     before = stores.observe().version
     with pytest.raises(JobHeldError, match=rf"process {os.getpid()} on .*generation 2.*--take-over"):

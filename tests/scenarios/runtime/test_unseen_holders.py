@@ -4,6 +4,7 @@ import pytest
 
 from checkpointing.commit.fencing import LEASE_OF_THE_UNSEEN_MS
 from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import RowAppended
 from checkpointing.metadata.record import Claim, Holder
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
@@ -11,7 +12,6 @@ from jobs.cli.main import execute
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.tick import run_tick
-from jobs.stores.checkpoints import Appended
 from jobs.stores.lease import LeaseStore
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import LocalEngine
@@ -49,7 +49,7 @@ def held(tmp_path):
         at_ms=1,
         nonce="far",
     )
-    assert isinstance(stores.append(claim, seen.version), Appended)
+    assert isinstance(stores.append(claim, seen.version), RowAppended)
     return root
 
 
