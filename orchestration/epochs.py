@@ -122,7 +122,7 @@ def _vertex_metadata(checkpoint: CheckpointId, vertex: VertexStatistics) -> Meta
 
 
 def _measured(vertex: VertexStatistics) -> Metadata:
-    """Return what was measured of a vertex and its subtasks; what nobody measured is left out, and plotted as a gap."""
+    """Return the numbers that were measured of a vertex and its subtasks. Dagster plots the others as gaps."""
     times, written = Distribution.of(vertex.subtasks.task_ms), vertex.subtasks.checkpointed_bytes
     numbers = {"start_delay_ms": vertex.start_delay_ms, "async_ms": vertex.async_ms}
     numbers |= {"bytes_let_through": vertex.bytes_processed}

@@ -120,19 +120,11 @@ def _failed(
         _marked(context, report.reason.name.lower())
     if report.reason in _SUITES_OBJECTED:
         yield from rejected_results(started.plan, deployment.naming, report.trace)
-    yield from _row_rules(deployment, started, report.completed)
+    yield from rule_results(started.plan, deployment.naming, started.warehouse, report.completed)
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
         f"{reason}{report.message}",
-        metadata={
-            "completed_checkpoints": len(report.completed),
-            "last_checkpoints": dg.MetadataValue.md(checkpoints_table(report.completed)),
-            "generation": report.generation,
-            "restarts": report.restarts,
-            **checkpoint_counts(report),
-            **reporter.failed_checkpoints(),
-            "trace": dg.MetadataValue.path(report.trace),
-        },
+        metadata=_numbers(report, reporter, report.completed) | {"generation": dg.MetadataValue.int(report.generation)},
         allow_retries=not lasting,
     )
 
@@ -156,15 +148,8 @@ def _succeeded(
     yield from materialized
     yield from kept_results(plan, deployment.naming, stands)
     newest = () if stands.epoch is None else (stands.epoch.record,)
-    yield from _row_rules(deployment, started, report.completed or newest)
+    yield from rule_results(plan, deployment.naming, started.warehouse, report.completed or newest)
     log_look(deployment, started, context.op_execution_context)
-
-
-def _row_rules(
-    deployment: Deployment, started: Launch, records: tuple[CheckpointRecord, ...]
-) -> Iterator[dg.AssetCheckResult]:
-    """Yield the row rules' results over these checkpoints."""
-    yield from rule_results(started.plan, deployment.naming, started.warehouse, records)
 
 
 def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) -> Iterator[dg.MaterializeResult[None]]:
@@ -188,15 +173,21 @@ def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) ->
 
 def _ended(report: TickReport, reporter: EpochReporter, stands: Standing, reports: Sequence[str]) -> Metadata:
     """Return the metadata of a tick; the pipeline's own reports come last."""
-    own = {"report": dg.MetadataValue.md(block("\n\n".join(reports)))} if reports else {}
     return {
         "outcome": dg.MetadataValue.text(report.outcome.value),
+        "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
+        **_numbers(report, reporter, [*stands.records, *report.completed]),
+        **({"report": dg.MetadataValue.md(block("\n\n".join(reports)))} if reports else {}),
+    }
+
+
+def _numbers(report: TickReport, reporter: EpochReporter, records: Sequence[CheckpointRecord]) -> Metadata:
+    """Return what a failed and a successful tick both report; the newest of `records` are shown as a table."""
+    return {
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
         "restarts": dg.MetadataValue.int(report.restarts),
         **checkpoint_counts(report),
         **reporter.failed_checkpoints(),
-        "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
-        "last_checkpoints": dg.MetadataValue.md(checkpoints_table([*stands.records, *report.completed])),
+        "last_checkpoints": dg.MetadataValue.md(checkpoints_table(records)),
         "trace": dg.MetadataValue.path(report.trace),
-        **own,
     }
