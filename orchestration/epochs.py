@@ -84,7 +84,7 @@ def row_count(rows: int | None) -> Metadata:
 def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> Metadata:
     """Return a source's metadata at a checkpoint: the position of every split, and its unread rows."""
     known = positions_of(epoch.record).items()
-    positions = {split: describe_position(position) for (vertex, split), position in known if vertex == source}
+    positions = {str(split): describe_position(position) for (vertex, split), position in known if vertex == source}
     return {
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
         "positions": dg.MetadataValue.json(positions),

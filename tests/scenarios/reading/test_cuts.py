@@ -114,7 +114,7 @@ def test_a_cut_in_hand_outlives_its_retention_until_its_files_go(tmp_path):
 
 
 def test_a_retained_cut_that_has_lost_a_file_is_damaged(job):
-    """That is nobody's clean-up: the message names the file and the way out."""
+    """No clean-up did that: the message names the file and the way out."""
     (file, *_) = job.row.vertices[0].subtasks[0].state
     (job.root / file.file.path).unlink()
     with pytest.raises(CutUnreadableError, match=r"is damaged: table .*by_key.*is missing.*restore the folder"):

@@ -167,7 +167,7 @@ def test_readers_of_one_name_read_one_cut(root):
 
 
 def test_a_reader_that_was_killed_keeps_nothing_for_ever(root):
-    """An hour after its last sign of life the cut goes; who comes late under its name learns that, and why."""
+    """An hour after the reader's last sign of life the cut may be deleted. A later reader of that name learns why."""
     program, chosen = started(root, "run-1")
     killed(program)
     cut = Cuts(root, JOB).at(chosen)
@@ -221,7 +221,7 @@ def test_a_name_that_may_not_be_a_files_is_refused(root, name):
 
 
 def test_a_damaged_reservation_reserves_nothing_and_stops_nothing(root):
-    """A file that nobody can read is passed over by clean-ups."""
+    """Clean-ups pass over a file that cannot be read."""
     folder = root / "_tidemark" / JOB / "reservations"
     folder.mkdir()
     (folder / "run-1.json").write_text('{"format": 1, "checkpoint": "x"')

@@ -63,7 +63,7 @@ def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
 
 
 def test_a_state_without_rows_has_its_columns(tmp_path):
-    """Before its first key an operator has state all the same, in every way of reading it."""
+    """An operator without a key yet has an empty state, in every way of reading it."""
     job = KeyedJob(tmp_path)
     job.epoch({})
     state = Cuts(tmp_path, JOB).latest().state(OPERATOR)
@@ -82,7 +82,7 @@ def test_rows_in_flight_are_counted_and_not_mixed_in(tmp_path):
 
 
 def test_a_cut_in_hand_keeps_its_state_while_its_row_is_subsumed(tmp_path):
-    """Taken before, or in the moment when the next row is in and its cut is not: the state is that of the cut."""
+    """While the next checkpoint is committed and not recorded yet, the state is still that of the cut."""
     job = a_life(KeyedJob(tmp_path, retained=1), seed=6, epochs=3)
     cuts = Cuts(tmp_path, JOB)
     before = cuts.latest()

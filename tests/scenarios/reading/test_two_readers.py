@@ -74,7 +74,7 @@ class Plain:
 
 
 class Polling:
-    """A thread that looks whenever it is told that something has happened, as often as it can."""
+    """A thread that reads as often as it can, each time that something has happened."""
 
     def __init__(self, look) -> None:
         """Begin to wait."""

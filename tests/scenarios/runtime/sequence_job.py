@@ -54,7 +54,7 @@ def as_pipeline(_data: Path) -> Pipeline:
 
 
 def without_aggregate(_data: Path) -> Pipeline:
-    """Return the pipeline as it would be if somebody had taken gold out of it."""
+    """Return the pipeline without its gold table."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     return pipeline

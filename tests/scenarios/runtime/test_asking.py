@@ -136,7 +136,7 @@ def test_a_tick_that_ends_leaves_the_asker_to_do_it_at_rest(tmp_path):
 
 
 def test_a_malformed_request_harms_no_tick(tmp_path, undisturbed):
-    """It is answered with what is wrong, and the tick ends as if it had not been there."""
+    """The answer says what is wrong, and the tick ends as it would without the request."""
     run(tmp_path, 1)
     folder = tmp_path / "_tidemark/numbers/requests"
     folder.mkdir()

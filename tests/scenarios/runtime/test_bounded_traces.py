@@ -97,7 +97,7 @@ def test_the_limits_hold_for_all_traces_together(tmp_path):
 
 
 def test_a_user_who_stops_the_tick_stops_it(tmp_path):
-    """No attempt follows on a stop that somebody asked for, though a trace is full at that moment."""
+    """After a requested stop no attempt follows, even if the trace is full at that moment."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.AFTER_CHECKPOINT))
     report = run(tmp_path / "warehouse", TraceBounds(bytes=1), inbox)

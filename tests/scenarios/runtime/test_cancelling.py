@@ -226,7 +226,7 @@ def test_what_is_committed_is_published_before_it_is_deleted(tmp_path):
 
 
 def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
-    """The asker does not wait for ever: it says who died, and the job is at rest."""
+    """The asking process does not wait for ever. It says which tick died, and the job is at rest."""
     root = tmp_path / "warehouse"
     run(root, 1)
     words = [sys.executable, "tests/scenarios/runtime/sequence_job.py", root, "--gate", tmp_path / "never"]
@@ -295,7 +295,7 @@ def test_a_wrong_cancellation_says_what_to_type(tmp_path, typed, words, code, sa
 
 
 def test_a_job_that_another_holds_loses_nothing(tmp_path):
-    """Whoever claims between the end of the tick and the deletion keeps the job and its checkpoints."""
+    """A tick that claims between the end of the tick and the deletion keeps the job and its checkpoints."""
     run(tmp_path, 2)
     before = records(tmp_path)
     hold(tmp_path)
@@ -320,7 +320,7 @@ def test_an_older_tick_that_cannot_read_the_request_is_named(tmp_path, typed, mo
 
 
 def test_a_first_start_accepts_tables_without_transactions_of_a_job(tmp_path, undisturbed):
-    """Tables that are there without our transactions are taken as ever."""
+    """Tables that exist without Tidemark's transactions are used as before."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))
     settings = RuntimeSettings(warehouse=tmp_path, limits=TickLimits())

@@ -24,7 +24,7 @@ def declared(**columns):
 
 
 def counting(_data):
-    """Return the pipeline after somebody made a count of a sum, and a maximum of a count."""
+    """Return the pipeline in which a sum has become a count, and a count a maximum."""
     return declared(rows=max_of("value"), total=count())
 
 

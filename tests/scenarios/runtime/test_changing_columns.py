@@ -164,7 +164,7 @@ def test_all_changes_are_told_before_they_happen(tmp_path):
 
 
 def test_a_foreign_column_is_found_still(tmp_path):
-    """What a row of ours never said is somebody else's, whichever version runs."""
+    """A column that no entry ever listed was added by another writer, whichever version of the pipeline runs."""
     tick(tmp_path, HALF, SECOND)
     DeltaTable(str(tmp_path / GOLD)).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
     for version in (SECOND, FIRST):
@@ -173,7 +173,7 @@ def test_a_foreign_column_is_found_still(tmp_path):
 
 
 def test_the_cuts_name_the_versions_at_which_columns_came(tmp_path):
-    """By cut nobody ever sees columns of one checkpoint beside rows of another."""
+    """A reader by cut never sees columns of one checkpoint with rows of another."""
     tick(tmp_path, HALF)
     tick(tmp_path, HALF + 7, SECOND)
     cut = CutStore(at(tmp_path)).read(CheckpointId(newest(tmp_path).checkpoint))

@@ -62,7 +62,7 @@ def wait_for(path: Path) -> None:
 
 @pytest.mark.parametrize("take_over", [False, True])
 def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturbed, take_over):
-    """Two ticks that saw the same version both append their claim: one runs, the other is told who was first."""
+    """Two ticks that saw the same version both append their claim. One runs, and the other's error names the first."""
     meet = threading.Barrier(2)
     met = threading.local()
 

@@ -158,7 +158,7 @@ def test_a_dry_run_changes_nothing(root):
 
 
 def test_what_a_killed_process_left_goes_wherever_it_lies(root):
-    """Outputs, states and channels, whole files and unfinished ones; what is named otherwise is not ours."""
+    """It deletes files of outputs, states and channels, finished or not. Files with other names are not Tidemark's."""
     state, channel = f"_tidemark/{JOB}/state/by_key", f"_tidemark/{JOB}/channels/x"
     names = ("", f".bronze-0-{ORPHAN}.parquet.tmp")
     left = {orphan(root, table, name=name) for table in (str(BRONZE), str(GOLD), state, channel) for name in names}
@@ -219,7 +219,7 @@ def test_a_damaged_log_is_met_before_anything_is_deleted(root, damage):
 
 
 def test_a_table_that_lost_its_newest_entry_is_brought_back_first(root):
-    """Its files are needed again before the clean-up looks at what nobody needs."""
+    """Its files are needed again before the clean-up looks for unneeded files."""
     max((root / GOLD / "_delta_log").glob("*.json")).unlink()
     orphan(root)
     clean_up(at(root), 0)

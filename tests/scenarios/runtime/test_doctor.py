@@ -69,7 +69,7 @@ def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[
 
 
 def _left_behind(root: Path) -> Path:
-    """Leave the one file in a warehouse that nobody needs, and return its path."""
+    """Leave one unneeded file in a warehouse, and return its path."""
     clean_up(at(root), 0)
     path = root / BRONZE / "_data/1" / "bronze-9-11111111-2222-3333-4444-555555555555.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +229,7 @@ def test_a_table_whose_log_is_gone_is_named(root):
 
 
 def test_a_long_log_is_told(root, monkeypatch):
-    """Whoever opens such a table waits: ticks write the Delta log checkpoint that helps."""
+    """Opening such a table takes long. Ticks write a Delta log checkpoint, which helps."""
     monkeypatch.setattr("jobs.doctor.table_health.LONG_LOG", 3)
     found = of_job(root)
     assert f"table {GOLD}: every reader has to read 3 log entries" in found
@@ -329,7 +329,7 @@ def test_a_clean_up_is_told_by_table(root, typed):
 
 
 def test_a_clean_up_beside_a_tick_says_whose(root, typed):
-    """The holder is named, and it waits for nobody."""
+    """It names the holder, and does not wait."""
     hold(root)
     code, out, _ = typed("cleanup", "numbers", "--warehouse", root)
     assert ExitCode.DONE is code
@@ -353,7 +353,7 @@ def test_a_savepoint_is_no_ailment(root):
 
 
 def test_a_cut_that_went_with_its_savepoint_is_no_ailment(tmp_path):
-    """A plain savepoint kept the cut that it was taken of; once it is disposed of, nobody is offered that cut."""
+    """A plain savepoint keeps the cut after which it was taken. Once it is disposed of, that cut is not offered."""
     root = tmp_path / "warehouse"
     run(root, 1)
     taken = savepoint_at_rest(at(root))

@@ -30,7 +30,7 @@ def copy(tmp_path):
 
 @pytest.fixture
 def victim(tmp_path):
-    """Return a file that belongs to nobody's warehouse."""
+    """Return a file that belongs to no warehouse."""
     path = tmp_path / "home" / "victim.txt"
     path.parent.mkdir()
     path.write_text("precious")
@@ -213,7 +213,7 @@ def test_a_pipe_in_a_copy_is_no_file(copy, tmp_path, typed):
 
 
 def test_no_clean_up_deletes_behind_a_symbolic_link(tmp_path):
-    """A generation's folder that is a link leads to files of somebody else, whatever they are called."""
+    """A generation's folder that is a link leads to files of another owner, whatever they are called."""
     root, elsewhere = tmp_path / "warehouse", tmp_path / "elsewhere"
     run(root, 1)
     name = next((root / "bronze/numbers/_data").rglob("*.parquet")).name

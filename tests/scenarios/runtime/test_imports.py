@@ -104,7 +104,7 @@ def test_claiming_uses_the_copy_up(copy, tmp_path, undisturbed):
 
 
 def test_a_warehouse_in_use_is_never_claimed(root, tmp_path):
-    """--claim deletes only what is nothing but a savepoint's copy."""
+    """--claim deletes a folder only if it is the copy of one savepoint."""
     with pytest.raises(SavepointRefusedError, match=r"--claim would delete .* a warehouse in use"):
         import_row(wanted(str(root), tmp_path / "fork", claim=True))
     assert not (tmp_path / "fork").exists()
@@ -141,7 +141,7 @@ def test_a_table_that_is_there_already_is_refused(copy, tmp_path):
 
 
 def test_a_held_warehouse_is_left_alone(copy, tmp_path):
-    """While another process restores or runs there, the second is told who it is."""
+    """While another process restores or runs there, the second one is refused, and the error names the first."""
     from tests.scenarios.runtime.test_savepoints_at_rest import hold
 
     fork = tmp_path / "fork"

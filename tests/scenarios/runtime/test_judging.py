@@ -52,7 +52,7 @@ class Failed(TickListener):
 
 
 class SlowFirst:
-    """A judge that takes for ever over its first suite unless it is told that nobody waits, and then judges at once."""
+    """A judge that never ends its first suite unless it is cancelled, and judges the later ones at once."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()

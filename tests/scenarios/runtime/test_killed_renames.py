@@ -29,7 +29,7 @@ COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
-    """SIGKILL anywhere: the same code ends exactly, and nothing that nobody names is left in the new folders."""
+    """After SIGKILL anywhere, the same code ends with exact tables, and no unneeded file is left in the new folders."""
     tick(tmp_path, HALF)
     killed(tmp_path, HALF + 7, "renamed", boundary)
     tick(tmp_path, HALF + 9, RENAMED)

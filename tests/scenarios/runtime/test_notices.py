@@ -35,7 +35,7 @@ def listening(*listeners, source=None, config=CONFIG):
 
 
 class Hears:
-    """A checkpoint listener that writes down what it is told."""
+    """A checkpoint listener that writes down its notices."""
 
     def __init__(self) -> None:
         self.complete: list[int] = []
@@ -49,7 +49,7 @@ class Hears:
 
 
 class Throws(Hears):
-    """One that raises whatever it is told."""
+    """A checkpoint listener that raises at every notice."""
 
     def notify_checkpoint_complete(self, checkpoint) -> None:
         super().notify_checkpoint_complete(checkpoint)
@@ -91,7 +91,7 @@ def published(root: Path):
 
 
 def test_a_listener_hears_each_completion_once_and_in_order(tick):
-    """Every completed checkpoint of a tick is told by its id; nothing was aborted."""
+    """The listener hears the id of each completed checkpoint of a tick. None was aborted."""
     first, second = Hears(), Hears()
     report = tick(plan=listening(first, second))
     ids = [record.checkpoint for record in report.completed]
@@ -100,7 +100,7 @@ def test_a_listener_hears_each_completion_once_and_in_order(tick):
 
 
 def test_the_next_tick_tells_the_restored_checkpoint_again(tick):
-    """Nobody knows whether a tick that died had told it, so every tick does: at least once, a late one is a no-op."""
+    """A tick that died may not have told it, so every tick tells it again. A notice comes at least once."""
     listener = Hears()
     tick(plan=listening())
     tick(plan=listening(listener))
@@ -141,7 +141,7 @@ def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
 
 
 def test_a_source_is_told_its_own_positions_at_the_cut(tick, tmp_path):
-    """What is told are the positions of the row, split by split; in the end, all that was read."""
+    """The source hears the entry's position of each split. In the end these are all rows that were read."""
     source = Committing(tmp_path / "committed.json")
     tick(plan=listening(source=source))
     assert [1, 2, 3] == [checkpoint for checkpoint, _ in source.told]
@@ -165,7 +165,7 @@ def test_a_source_that_cannot_commit_is_shown_and_fails_nothing(tick, tmp_path, 
 
 
 def test_positions_outside_never_go_back(tmp_path):
-    """A completion that is told late, or once more, changes nothing."""
+    """A late or repeated notice of a completion changes nothing."""
     source = CommitsToFile(SequenceSource(ROWS), tmp_path / "committed.json")
     source.notify_checkpoint_complete(CheckpointId(4), {"a": "40"})
     source.notify_checkpoint_complete(CheckpointId(3), {"a": "30"})

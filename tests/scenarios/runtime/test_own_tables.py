@@ -53,7 +53,7 @@ def test_lost_files_of_cuts_are_rebuilt(tmp_path, undisturbed, which):
 
 
 def test_a_savepoint_at_rest_tells_a_lost_cut_again_first(tmp_path):
-    """Every cut is there again when its row is in."""
+    """Every cut is recorded again once its entry is in."""
     laid_out(tmp_path, 2)
     before = CutStore(at(tmp_path)).all()
     row_files(tmp_path, "cuts")[0].unlink()
@@ -77,7 +77,7 @@ def test_a_cut_that_nothing_proves_is_refused_by_name(tmp_path, capsys):
 
 
 def strange(root, name, mode):
-    """Write a row of somebody else's into an own table."""
+    """Write a row into one of the job's own tables, as another writer."""
     table = DeltaTable(str(own(root, name)))
     schema = pa.schema(table.schema())
     row = pa.Table.from_pylist([dict.fromkeys(schema.names)], schema=schema)
@@ -86,7 +86,7 @@ def strange(root, name, mode):
 
 @pytest.mark.parametrize("name", OWN)
 def test_what_others_append_is_passed_over(tmp_path, undisturbed, name):
-    """A row of nulls: nobody reads it, and our next commit takes it out."""
+    """A row of nulls is never read, and Tidemark's next commit removes it."""
     laid_out(tmp_path, 2)
     strange(tmp_path, name, "append")
     ((what, _),) = of_job(tmp_path)

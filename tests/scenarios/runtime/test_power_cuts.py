@@ -66,7 +66,7 @@ class Disk:
     ],
 )
 def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, monkeypatch, boundary, occurrence):
-    """Only what was synced is left: every row and every cut is there, shows what it showed, and the job goes on."""
+    """Only synced files are left. All entries and cuts exist and show the same as before, and the job goes on."""
     root, left = tmp_path / "before", tmp_path / "after"
     left.mkdir()
     root.mkdir()

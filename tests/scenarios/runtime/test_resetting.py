@@ -95,7 +95,7 @@ def test_a_job_that_runs_or_has_nothing_yet_is_refused(tmp_path):
 
 
 def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
-    """Its row is of a newer generation: behind it nobody could tell that such a file was never used."""
+    """The reset's entry is of a newer generation. Afterwards such a file would look as if it had been used."""
     laid_out(tmp_path, 1)
     stood, shown = newest(tmp_path), contents(tmp_path)
     counter = next(vertex.micro_batch for vertex in stood.vertices if vertex.vertex == "bronze")

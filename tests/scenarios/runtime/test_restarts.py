@@ -81,7 +81,7 @@ def stores_at(root):
 
 
 def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tmp_path, undisturbed):
-    """Each restart is the next generation and is told with its reason; in the end every row is there once."""
+    """Each restart is the next generation, and its reason is reported. In the end every row is in the tables once."""
     engine, noted = Shaky(2), Restarts()
     report = tick(plan=restarting(), engine=engine, listener=noted)
     assert (TickOutcome.CAUGHT_UP, 2, 3) == (report.outcome, report.restarts, report.generation)
@@ -96,7 +96,7 @@ def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tm
 
 
 def test_every_attempt_ends_as_a_tick_does(tick, tmp_path):
-    """All three generations are released, so that whoever comes next meets a free job; the engine served them all."""
+    """All three generations are released, so the next tick finds a free job. One engine served all of them."""
     engine = Shaky(2)
     tick(plan=restarting(), engine=engine)
     rows = stores_at(tmp_path).observe().rows
@@ -174,7 +174,7 @@ def test_a_changed_table_is_no_reason_to_restart(tick, tmp_path):
 
 
 def test_a_stop_during_the_delay_ends_the_tick_at_once_and_in_order(tick, tmp_path, undisturbed):
-    """Nobody waits out a delay of an hour: the job is free, and the next tick goes on."""
+    """A stop does not wait for a delay of an hour: the job is free, and the next tick goes on."""
     inbox = Inbox()
 
     class Stops(Restarts):
@@ -206,7 +206,7 @@ def rival_claim(root):
 
 
 def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
-    """The restart takes nothing over: it ends and names who holds the job."""
+    """The restart does not take the job over: it ends, and names the holder."""
     stores = []
 
     class Claims(Restarts):
@@ -260,7 +260,7 @@ def test_no_restart_comes_after_the_ticks_duration(tick):
 @pytest.mark.kill
 @pytest.mark.spark
 def test_a_tick_whose_jvm_died_restarts_with_another(tmp_path, undisturbed):
-    """Spark's JVM is killed in mid-work: the restart begins one anew, and every row is there once."""
+    """Spark's JVM is killed during a micro-batch. The restart starts another, and every row is in the tables once."""
     command = [sys.executable, str(Path(__file__).with_name("jvm_loss.py")), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert 0 == ended.returncode, ended.stderr

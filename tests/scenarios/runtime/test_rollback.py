@@ -257,7 +257,7 @@ def test_an_append_only_table_says_how_to_let_it_go_back(tmp_path):
 
 
 def test_what_a_table_lost_to_a_foreign_delete_in_an_upsert_table_comes_back(tmp_path):
-    """Gold is set to the cut's files, whatever somebody did to it."""
+    """Gold is set to the cut's files, whatever other writers did to it."""
     first, *_ = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, first)
     DeltaTable(str(tmp_path / GOLD)).delete("key < 3")
@@ -306,7 +306,7 @@ def test_a_tick_that_runs_is_left_alone(tmp_path):
 
 
 def test_wrong_numbers_are_answered_with_right_ones(tmp_path):
-    """No such checkpoint, and the one at which the job stands: both name those that can be gone back to."""
+    """A checkpoint that does not exist, and the present one: both errors name the possible targets."""
     with pytest.raises(NeverRunError, match="has never run in"):
         roll_back(at(tmp_path / "none"), 1)
     assert not (tmp_path / "none").exists()

@@ -109,7 +109,7 @@ def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbe
 
 
 def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
-    """Whoever claims while a rollback sleeps before its row wins: the row is refused, and nothing was changed by it."""
+    """A tick claims while a rollback sleeps before its append. Then the append is refused, and nothing changes."""
     first, *_ = laid_out(tmp_path, 2)
     monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
 

@@ -42,7 +42,7 @@ def test_a_savepoint_with_a_copy_tells_where_and_how_to_restore_it(root, typed, 
 
 
 def test_a_folder_in_use_is_refused_before_a_savepoint_is_taken(root, typed, tmp_path):
-    """No savepoint is left that nobody wanted."""
+    """No unwanted savepoint is left."""
     before = set(records(root))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()

@@ -174,7 +174,7 @@ def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
 
 
 def test_a_held_job_keeps_its_savepoints(tmp_path):
-    """While a tick holds the job, whoever disposes is told who that is."""
+    """While a tick holds the job, a disposal is refused, and the error names the tick."""
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
     hold(tmp_path)

@@ -88,7 +88,7 @@ def test_one_takes_the_name_that_another_leaves(tmp_path):
 
 
 def test_a_name_that_the_checkpoint_has_already_is_refused(tmp_path):
-    """What was one shall be two, and what was two is gone: nobody can tell whose state two is. Nothing changes."""
+    """`one` shall become `two`, and the old `two` is gone. It is not clear whose state `two` is, so nothing changes."""
     tick(tmp_path, HALF)
     before = newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match="has a vertex two_rows and a vertex one_rows"):

@@ -107,7 +107,7 @@ def test_what_a_table_lost_is_published_again(tmp_path, undisturbed, lose, table
 
 
 def test_a_cut_is_recorded_anew_where_versions_differ(tmp_path):
-    """Somebody's own row has taken the version that went: the cut names the later one, and shows what it showed."""
+    """Another writer's row has taken the lost version. The cut names a later version, and shows the same as before."""
     _, second = laid_out(tmp_path, 2)
     before, named = at_cut(tmp_path, second), CutStore(at(tmp_path)).read(CheckpointId(second))[BRONZE]
     published = CutStore(at(tmp_path)).entries()[second].published_at_ms
@@ -122,7 +122,7 @@ def test_a_cut_is_recorded_anew_where_versions_differ(tmp_path):
 
 
 def test_an_entry_that_others_put_in_its_place_is_not_taken_for_ours(tmp_path):
-    """A table from an older backup, into which somebody has appended since: its version alone tells nothing."""
+    """A table comes from an older backup, and another writer has appended since. Its version proves nothing."""
     ids = laid_out(tmp_path, 3)
     delete_the_newest_two(tmp_path, BRONZE)
     for _ in range(3):

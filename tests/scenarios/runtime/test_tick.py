@@ -43,7 +43,7 @@ def entries(trace: Path):
 
 
 class Notes:
-    """A listener that writes down what it is told, by name."""
+    """A listener that writes down the names of its events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
@@ -120,7 +120,7 @@ def test_ids_go_on_where_the_last_tick_stopped(tick, tmp_path):
 
 
 def test_a_held_job_is_refused_by_name_and_left_alone(tick, tmp_path):
-    """While a live holder has a lease, another tick is told who it is, and the way out; nothing changes (G5)."""
+    """While a live holder has a lease, another tick is refused. The error names the holder and the way out (G5)."""
     tick(limits=TickLimits(checkpoints=1))
     stores = stores_at(tmp_path)
     seen = stores.observe()

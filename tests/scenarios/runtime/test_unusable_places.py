@@ -121,7 +121,7 @@ def test_named_pipes_hang_nobody(tick, warehouse, tmp_path, undisturbed):
 
 @pytest.mark.usefixtures("in_time")
 def test_an_answer_that_is_a_named_pipe_is_none(warehouse):
-    """Who asked goes on waiting for one that can be read."""
+    """The asking process goes on waiting for an answer that it can read."""
     folder = RequestFolder(warehouse)
     asked = folder.ask(SavepointKind.PLAIN, warehouse_holder())
     os.mkfifo(warehouse.path(f"{warehouse.paths.requests}/{asked.request}.answer.json"))

@@ -87,7 +87,7 @@ def test_a_request_becomes_a_fact_and_the_effect_its_answer(warehouse):
 
 
 def test_what_the_tick_did_not_answer_is_told_that_it_ended(warehouse):
-    """Nobody waits for a tick that is over."""
+    """No process waits for a tick that has ended."""
     facts = Facts()
     with watching(warehouse, facts):
         request = ask(warehouse)
@@ -155,7 +155,7 @@ def test_a_malformed_request_is_answered_and_harms_nothing(warehouse):
 
 
 def test_a_withdrawn_request_gets_no_answer(warehouse):
-    """The savepoint may come, but nobody finds a file about it."""
+    """The savepoint may still be taken, but no file answers the request."""
     facts = Facts()
     with watching(warehouse, facts) as watcher:
         request = ask(warehouse)

@@ -25,7 +25,7 @@ COUNTS = VertexId("counts")
 
 
 class Nothing:
-    """A keyed function that nobody calls here."""
+    """A keyed function that is not called here."""
 
     def process(self, inputs, state):
         """Fail."""
@@ -138,7 +138,7 @@ class Versioned(Nothing):
 
 
 def test_another_version_of_a_function_is_refused_and_a_first_one_is_taken(cut, tmp_path):
-    """A user's function declares what its state means; what nobody declared is taken as it is."""
+    """A user's function may declare what its state means. State without a declaration is taken as it is."""
     first, second = (planned(**OLD, function=Versioned(version)) for version in (1, 2))
     says = "checkpoint 7: state of operator 'counts': column n was process.. version 1 and is now process.. version 2"
     record, _ = cut(first)

@@ -52,7 +52,7 @@ def test_the_folder_is_this_users_alone(temporary):
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
 def test_a_folder_that_others_could_use_is_refused_before_a_claim(kind, temporary):
-    """Somebody else may have made it first: the tick names it and the way out."""
+    """Another user may have made the folder first. The tick names it and the way out."""
     folder = temporary / f"tidemark-{os.getuid()}"
     match kind:
         case "open to others":
@@ -99,7 +99,7 @@ def test_the_log_does_not_grow_without_end(tmp_path, monkeypatch):
 
 
 def test_the_folders_of_a_killed_process_go_with_the_next_one(temporary):
-    """Only those: the ones of a process that lives stay, and so does what nobody can tell the owner of."""
+    """Folders of living processes stay, and so do folders whose owner is not known."""
     left = killed(temporary)
     assert (left / "blockmgr-1" / "shuffle").exists()
     foreign = private_folder() / "spark-of-somebody"
