@@ -16,6 +16,7 @@ from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableNa
 from checkpointing.messages import EndTick, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
+from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.model import Contents
 
 
@@ -46,6 +47,8 @@ class RowCommitted:
 
     record: CheckpointRecord
     kept: tuple[CheckpointId, ...]
+    abandoned: tuple[CheckpointId, ...] | None = None
+    """Those that are marked as abandoned then; None: nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ class CheckpointEnded:
     generation: Generation
     checkpoint: CheckpointId
     reason: CheckpointFailureReason | None
+    positions: tuple[tuple[VertexId, SplitId, str], ...] = ()
+    """Of a completion: how far each split has been read, as sources and listeners are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,50 +182,13 @@ class DoorStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class HookRestoring:
-    """A generation takes a hook to a checkpoint's state (`state` None: it holds none), or resets it (no checkpoint)."""
-
-    generation: Generation
-    hook: str
-    checkpoint: CheckpointId | None
-    state: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class HookReady:
-    """A hook answered that it is restored."""
-
-    generation: Generation
-    hook: str
-
-
-@dataclass(frozen=True, slots=True)
-class HookAsked:
-    """A generation asked a hook for its state at a checkpoint."""
-
-    generation: Generation
-    hook: str
-    checkpoint: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class HookTold:
-    """A hook answered: its state, or None for nothing to keep; not `good`: it failed."""
-
-    generation: Generation
-    hook: str
-    checkpoint: CheckpointId
-    state: str | None
-    good: bool
-
-
-@dataclass(frozen=True, slots=True)
 class JudgementBegun:
     """A generation asked for the verdict on what a vertex has staged for a checkpoint."""
 
     generation: Generation
     vertex: VertexId
     checkpoint: CheckpointId
+    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +227,15 @@ class TablesLookedAt:
     generation: Generation
     checkpoint: CheckpointId
     allow: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckBegun:
+    """A generation asked whether these tables are as a checkpoint expects them."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+    tables: tuple[TableName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +332,7 @@ Event = (
     | JudgementTold
     | JudgementBroke
     | TablesLookedAt
+    | CheckBegun
     | SegmentSent
     | SegmentsRun
     | WorkMeasured

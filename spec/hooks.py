@@ -13,14 +13,11 @@ from spec.history import (
     DoorStarted,
     Event,
     History,
-    HookAsked,
-    HookReady,
-    HookRestoring,
-    HookTold,
     RowCommitted,
     SegmentSent,
     SegmentsRun,
 )
+from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 
 
 def badly_restored(history: History) -> Iterator[str]:

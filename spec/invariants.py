@@ -35,10 +35,13 @@ from spec.history import (
 )
 from spec.holding import held_wrongly, recovered_out_of_order
 from spec.judgements import wrongly_judged
+from spec.letting_in import overtaken, unchecked, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
 from spec.names import wrongly_renamed
+from spec.net import wrongly_netted
+from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
-from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_retained
+from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_marked, wrongly_retained
 from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
 from spec.statistics import wrongly_measured
 
@@ -125,18 +128,6 @@ def state_is_exact(history: History) -> Iterator[str]:
             yield f"checkpoint {event.record.checkpoint}, state: {what}"
 
 
-@_named("state-is-described")
-def state_is_described(history: History) -> Iterator[str]:
-    """Every row says of its state what the pipeline that wrote it declared: meanings and upsert keys (D6)."""
-    yield from undescribed(history)
-
-
-@_named("alignment")
-def alignment(history: History) -> Iterator[str]:
-    """Snapshot n holds exactly the effect of the segments before barrier n on every edge, unaligned: and in flight."""
-    yield from misaligned(history)
-
-
 @_named("cut-is-one")
 def cut_is_one(history: History) -> Iterator[str]:
     """The cut of a checkpoint is the same whoever records it, and its upsert and state tables are the row's files."""
@@ -174,24 +165,6 @@ def visible_after_commit(history: History) -> Iterator[str]:
                 yield f"{event.publication.table} shows checkpoint {event.checkpoint}, which is not committed"
             elif event.publication not in publications(record) and not as_a_whole(record, event.publication):
                 yield f"{event.publication.table} shows something else than row {event.checkpoint} says"
-
-
-@_named("columns-of-cut")
-def columns_of_cut(history: History) -> Iterator[str]:
-    """No table shows columns of an uncommitted checkpoint; after a rollback it shows those of the cut (D6)."""
-    yield from wrongly_shown(history)
-
-
-@_named("columns-follow")
-def columns_follow(history: History) -> Iterator[str]:
-    """A row's columns follow from its parent's and the pipeline's, and change under no file of the old ones (D6)."""
-    yield from wrongly_said(history)
-
-
-@_named("names-follow")
-def names_follow(history: History) -> Iterator[str]:
-    """A declared rename changes names and nothing else, and the next checkpoint publishes renamed tables whole (G2)."""
-    yield from wrongly_renamed(history)
 
 
 @_named("published-in-order")
@@ -234,24 +207,6 @@ def published_completely(history: History) -> Iterator[str]:
                         yield f"the cut of {checkpoint} was recorded before {table.table} showed it"
             case _:
                 pass
-
-
-@_named("one-generation")
-def one_generation(history: History) -> Iterator[str]:
-    """Claims' generations never fall, no two doors have the same one, and only the newest one commits."""
-    yield from wrongly_fenced(history)
-
-
-@_named("held")
-def held_in_order(history: History) -> Iterator[str]:
-    """Who holds the job releases it at most once, as its last row, and names an id that was never handed out (G5)."""
-    yield from held_wrongly(history)
-
-
-@_named("recovered-in-order")
-def recovered_in_order(history: History) -> Iterator[str]:
-    """No leftovers go before the committed row is published, and no row of a tick comes before they are gone (G1)."""
-    yield from recovered_out_of_order(history)
 
 
 @_named("parent-line")
@@ -304,86 +259,6 @@ def no_file_is_missed(history: History) -> Iterator[str]:
         yield f"{event.wanted_by} wanted {event.path}, which had been deleted"
 
 
-@_named("retention")
-def retention(history: History) -> Iterator[str]:
-    """After each commit the newest `retained` checkpoints are kept, and besides them savepoints only."""
-    yield from wrongly_retained(history)
-
-
-_named("ends-settled")(left_unsettled)
-_named("durable")(taken_by_power_cuts)
-_named("cuts-hold")(changed_cuts)
-
-# ------------------------------------------------------------------ master hooks
-
-_named("hooks-restored")(hooks.badly_restored)
-_named("hook-states")(hooks.wrongly_kept)
-_named("judgements")(wrongly_judged)
-_named("declines")(wrongly_declined)
-_named("failures-counted")(wrongly_counted)
-_named("statistics-are-true")(wrongly_measured)
-
-
-@_named("savepoint-is-silent")
-def savepoint_is_silent(history: History) -> Iterator[str]:
-    """A plain savepoint changes nothing of what the job commits, and nobody is told that it is complete (A9)."""
-    yield from not_silent(history)
-
-
-@_named("pinned-stays")
-def pinned_stays(history: History) -> Iterator[str]:
-    """Savepoints' rows stay, and so does every file that they name."""
-    yield from unpinned(history)
-
-
-@_named("requests-are-answered")
-def requests_are_answered(history: History) -> Iterator[str]:
-    """A request for a savepoint is answered at most once, and exactly once if the tick ends by itself."""
-    yield from badly_answered(history)
-
-
-@_named("answers-are-true")
-def answers_are_true(history: History) -> Iterator[str]:
-    """A savepoint that was told is in, as it was asked for; after a stop it is the newest row, and published (F4)."""
-    yield from falsely_answered(history)
-
-
-@_named("line")
-def line(history: History) -> Iterator[str]:
-    """A tick begins from the end of the line; a rollback goes back on it, and takes along what nobody pinned (K2)."""
-    yield from off_the_line(history)
-
-
-@_named("gone-back")
-def gone_back(history: History) -> Iterator[str]:
-    """After a rollback positions, state and tables are those of the row that the job went back to (K2)."""
-    yield from not_gone_back(history)
-
-
-@_named("only-positions-move")
-def only_positions_move(history: History) -> Iterator[str]:
-    """A reset moves the positions that it was asked to move, of one source; state, tables, rows stay (K2)."""
-    yield from badly_moved(history)
-
-
-@_named("triggers-end")
-def triggers_end(history: History) -> Iterator[str]:
-    """A tick that is caught up has ended every checkpoint it triggered, each once: complete or aborted."""
-    yield from badly_ended(history)
-
-
-@_named("told-truly")
-def told_truly(history: History) -> Iterator[str]:
-    """Completion is told only of a checkpoint whose cut is recorded; an aborted one is never committed."""
-    yield from falsely_told(history)
-
-
-@_named("caught-up-is-committed")
-def caught_up_is_committed(history: History) -> Iterator[str]:
-    """A tick that ends caught up leaves nothing that could be read uncommitted, and nothing in flight."""
-    yield from left_uncommitted(history)
-
-
 @_named("no-deadlock")
 def no_deadlock(history: History) -> Iterator[str]:
     """A tick never waits for nothing and never works without end."""
@@ -396,3 +271,43 @@ def doors_hold(history: History) -> Iterator[str]:
     """No door raises, and a tick without faults catches up, whatever came before it."""
     for event in _of(history, DoorBroke):
         yield f"generation {event.generation}: {event.error}"
+
+
+# ------------------------------------------------------------------ rules that have a module of their own
+
+INVARIANTS |= {
+    "state-is-described": undescribed,
+    "alignment": misaligned,
+    "columns-of-cut": wrongly_shown,
+    "columns-follow": wrongly_said,
+    "names-follow": wrongly_renamed,
+    "one-generation": wrongly_fenced,
+    "held": held_wrongly,
+    "recovered-in-order": recovered_out_of_order,
+    "retention": wrongly_retained,
+    "savepoint-is-silent": not_silent,
+    "pinned-stays": unpinned,
+    "requests-are-answered": badly_answered,
+    "answers-are-true": falsely_answered,
+    "line": off_the_line,
+    "marks": wrongly_marked,
+    "gone-back": not_gone_back,
+    "only-positions-move": badly_moved,
+    "triggers-end": badly_ended,
+    "told-truly": falsely_told,
+    "tables-follow": wrongly_netted,
+    "positions-are-true": wrongly_positioned,
+    "tables-are-checked": unchecked,
+    "files-are-judged": unjudged,
+    "savepoint-is-aligned": overtaken,
+    "caught-up-is-committed": left_uncommitted,
+    "statistics-are-true": wrongly_measured,
+    "durable": taken_by_power_cuts,
+    "cuts-hold": changed_cuts,
+    "hooks-restored": hooks.badly_restored,
+    "hook-states": hooks.wrongly_kept,
+    "judgements": wrongly_judged,
+    "declines": wrongly_declined,
+    "failures-counted": wrongly_counted,
+    "ends-settled": left_unsettled,
+}

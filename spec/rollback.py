@@ -7,7 +7,6 @@ predicates read the same history as all others, and a history without rollbacks 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from checkpointing.commit.line import Turn, turn_back
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.snapshots import SubtaskSnapshot
@@ -24,32 +23,59 @@ def at_rest(record: CheckpointRecord) -> bool:
     return record.kind in {RowKind.ROLLBACK, RowKind.RESET}
 
 
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """What a rollback does to the rows that are there, told by the line alone: the rows that its parent builds on."""
+
+    dropped: tuple[CheckpointId, ...]
+    abandoned: tuple[CheckpointId, ...]
+    adopted: tuple[CheckpointId, ...]
+
+
 @dataclass(slots=True)
 class Line:
-    """The rows that are there, with the marks that rollbacks have given them."""
+    """The rows that are there, and which of them lie off the line that the newest row ends."""
 
     there: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
+    off: set[CheckpointId] = field(default_factory=set)
 
-    def turn(self, record: CheckpointRecord) -> Turn | None:
+    def turn(self, record: CheckpointRecord) -> Turned | None:
         """Return what a row does to those that are there: None unless it goes back to one of them."""
         if not goes_back(record) or record.parent not in self.there:
             return None
-        return turn_back(self.there.values(), self.there[record.parent])
+        off = self._off_after(record.parent)
+        savepoints = {each for each, row in self.there.items() if row.is_savepoint}
+        return Turned(
+            dropped=tuple(sorted(off - savepoints)),
+            abandoned=tuple(sorted(off & savepoints - self.off)),
+            adopted=tuple(sorted(self.off - off)),
+        )
 
     def take(self, record: CheckpointRecord, kept: tuple[CheckpointId, ...]) -> None:
         """Note a row that is in, and which ones the table holds then."""
-        turn = self.turn(record)
-        marks = turn.marks if turn is not None else {}
-        marked = {
-            each: row.model_copy(update={"abandoned": marks[each]}) if each in marks else row
-            for each, row in self.there.items()
-            if each in kept
-        }
-        self.there = marked | {record.checkpoint: record}
+        if self.turn(record) is not None:
+            self.off = self._off_after(record.parent)
+        self.there = {each: row for each, row in self.there.items() if each in kept} | {record.checkpoint: record}
+        self.off &= self.there.keys()
 
     def drop(self, checkpoint: CheckpointId) -> None:
         """Note that a savepoint was disposed of."""
         self.there.pop(checkpoint, None)
+        self.off.discard(checkpoint)
+
+    def _off_after(self, to: CheckpointId) -> set[CheckpointId]:
+        """Return which rows lie off the line once it ends in a row that is there.
+
+        Below the oldest row of the line that is there nobody knows who built on whom: rows there stay what they were.
+        """
+        line, at = [to], self.there[to].parent
+        while at in self.there:
+            line.append(at)
+            at = self.there[at].parent
+        on = {*line, at}
+        stands_on = {each: each if row.commits else row.parent for each, row in self.there.items()}
+        off = {each for each, base in stands_on.items() if not {each, base} & on}
+        return {each for each in off if stands_on[each] > at or each in self.off}
 
 
 def off_the_line(history: History) -> Iterator[str]:
@@ -84,7 +110,7 @@ def off_the_line(history: History) -> Iterator[str]:
                 pass
 
 
-def _turned_wrongly(record: CheckpointRecord, turn: Turn | None, kept: tuple[CheckpointId, ...]) -> Iterator[str]:
+def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[CheckpointId, ...]) -> Iterator[str]:
     if turn is None:
         yield f"rollback {record.checkpoint} goes back to {record.parent}, which is not there"
         return
@@ -94,6 +120,22 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turn | None, kept: tuple[Che
     for pinned in (*turn.abandoned, *turn.adopted):
         if pinned not in kept:
             yield f"savepoint {pinned} is gone after rollback {record.checkpoint} to {record.parent}"
+
+
+def wrongly_marked(history: History) -> Iterator[str]:
+    """Yield every commit after which rows off the line are not marked as abandoned, or rows on it are (K2)."""
+    line = Line()
+    for event in history.events:
+        match event:
+            case RowCommitted(record, kept, abandoned):
+                line.take(record, kept)
+                if abandoned is not None and set(abandoned) != line.off:
+                    due = sorted(line.off)
+                    yield f"after row {record.checkpoint} rows {list(abandoned)} are marked as abandoned, due are {due}"
+            case SavepointDisposed(checkpoint):
+                line.drop(checkpoint)
+            case _:
+                pass
 
 
 def wrongly_retained(history: History) -> Iterator[str]:

@@ -10,6 +10,7 @@ from checkpointing.coordinator.messages import AskHook, HookAnswered, HookFailed
 from checkpointing.identifiers import Generation
 from checkpointing.messages import (
     CancelJudgement,
+    CheckTables,
     Effect,
     Fact,
     HookRestored,
@@ -28,12 +29,9 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from spec.history import (
+    CheckBegun,
     CheckpointEnded,
     Event,
-    HookAsked,
-    HookReady,
-    HookRestoring,
-    HookTold,
     JudgementBegun,
     JudgementBroke,
     JudgementCancelled,
@@ -45,6 +43,7 @@ from spec.history import (
     TablesLookedAt,
     WorkMeasured,
 )
+from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 
 
 def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
@@ -83,7 +82,10 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
         case RunMicroBatch():
             yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)
         case JudgeSuites():
-            yield JudgementBegun(generation, effect.vertex, effect.checkpoint)
+            judged = frozenset(file.path for _, files in effect.files for file in files)
+            yield JudgementBegun(generation, effect.vertex, effect.checkpoint, judged)
+        case CheckTables():
+            yield CheckBegun(generation, effect.checkpoint, effect.tables)
         case CancelJudgement():
             yield JudgementCancelled(generation, effect.vertex, effect.checkpoint)
         case RestoreHook():
@@ -93,7 +95,7 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
         case AskHook():
             yield HookAsked(generation, effect.hook, effect.checkpoint)
         case NotifyComplete():
-            yield CheckpointEnded(generation, effect.checkpoint, None)
+            yield CheckpointEnded(generation, effect.checkpoint, None, effect.positions)
         case NotifyAborted():
             yield CheckpointEnded(generation, effect.checkpoint, effect.reason)
         case SavepointTaken():

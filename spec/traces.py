@@ -174,6 +174,7 @@ class Replay:
                 asked = self._asked.rows[fact.nonce]
                 self._world.append(asked.row, self._world.version, asked.subsumed)
             case TablePublished():
+                _reach(self._world, fact.table, fact.version - 1)
                 self._world.publish(fact.checkpoint, self._asked.publications[fact.checkpoint, fact.table].publication)
             case CutRecorded():
                 named = tuple(table for table, _ in self._asked.cuts[fact.checkpoint].versions)
@@ -205,7 +206,16 @@ def _world(setup: JobSetup) -> World:
     world = World(new_history)
     world.log = [(version, record) for version, record in enumerate(retained, start=1)]
     world.append(setup.claim, world.version)
+    for table, version in setup.versions.items():
+        _reach(world, table, version)
     return world
+
+
+def _reach(world: World, table: TableName, version: int) -> None:
+    """Let a table come to a version by commits that the trace does not tell: older ones, and those of others."""
+    log = world.table(table)
+    while log.version < version:
+        log.commit(log.active, log.shown[-1])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -246,7 +246,9 @@ class World:
         ]
         self.log.append((self.version, row))
         if isinstance(row, CheckpointRecord):
-            self.history.add(RowCommitted(row, tuple(record.checkpoint for record in self.checkpoints())))
+            there = self.checkpoints()
+            abandoned = tuple(record.checkpoint for record in there if record.abandoned)
+            self.history.add(RowCommitted(row, tuple(record.checkpoint for record in there), abandoned))
         elif isinstance(row, Claim):
             self.history.add(JobClaimed(row))
         else:

@@ -40,10 +40,11 @@ def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
     base = chain[-1].parent if chain else to.checkpoint
     kept = {row.checkpoint for row in chain}
     left = [row for row in known.values() if not row.abandoned and row != to and _after(row, base, kept)]
+    on_again = [row for row in known.values() if row.abandoned and (row in chain or _stands_on(row) in {*kept, base})]
     return Turn(
         dropped=tuple(sorted(row.checkpoint for row in left if not row.is_savepoint)),
         abandoned=tuple(sorted(row.checkpoint for row in left if row.is_savepoint)),
-        adopted=tuple(sorted(row.checkpoint for row in chain if row.abandoned)),
+        adopted=tuple(sorted(row.checkpoint for row in on_again)),
     )
 
 
@@ -57,8 +58,12 @@ def _off_the_line(known: Mapping[CheckpointId, CheckpointRecord], to: Checkpoint
 
 def _after(row: CheckpointRecord, base: CheckpointId, kept: Collection[CheckpointId]) -> bool:
     """Whether a row came after the place where the new line leaves the old one."""
-    stands_on = row.checkpoint if row.commits else row.parent
-    return stands_on > base and stands_on not in kept
+    return _stands_on(row) > base and _stands_on(row) not in kept
+
+
+def _stands_on(row: CheckpointRecord) -> CheckpointId:
+    """Return the committed row that a row is, or that a plain savepoint was taken after."""
+    return row.checkpoint if row.commits else row.parent
 
 
 def restorable(rows: Iterable[CheckpointRecord]) -> tuple[CheckpointRecord, ...]:

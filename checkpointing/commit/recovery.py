@@ -6,13 +6,18 @@ left, restore. A crash anywhere in between is met by the next tick's same steps.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
+from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import columns_then
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
-from checkpointing.identifiers import CheckpointId, split_id
+from checkpointing.identifiers import CheckpointId, VertexId, split_id
 from checkpointing.messages import NotifyComplete, Publication
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, TableRecord
+
+_NOWHERE: Final = ""
+"""No position: a source writes its positions as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +57,45 @@ def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refuse
 
 
 def completion(record: CheckpointRecord) -> NotifyComplete:
-    """Return what is told of a row once it is published: its id, and how far each split was read at its barrier.
+    """Return what is told of a row once it is published: its id, and the position of each split up to which all is in.
 
-    Recovery tells it of the restored row again, since nobody knows whether that was told before (F1).
+    That is how far the split was read at the barrier, or a place before the slices that the row holds in flight: their
+    rows are still the source's alone, and a user may delete what lies before a position that is told. A split without
+    such a place is left out. Recovery tells it of the restored row again, since nobody knows whether that was told
+    before (F1).
     """
-    positions = tuple(
-        (vertex.vertex, split_id(split), subtask.position)
+    slices = _slices_in_flight(record)
+    positions = (
+        (vertex.vertex, split_id(split), _before(subtask.position, slices.get((vertex.vertex, split), {})))
         for vertex in record.vertices
         if vertex.splits
         for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
-        if subtask.position is not None
     )
-    return NotifyComplete(record.checkpoint, positions)
+    told = tuple((source, split, position) for source, split, position in positions if position is not None)
+    return NotifyComplete(record.checkpoint, told)
+
+
+def _slices_in_flight(record: CheckpointRecord) -> dict[tuple[VertexId, str], dict[str, str]]:
+    """Return the slices in flight of each split, the start of each by its end; more than one vertex may lack it."""
+    found: dict[tuple[VertexId, str], dict[str, str]] = {}
+    held = (held for vertex in record.vertices for subtask in vertex.subtasks for held in subtask.in_flight)
+    for segment in (segment for each in held for segment in each.segments):
+        if isinstance(segment, SourceSlice):
+            starts = found.setdefault((segment.source, segment.split), {})
+            known = starts.setdefault(segment.end, segment.start)
+            starts[segment.end] = segment.start if known == segment.start else _NOWHERE
+    return found
+
+
+def _before(position: str | None, starts: dict[str, str]) -> str | None:
+    """Return the position before the first slice, if the slices lead from there to the position.
+
+    Behind a reset they may not. Only the source can compare positions, so which one comes first is not known then.
+    """
+    left = dict(starts)
+    while position in left:
+        position = left.pop(position)
+    return None if left or position == _NOWHERE else position
 
 
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:

@@ -125,8 +125,11 @@ class CommitsPositions(Protocol):
     """
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Commit these positions: all rows before them are in the published tables.
+        """Commit these positions: all rows before them are in the published tables, or the checkpoint stores them.
 
+        In unaligned mode some rows may be on their way when a checkpoint is taken, and nothing stores them. The
+        position of their split lies before them. If a reset has moved the split since, the split has no position until
+        these rows have arrived.
         Called in the order of the checkpoints, from one thread, at least once. A tick begins by calling it again for
         the checkpoint that it restored, so a checkpoint that is not newer than the last must change nothing. If the
         process dies first, a newer call covers the checkpoint. A split that has not been read has no position. If the

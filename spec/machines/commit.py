@@ -55,7 +55,7 @@ from checkpointing.tick.messages import (
     WorkEnded,
 )
 from spec.at_the_door import SOMEBODY, Carrier
-from spec.machines.commit_world import COUNT, GRAPH, NUMBERS, SINK, SOURCE, CommitWorld, position
+from spec.machines.commit_world import COUNT, GRAPH, NUMBERS, SINK, SOURCE, CommitWorld, counted, position
 from spec.machines.judging import expect, is_unwinding
 
 ALIVE_MAX = 3
@@ -111,7 +111,7 @@ class Life:
         if restored is not None:
             sink = restored.vertices[1]
             self.passed, self.position, self.micro_batch = restored.checkpoint, position(restored), sink.micro_batch
-            self.count = sink.subtasks[0].ranges[0].files[0].file if sink.subtasks[0].ranges else None
+            self.count = next((keyed.file for own in sink.subtasks[0].ranges for keyed in own.files), None)
 
 
 class CommitMachine(RuleBasedStateMachine):
@@ -202,16 +202,15 @@ class CommitMachine(RuleBasedStateMachine):
             generation, new = life.work.claim.generation, range(life.position, life.position + rows)
             life.micro_batch, life.position = life.micro_batch + 1, new.stop
             life.staged.append(StagedFile(NUMBERS, self.world.stage(generation, life.micro_batch, new), life.passed))
-            life.count = self.world.stage(generation, life.micro_batch, range(new.stop, new.stop + 1))
+            count = counted(new.stop)
+            life.count = self.world.stage(generation, life.micro_batch, count) if count else None
         life.passed = taken
         self._take(life, life.commit.offer(self._draft(life, life.work, kind), 0))
 
     def _draft(self, life: Life, work: Work, kind: RowKind) -> Draft:
-        ranges: tuple[RangeFiles, ...] = ()
-        if life.count is not None:
-            keyed = KeyedFile(life.count, KeyedFileKind.BASE, 0, 0, Version(work.claim.generation, life.passed))
-            ranges = (RangeFiles(COUNT, (keyed,)),)
-        sink = SubtaskSnapshot(staged=tuple(life.staged), ranges=ranges)
+        version = Version(work.claim.generation, life.passed)
+        files = () if life.count is None else (KeyedFile(life.count, KeyedFileKind.BASE, 0, 0, version),)
+        sink = SubtaskSnapshot(staged=tuple(life.staged), ranges=(RangeFiles(COUNT, files),))
         source = SubtaskSnapshot(position=str(life.position))
         vertices = (
             VertexRecord(vertex=SOURCE, micro_batch=0, subtasks=(source,), splits=("a",)),
@@ -259,10 +258,16 @@ class CommitMachine(RuleBasedStateMachine):
 
     def _carry_out(self, life: Life, which: int, luck: Luck) -> None:
         effect = life.asked.pop(which % len(life.asked))
-        fact = _checked(effect, luck) if isinstance(effect, CheckTables) else self._done(effect, luck)
+        fact = self._checked(effect, luck) if isinstance(effect, CheckTables) else self._done(effect, luck)
         if isinstance(fact, RowAppended):
             life.at_version = fact.version
         self._take(life, life.commit.step(fact, 0))
+
+    def _checked(self, effect: CheckTables, luck: Luck) -> TablesChecked:
+        if luck is Luck.REFUSED:
+            return TablesChecked(effect.checkpoint, ("a column is gone",))
+        self.world.checked[effect.checkpoint] = frozenset(effect.tables)
+        return TablesChecked(effect.checkpoint, ())
 
     def _done(self, effect: _Change, luck: Luck) -> _Changed:
         match effect:
@@ -373,7 +378,3 @@ class CommitMachine(RuleBasedStateMachine):
 
     def _shown(self) -> dict[TableName, tuple[int, frozenset[str]]]:
         return {name: (log.shown[-1], log.active) for name, log in self.world.tables.items()}
-
-
-def _checked(effect: CheckTables, luck: Luck) -> TablesChecked:
-    return TablesChecked(effect.checkpoint, ("a column is gone",) if luck is Luck.REFUSED else ())

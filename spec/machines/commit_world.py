@@ -1,7 +1,8 @@
 """A warehouse small enough to be judged at a glance: one append table of numbers, one upsert table of their count.
 
 The source's rows are 0, 1, 2, ...: so the tables at a cut must show exactly the numbers below its position,
-whatever was declined, lost, repeated or rolled forward on the way. That sentence is the whole reference.
+whatever was declined, lost, repeated or rolled forward on the way. That sentence is the whole reference. A count that
+four divides is not shown: then the upsert table is empty.
 """
 
 from collections import Counter
@@ -36,6 +37,11 @@ def position(record: CheckpointRecord | None) -> int:
     return int(record.vertices[0].subtasks[0].position or "0") if record is not None else 0
 
 
+def counted(rows: int) -> range:
+    """Return what the upsert table shows of so many rows: their count, or nothing."""
+    return range(rows, rows + (rows % 4 > 0))
+
+
 class CommitWorld(World):
     """The simulator's stores, and who was told that a checkpoint failed."""
 
@@ -43,6 +49,8 @@ class CommitWorld(World):
         """Begin empty."""
         super().__init__(lambda world: History(EXACTLY_ONCE, 1, 1, world.rows_of, world.state_of))
         self.declined: set[CheckpointId] = set()
+        self.checked: dict[CheckpointId, frozenset[TableName]] = {}
+        """The tables that were looked at for a checkpoint, and are as it expects them."""
 
     def stage(self, generation: Generation, micro_batch: int, numbers: range) -> FileHandle:
         """Write a new file of these numbers."""
@@ -77,9 +85,24 @@ class CommitWorld(World):
         expect(row.parent == newest, "parent-line", f"{row.checkpoint} builds on {row.parent}, not on {newest}")
         waiting = [each.checkpoint for each in line if each.checkpoint not in self.cuts]
         expect(not waiting, "published-in-order", f"{row.checkpoint} while {waiting} has no cut")
+        if row.kind is RowKind.CHECKPOINT:
+            missing = {NUMBERS, COUNT} - self.checked.get(row.checkpoint, frozenset())
+            expect(not missing, "tables-are-checked", f"{row.checkpoint} is in, {missing} were not checked")
+        self._judge_tables(row, line[-1] if line else None)
         net = [file.path for table in row.tables if table.table == NUMBERS for file in table.adds]
         due = range(position(line[-1] if line else None), position(row))
         self._shows(self._numbers(net), due, f"net of {row.checkpoint}")
+
+    def _judge_tables(self, row: CheckpointRecord, parent: CheckpointRecord | None) -> None:
+        """A table builds on its version at the parent's cut. The count is published if it is another file, or none."""
+        cut = self.cuts.get(row.parent, {})
+        for table in row.tables:
+            due = cut.get(table.table, 0)
+            expect(table.parent_version == due, "tables-follow", f"{table.table}: {table.parent_version}, not {due}")
+        published = {table.table: {file.path for file in table.files} for table in row.tables}
+        now, before = _count_of(row), _count_of(parent)
+        said = published.get(COUNT, before)
+        expect(said == now, "tables-follow", f"{row.checkpoint} publishes {said} as the count, not {now}")
 
     def judge(self) -> None:
         """Judge what a reader sees, and what the cuts say."""
@@ -97,7 +120,7 @@ class CommitWorld(World):
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
         held = self._numbers(self.table(name).versions[version])
-        self._shows(held, range(rows) if name == NUMBERS else range(rows, rows + 1) if rows else range(0), what)
+        self._shows(held, range(rows) if name == NUMBERS else counted(rows), what)
 
     def _numbers(self, paths: Iterable[str]) -> Counter[int]:
         return Counter(number for path in paths for (number,) in self.rows_of(path))
@@ -105,3 +128,8 @@ class CommitWorld(World):
     @staticmethod
     def _shows(held: Counter[int], due: range, what: str) -> None:
         expect(held == Counter(due), "exactly-once", f"{what}: {dict(held)}, due are {due}")
+
+
+def _count_of(record: CheckpointRecord | None) -> set[str]:
+    subtasks = record.vertices[1].subtasks if record is not None else ()
+    return {keyed.file.path for subtask in subtasks for own in subtask.ranges for keyed in own.files}

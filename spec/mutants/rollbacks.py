@@ -79,6 +79,46 @@ def ids_go_on_where_the_job_went_back_to(patch: Patch) -> None:
     patch.function(fencing, "decide_claim", decide_claim)
 
 
+# ------------------------------------------------------------------ marks
+
+
+def _turn_otherwise(patch: Patch, otherwise: Callable[[Turn, CheckpointRecord], Turn]) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        return otherwise(real(rows, to), to)
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant("marks", ROLLBACKS)
+def of_the_savepoints_left_behind_one_is_marked(patch: Patch) -> None:
+    _turn_otherwise(patch, lambda turn, _: replace(turn, abandoned=turn.abandoned[-1:]))
+
+
+@mutant("marks", ROLLBACKS)
+def a_rollback_to_an_abandoned_savepoint_takes_up_that_one_alone(patch: Patch) -> None:
+    _turn_otherwise(patch, lambda turn, to: replace(turn, adopted=turn.adopted and (to.checkpoint,)))
+
+
+@mutant("marks", ROLLBACKS)
+def a_plain_savepoint_stays_abandoned_though_its_cut_is_taken_up(patch: Patch) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        known = tuple(rows)
+        plain = {row.checkpoint for row in known if not row.commits and row != to}
+        turn = real(known, to)
+        return replace(turn, adopted=tuple(each for each in turn.adopted if each not in plain))
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant("marks", ROLLBACKS)
+def a_rollback_to_an_abandoned_savepoint_leaves_its_mark(patch: Patch) -> None:
+    patch.put(Turn, "marks", property(lambda turn: dict.fromkeys(turn.abandoned, True)))
+
+
 # ------------------------------------------------------------------ what comes back
 
 

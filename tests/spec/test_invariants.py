@@ -20,7 +20,6 @@ from spec.history import (
     DoorStarted,
     FileMissed,
     FilesDiscarded,
-    HookRestoring,
     JobReleased,
     JudgementCancelled,
     LeftoversGone,
@@ -35,11 +34,21 @@ from spec.history import (
     TickOver,
     TickStuck,
 )
+from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
 from spec.moves import Moves
 from spec.simulator import simulate as run
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
 from tests.spec.descriptions_falsified import describe_no_state
+from tests.spec.entries_falsified import (
+    build_on_another_version,
+    check_a_table_less,
+    judge_other_files,
+    lose_state,
+    mark_the_newest,
+    pin_what_holds_rows_in_flight,
+    tell_a_split_too_far,
+)
 from tests.spec.names_falsified import tell_no_rename
 
 
@@ -80,20 +89,6 @@ def lose_rows_of_a_table(events):
     cut = events[place]
     active = tuple((table, frozenset() if table == "bronze/orders" else files) for table, files in cut.active)
     return swap(events, place, replace(cut, active=active))
-
-
-def lose_state(events):
-    place = first(events, RowCommitted, lambda row: any(s.state for v in row.record.vertices for s in v.subtasks))
-    record = events[place].record
-    vertices = tuple(
-        vertex.model_copy(update={"subtasks": tuple(replace(each, state=()) for each in vertex.subtasks)})
-        for vertex in record.vertices
-    )
-    bare = record.model_copy(update={"vertices": vertices})
-    events = swap(events, place, replace(events[place], record=bare))
-    cut = first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
-    active = tuple((table, frozenset() if "/state/" in table else files) for table, files in events[cut].active)
-    return swap(events, cut, replace(events[cut], active=active))
 
 
 def record_another_cut(events):
@@ -307,6 +302,10 @@ def fail_before_anything_failed(events):
 
 
 FALSIFIED = {
+    "tables-follow": build_on_another_version,
+    "marks": mark_the_newest,
+    "tables-are-checked": check_a_table_less,
+    "positions-are-true": tell_a_split_too_far,
     "statistics-are-true": measure_a_subtask_too_long,
     "columns-of-cut": show_a_column_less,
     "columns-follow": declare_a_column_more,
@@ -348,6 +347,8 @@ FALSIFIED = {
 FALSIFIED_ROLLBACKS = {"gone-back": go_back_to_what_is_newest, "only-positions-move": move_the_payments_too}
 
 FALSIFIED_SAVEPOINTS = (
+    ("files-are-judged", judge_other_files),
+    ("savepoint-is-aligned", pin_what_holds_rows_in_flight),
     ("savepoint-is-silent", publish_a_savepoint),
     ("pinned-stays", delete_a_file_of_a_savepoint),
     ("pinned-stays", drop_a_savepoint),

@@ -61,6 +61,15 @@ def test_a_pinned_row_is_left_behind_and_taken_up_again():
     assert {4: False} == turn.marks
 
 
+def test_a_plain_savepoint_is_taken_up_with_its_cut():
+    """It was left behind with the pinned row that it was taken after, and with another one that stays behind."""
+    stop, later = row(4, 2, pinned=True, abandoned=True), row(6, 4, pinned=True, abandoned=True)
+    plain = (row(5, 4, abandoned=True, **PLAIN), row(7, 6, abandoned=True, **PLAIN))
+    rows = (row(1, 0), row(2, 1), stop, later, *plain, row(8, 2, kind=RowKind.ROLLBACK))
+    assert (4, 5) == turn_back(rows, stop).adopted
+    assert (4, 5, 6, 7) == turn_back(rows, later).adopted
+
+
 def test_where_the_lines_part_is_told_by_the_last_parent_that_is_known():
     """The rows between were dropped long ago."""
     left = row(9, 8, pinned=True, abandoned=True)

@@ -1,11 +1,13 @@
 """Recovery as a pure decision (G1)."""
 
+from checkpointing.channel_items import SourceSlice
 from checkpointing.commit.fencing import HolderObserved, Refused
 from checkpointing.commit.recovery import Observed, completion, decide_recovery, publications
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
+from checkpointing.identifiers import ChannelId, EdgeId
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 CLAIM = Claim(generation=1, holder=Holder(host="h", pid=1, started="s"), first_id=1, last_id=1_000, at_ms=0, nonce="n")
 DEAD = HolderObserved(alive=False, lease=None)
@@ -63,6 +65,36 @@ def test_a_completion_tells_the_position_of_every_split_by_name():
     )
     told = completion(row(4).model_copy(update={"vertices": vertices}))
     assert (4, (("orders", "b", "7"), ("orders", "a", "9"))) == (told.checkpoint, told.positions)
+
+
+def flying(*slices, split="b"):
+    """Return a snapshot that holds these slices of a split in flight."""
+    channel = ChannelId(EdgeId("orders", "bronze"), 0)
+    held = tuple(SourceSlice("orders", split, start, end, "", 1, 1) for start, end in slices)
+    return SubtaskSnapshot(in_flight=(ChannelState(channel, held),))
+
+
+def told_with(*snapshots, position="9"):
+    """Return what is told of split b, which was read up to that position."""
+    source = VertexRecord(vertex="orders", micro_batch=0, subtasks=(SubtaskSnapshot(position=position),), splits=("b",))
+    operator = VertexRecord(vertex="bronze", micro_batch=1, subtasks=snapshots)
+    told = completion(row(4).model_copy(update={"vertices": (source, operator)}))
+    return {split: at for _, split, at in told.positions}
+
+
+def test_a_completion_tells_a_position_before_all_slices_in_flight():
+    """Nothing has kept their rows: who deletes input up to the position that is told must not delete those."""
+    assert {"b": "3"} == told_with(flying(("3", "5"), ("5", "9")))
+    assert {"b": "3"} == told_with(flying(("5", "9")), flying(("3", "5"), ("5", "9")))
+    assert {"b": "9"} == told_with(flying(("3", "5"), split="other"))
+
+
+def test_a_completion_tells_nothing_of_a_split_whose_slices_do_not_lead_to_its_position():
+    """A reset lies in between. Which of two positions comes first is known to the source alone."""
+    assert {} == told_with(flying(("3", "5")))
+    assert {} == told_with(flying(("3", "5"), ("7", "9")))
+    assert {} == told_with(flying(("3", "9"), ("7", "9")))
+    assert {} == told_with(flying(("3", "5")), position=None)
 
 
 def test_publications_say_what_each_table_becomes():

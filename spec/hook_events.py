@@ -1,0 +1,43 @@
+"""What happens between a tick and its master hooks, as the history of a run tells it (A8)."""
+
+from dataclasses import dataclass
+
+from checkpointing.identifiers import CheckpointId, Generation
+
+
+@dataclass(frozen=True, slots=True)
+class HookRestoring:
+    """A generation takes a hook to a checkpoint's state (`state` None: it holds none), or resets it (no checkpoint)."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId | None
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HookReady:
+    """A hook answered that it is restored."""
+
+    generation: Generation
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookAsked:
+    """A generation asked a hook for its state at a checkpoint."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class HookTold:
+    """A hook answered: its state, or None for nothing to keep; not `good`: it failed."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId
+    state: str | None
+    good: bool

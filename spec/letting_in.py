@@ -1,0 +1,114 @@
+"""What must be true of an entry that is let in: its tables were checked, its files judged, its barrier aligned (J3)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.metadata.record import CheckpointRecord, RenameKind, RowKind
+from spec.history import (
+    CheckBegun,
+    DoorStarted,
+    History,
+    JudgementBegun,
+    JudgementTold,
+    RowCommitted,
+    SegmentSent,
+    TablesLookedAt,
+)
+from spec.rollback import at_rest
+
+_Of = tuple[Generation, CheckpointId]
+
+
+def _watched(history: History) -> frozenset[Generation]:
+    """Return the generations whose facts and effects are in the history: of others only the stores are known."""
+    return frozenset(event.generation for event in history.events if isinstance(event, SegmentSent))
+
+
+def unchecked(history: History) -> Iterator[str]:
+    """Yield every checkpoint of a tick that is in although its tables were not all checked, or had problems.
+
+    Nothing is said of a plain savepoint, which publishes nothing, nor of a generation that was fenced out or whose
+    checks nobody saw.
+    """
+    newest: Generation | None = None
+    graphs: dict[Generation, JobGraph] = {}
+    asked: dict[_Of, tuple[TableName, ...]] = {}
+    allowed: dict[_Of, bool | None] = {}
+    watched = _watched(history)
+    for event in history.events:
+        match event:
+            case DoorStarted(generation, graph):
+                graphs[generation], newest = graph, generation
+            case CheckBegun(generation, checkpoint, tables):
+                asked[generation, checkpoint] = tables
+            case TablesLookedAt(generation, checkpoint, allow):
+                allowed[generation, checkpoint] = allow
+            case RowCommitted(record) if record.kind is RowKind.CHECKPOINT and record.generation in watched & {newest}:
+                of = (record.generation, record.checkpoint)
+                missing = {table.name for table in graphs[of[0]].tables()} - {*asked.get(of, ())}
+                if missing:
+                    yield f"entry {record.checkpoint} is in, and nobody had checked {sorted(missing)}"
+                if not allowed.get(of):
+                    yield f"entry {record.checkpoint} is in, and nobody had said that its tables allow it"
+            case _:
+                pass
+
+
+@dataclass(slots=True)
+class _Suites:
+    """What suites were asked about, and what they let through."""
+
+    asked: dict[tuple[_Of, str], frozenset[str]] = field(default_factory=dict)
+    passed: dict[_Of, frozenset[str]] = field(default_factory=dict)
+
+    def told(self, verdict: JudgementTold) -> None:
+        """Note a verdict."""
+        of = (verdict.generation, verdict.checkpoint)
+        if verdict.passed:
+            files = self.asked.get((of, verdict.vertex), frozenset())
+            self.passed[of] = self.passed.get(of, frozenset()) | files
+
+
+def unjudged(history: History) -> Iterator[str]:
+    """Yield every file that a tick publishes in a judged append table, and that no suite let through for its entry.
+
+    A table that is renamed is published whole: its files have passed under its old name.
+    """
+    judged: dict[Generation, frozenset[TableName]] = {}
+    suites, watched = _Suites(), _watched(history)
+    for event in history.events:
+        match event:
+            case DoorStarted(generation, graph):
+                appended = (table for table in graph.tables() if table.mode is TableMode.APPEND)
+                judged[generation] = frozenset(table.name for table in appended if table.judged)
+            case JudgementBegun(generation, vertex, checkpoint, files):
+                suites.asked[(generation, checkpoint), vertex] = files
+            case JudgementTold():
+                suites.told(event)
+            case RowCommitted(record) if record.generation in watched and not at_rest(record):
+                passed = suites.passed.get((record.generation, record.checkpoint), frozenset())
+                yield from _not_let_through(record, judged, passed)
+            case _:
+                pass
+
+
+def _not_let_through(
+    record: CheckpointRecord, judged: Mapping[Generation, frozenset[TableName]], passed: frozenset[str]
+) -> Iterator[str]:
+    renamed = {one.now for one in record.renames if one.kind is RenameKind.TABLE}
+    for table in record.tables:
+        if table.table in judged.get(record.generation, ()) and table.table not in renamed:
+            for path in sorted({file.path for file in table.adds} - passed):
+                yield f"entry {record.checkpoint} adds {path} to {table.table}, and no suite let it through"
+
+
+def overtaken(history: History) -> Iterator[str]:
+    """Yield every savepoint of a tick that holds rows in flight: its barrier is always aligned (C5)."""
+    for event in history.events:
+        if isinstance(event, RowCommitted) and event.record.is_savepoint and not at_rest(event.record):
+            vertices = event.record.vertices
+            held = [str(each.channel) for v in vertices for subtask in v.subtasks for each in subtask.in_flight]
+            if held:
+                yield f"savepoint {event.record.checkpoint} holds rows in flight on {held}"

@@ -1,0 +1,125 @@
+"""Mutants of what an entry waits for: checked tables, judged files, an aligned barrier (J3, C5)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from checkpointing.channel_items import Barrier
+from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
+from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
+from checkpointing.handles import FileHandle, StagedFile
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.job import barriers
+from checkpointing.job.operator_run import OperatorRun
+from checkpointing.messages import CheckTables, TablesChecked
+from checkpointing.metadata.record import CheckpointRecord
+from spec.mutants.judges import SAVEPOINTS
+from spec.mutants.planting import Patch, mutant
+
+# ------------------------------------------------------------------ tables
+
+
+@mutant("tables-are-checked")
+def what_is_wrong_with_one_table_is_passed_over(patch: Patch) -> None:
+    real = TwoPhaseCommit._checked
+
+    def checked(self: TwoPhaseCommit, fact: TablesChecked) -> tuple[CommitEffect, ...]:
+        return real(self, replace(fact, problems=fact.problems[1:]))
+
+    patch.put(TwoPhaseCommit, "_checked", checked)
+
+
+@mutant("tables-are-checked")
+def the_last_table_is_not_checked(patch: Patch) -> None:
+    real = TwoPhaseCommit._start
+
+    def start(self: TwoPhaseCommit) -> tuple[CommitEffect, ...]:
+        effects = real(self)
+        return tuple(
+            replace(effect, tables=effect.tables[:-1]) if isinstance(effect, CheckTables) else effect
+            for effect in effects
+        )
+
+    patch.put(TwoPhaseCommit, "_start", start)
+
+
+@mutant("tables-are-checked", SAVEPOINTS)
+def the_checkpoint_of_a_stop_is_not_checked(patch: Patch) -> None:
+    real = TwoPhaseCommit._start
+
+    def start(self: TwoPhaseCommit) -> tuple[CommitEffect, ...]:
+        effects = real(self)
+        if self._waiting and self._waiting[0].pinned and any(isinstance(each, CheckTables) for each in effects):
+            return self._finalise(self._waiting.popleft())
+        return effects
+
+    patch.put(TwoPhaseCommit, "_start", start)
+
+
+# ------------------------------------------------------------------ suites
+
+_Judged = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
+
+
+@mutant("files-are-judged")
+def only_what_the_last_epoch_staged_is_judged(patch: Patch) -> None:
+    """Files of a failed checkpoint belong to the next one, and nobody judges them."""
+    real = OperatorRun.to_judge
+
+    def to_judge(self: OperatorRun, staged: Iterable[StagedFile], parent: CheckpointRecord | None) -> _Judged:
+        files = tuple(staged)
+        newest = max((file.after for file in files), default=CheckpointId(0))
+        return real(self, (file for file in files if file.after == newest), parent)
+
+    patch.put(OperatorRun, "to_judge", to_judge)
+
+
+@mutant("files-are-judged")
+def only_one_file_of_a_table_is_judged(patch: Patch) -> None:
+    real = OperatorRun.to_judge
+
+    def to_judge(self: OperatorRun, staged: Iterable[StagedFile], parent: CheckpointRecord | None) -> _Judged:
+        return tuple((table, files[:1]) for table, files in real(self, staged, parent))
+
+    patch.put(OperatorRun, "to_judge", to_judge)
+
+
+@mutant("files-are-judged")
+def the_first_checkpoint_is_not_judged(patch: Patch) -> None:
+    real = OperatorRun.to_judge
+
+    def to_judge(self: OperatorRun, staged: Iterable[StagedFile], parent: CheckpointRecord | None) -> _Judged:
+        return real(self, staged, parent) if parent is not None else ()
+
+    patch.put(OperatorRun, "to_judge", to_judge)
+
+
+# ------------------------------------------------------------------ barriers
+
+
+def _barrier_otherwise(patch: Patch, *, plain: bool, of_stops: bool) -> None:
+    """Let savepoints have the barrier of a checkpoint: plain ones, those of stops, or both."""
+    real = barriers._barrier
+
+    def barrier(
+        checkpoint: CheckpointId, properties: CheckpointProperties, config: CheckpointConfig, now_ms: int
+    ) -> Barrier:
+        changed = of_stops if properties.is_synchronous else plain
+        return real(checkpoint, CHECKPOINT if changed else properties, config, now_ms)
+
+    patch.put(barriers, "_barrier", barrier)
+
+
+@mutant("savepoint-is-aligned", SAVEPOINTS)
+def a_savepoint_overtakes_rows(patch: Patch) -> None:
+    _barrier_otherwise(patch, plain=True, of_stops=True)
+
+
+@mutant("savepoint-is-aligned", SAVEPOINTS)
+def the_savepoint_of_a_stop_overtakes_rows(patch: Patch) -> None:
+    _barrier_otherwise(patch, plain=False, of_stops=True)
+
+
+@mutant("savepoint-is-aligned", SAVEPOINTS)
+def a_plain_savepoint_overtakes_rows(patch: Patch) -> None:
+    _barrier_otherwise(patch, plain=True, of_stops=False)

@@ -1,0 +1,95 @@
+"""Mutants of what an entry publishes: the versions that it builds on, and the tables that it changes (F4)."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from checkpointing.columns import TableColumns
+from checkpointing.commit import net
+from checkpointing.commit.net import NONE_RENAMED, Renamed
+from checkpointing.commit.two_phase import CommitState, TwoPhaseCommit
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
+from spec.mutants.judges import COMMIT, SAVEPOINTS
+from spec.mutants.planting import Patch, mutant
+
+_Versions = Mapping[TableName, int]
+
+
+def _net_otherwise(
+    patch: Patch,
+    of_versions: Callable[[_Versions], _Versions] = lambda versions: versions,
+    of_tables: Callable[[tuple[TableRecord, ...]], Iterable[TableRecord]] = lambda tables: tables,
+) -> None:
+    real = net.net_tables
+
+    def net_tables(
+        graph: JobGraph,
+        vertices: Mapping[VertexId, VertexRecord],
+        parent: CheckpointRecord | None,
+        versions: _Versions,
+        columns: Iterable[TableColumns] = (),
+        *,
+        renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
+    ) -> tuple[TableRecord, ...]:
+        return tuple(of_tables(real(graph, vertices, parent, of_versions(versions), columns, renamed=renamed)))
+
+    patch.function(net, "net_tables", net_tables)
+
+
+@mutant("tables-follow")
+def every_table_builds_on_the_version_of_the_first(patch: Patch) -> None:
+    _net_otherwise(patch, lambda versions: dict.fromkeys(versions, next(iter(versions.values()), 0)))
+
+
+@mutant("tables-follow", COMMIT)
+def a_table_builds_on_the_version_behind_its_parents_cut(patch: Patch) -> None:
+    _net_otherwise(patch, lambda versions: {table: version + 1 for table, version in versions.items()})
+
+
+@mutant("tables-follow")
+def a_tick_goes_on_building_on_the_cut_that_it_began_from(patch: Patch) -> None:
+    begun: list[tuple[_Versions, _Versions]] = []
+
+    def at_first(versions: _Versions) -> _Versions:
+        known = next((first for each, first in begun if each is versions), None)
+        if known is None:
+            known = dict(versions)
+            begun.append((versions, known))
+        return known
+
+    _net_otherwise(patch, at_first)
+
+
+@mutant("tables-follow", COMMIT)
+def a_table_that_is_emptied_is_not_published(patch: Patch) -> None:
+    _net_otherwise(patch, of_tables=lambda tables: (each for each in tables if each.adds or each.files))
+
+
+@mutant("tables-follow")
+def an_upsert_table_is_published_without_its_last_file(patch: Patch) -> None:
+    _net_otherwise(
+        patch,
+        of_tables=lambda tables: (
+            each if each.mode is not TableMode.UPSERT else each.model_copy(update={"files": each.files[:-1]})
+            for each in tables
+        ),
+    )
+
+
+# ------------------------------------------------------------------ nothing stays in doubt
+
+
+def _certain_while(patch: Patch, *certain: CommitState) -> None:
+    """Let a commit in one of these states count as done."""
+    real = vars(TwoPhaseCommit)["in_doubt"].fget
+    patch.put(TwoPhaseCommit, "in_doubt", property(lambda commit: commit.state not in certain and real(commit)))
+
+
+@mutant("ends-settled", SAVEPOINTS)
+def a_tick_may_end_while_tables_are_published(patch: Patch) -> None:
+    _certain_while(patch, CommitState.PUBLISHING)
+
+
+@mutant("ends-settled", SAVEPOINTS)
+def a_tick_may_end_before_the_cut_is_recorded(patch: Patch) -> None:
+    _certain_while(patch, CommitState.RECORDING)

@@ -1,0 +1,93 @@
+"""Histories in which an entry, or what is told of it, is falsified in one way: positions, checks, verdicts, marks."""
+
+from dataclasses import replace
+
+from checkpointing.identifiers import ChannelId, EdgeId
+from checkpointing.metadata.record import RowKind
+from checkpointing.snapshots import ChannelState
+from spec.history import CheckBegun, CheckpointEnded, CutWritten, JudgementBegun, RowCommitted, TableChanged
+
+
+def _first(events, kind, holds=lambda event: True):
+    return next(place for place, event in enumerate(events) if isinstance(event, kind) and holds(event))
+
+
+def _last(events, kind, holds=lambda event: True):
+    return max(place for place, event in enumerate(events) if isinstance(event, kind) and holds(event))
+
+
+def _swapped(events, place, event):
+    return [*events[:place], event, *events[place + 1 :]]
+
+
+def _amended(events, place, **changes):
+    record = events[place].record.model_copy(update=changes)
+    return _swapped(events, place, replace(events[place], record=record))
+
+
+def tell_a_split_too_far(events):
+    """One row further than the entry says."""
+    place = _first(events, CheckpointEnded, lambda told: told.positions)
+    (source, split, position), *others = events[place].positions
+    further = ((source, split, str(int(position) + 1)), *others)
+    return _swapped(events, place, replace(events[place], positions=further))
+
+
+def check_a_table_less(events):
+    place = _first(events, CheckBegun)
+    return _swapped(events, place, replace(events[place], tables=events[place].tables[1:]))
+
+
+def judge_other_files(events):
+    place = _first(events, JudgementBegun)
+    return _swapped(events, place, replace(events[place], files=frozenset({"another"})))
+
+
+def pin_what_holds_rows_in_flight(events):
+    """A stop's savepoint holds what its micro-batch was given."""
+    place = _first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT)
+    record = events[place].record
+    channel = ChannelId(EdgeId(record.vertices[0].vertex, record.vertices[2].vertex), 0)
+    held = ChannelState(channel, ())
+    vertices = tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, in_flight=(held,)) for each in vertex.subtasks)})
+        for vertex in record.vertices
+    )
+    return _amended(events, place, vertices=vertices)
+
+
+def build_on_another_version(events):
+    place = _first(events, RowCommitted, lambda row: row.record.tables)
+    (table, *others) = events[place].record.tables
+    return _amended(events, place, tables=(table.model_copy(update={"parent_version": 9}), *others))
+
+
+def mark_the_newest(events):
+    place = _last(events, RowCommitted)
+    return _swapped(events, place, replace(events[place], abandoned=(events[place].record.checkpoint,)))
+
+
+def lose_state(events):
+    """The last entry names no state, and its tables of state show nothing."""
+    place = _last(events, RowCommitted, lambda row: any(s.state for v in row.record.vertices for s in v.subtasks))
+    record = events[place].record
+    vertices = tuple(
+        vertex.model_copy(update={"subtasks": tuple(replace(each, state=()) for each in vertex.subtasks)})
+        for vertex in record.vertices
+    )
+    tables = tuple(
+        table.model_copy(update={"files": ()}) if "/state/" in table.table else table for table in record.tables
+    )
+    bare = record.model_copy(update={"vertices": vertices, "tables": tables})
+    events = [
+        replace(event, publication=replace(event.publication, files=()), active=frozenset())
+        if isinstance(event, TableChanged)
+        and event.checkpoint == record.checkpoint
+        and "/state/" in event.publication.table
+        else event
+        for event in events
+    ]
+    events = _swapped(events, place, replace(events[place], record=bare))
+    cut = _first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
+    active = tuple((table, frozenset() if "/state/" in table else files) for table, files in events[cut].active)
+    return _swapped(events, cut, replace(events[cut], active=active))
