@@ -4,7 +4,7 @@ import pytest
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
-from jobs.runtime.listener import SilentListener
+from jobs.runtime.listener import TickListener
 from spec.traces import judge as judge_trace
 from tests.scenarios.runtime.sequence_job import CONFIG, GOLD, build, read_cut
 
@@ -27,7 +27,7 @@ class HalfWritten:
             max(self._log.glob("*.json")).unlink()
 
 
-class Failed(SilentListener):
+class Failed(TickListener):
     """Writes down which checkpoints failed."""
 
     def __init__(self):
