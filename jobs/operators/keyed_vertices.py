@@ -13,7 +13,7 @@ from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 
 
 class KeyedPlace(TypedDict, total=False):
-    """What a keyed vertex has, whatever it computes; see `KeyedSpec`."""
+    """The fields of a `KeyedSpec` that do not depend on its function."""
 
     vertex: Required[VertexId]
     parallelism: Required[int]

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline as it was written."""
+"""The error for a pipeline that is written wrongly."""
 
 
 class InvalidPipelineError(ValueError):

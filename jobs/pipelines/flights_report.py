@@ -27,7 +27,7 @@ class Accounting:
 
     @property
     def balanced(self) -> bool:
-        """Whether every flight is in exactly one place, as far as sums can tell."""
+        """Return whether every flight is in exactly one place, as far as sums can tell."""
         return self.bronze == self.silver + self.quarantine + self.waiting
 
 

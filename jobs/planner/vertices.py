@@ -39,7 +39,7 @@ from jobs.state.backends import StateBackend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What else a vertex's plan depends on: the other vertices, which of them are read, and how keyed vertices run."""
+    """The rest of a pipeline, as a vertex's plan needs it: all vertices, those that are read, how keyed ones run."""
 
     vertices: Mapping[VertexId, Declared]
     read: frozenset[VertexId]

@@ -18,7 +18,7 @@ from jobs.stores.files import write_document
 
 
 class Committed(BaseModel):
-    """What the file says: all rows before these positions are in the tables since that checkpoint."""
+    """The content of the file: all rows before these positions are in the tables since that checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -34,7 +34,7 @@ _LOCALES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
 """The variables that decide how names of files are read, the strongest first."""
 
 _NO_BOUND: Final = 2**31 - 1
-"""What Spark's writer of Arrow batches takes for none (BatchedPythonArrowInput)."""
+"""The bound in bytes that Spark's writer of Arrow batches takes for no bound (BatchedPythonArrowInput)."""
 
 _LOGGERS_OF_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 

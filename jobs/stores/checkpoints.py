@@ -321,7 +321,7 @@ def _columns(row: Row) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """What one append does to the rows that are there."""
+    """The changes that one append makes to the rows in the table."""
 
     row: Row
     subsumed: frozenset[CheckpointId]

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LeaseFile(BaseModel):
-    """What the lease file says. Times in ms since the epoch, on the holder's clock."""
+    """The content of the lease file. Times in ms since the epoch, on the holder's clock."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -269,5 +269,5 @@ def _named(foreign: list[LogEntry]) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another turn can help: somebody else's commit came first, or only the reply was lost."""
+    """Return whether another attempt can help: another commit came first, or only the reply was lost."""
     return not (isinstance(error, CommitFailedError) and refused_for_good(str(error)))

@@ -32,7 +32,7 @@ class _Persisted(BaseModel):
 
 
 class SavepointRequest(_Persisted):
-    """What a request file says. `asked_at_ms` is in ms since the epoch, on the asker's clock."""
+    """The content of a request file. `asked_at_ms` is in ms since the epoch, on the asker's clock."""
 
     format: Literal[1] = 1
     request: str
@@ -55,13 +55,13 @@ Request = SavepointRequest | CancelRequest
 
 
 class _Versioned(BaseModel):
-    """What every request file says before anything else can be read of it."""
+    """The field of a request file that says how to read the others."""
 
     format: Literal[1, 2] = 1
 
 
 class AnswerStatus(Enum):
-    """What became of a request."""
+    """How a request ended."""
 
     TAKEN = "taken"
     FAILED = "failed"
@@ -71,7 +71,7 @@ class AnswerStatus(Enum):
 
 
 class SavepointAnswer(_Persisted):
-    """What an answer file says: the savepoint's id, or why there is none."""
+    """The content of an answer file: the savepoint's id, or why there is none."""
 
     format: Literal[1] = 1
     request: str

@@ -37,7 +37,7 @@ class InvalidReservationError(ValueError):
 
 
 class ReservationFile(BaseModel):
-    """What the file says; times in ms since the epoch, on the reader's clock.
+    """The content of a reservation's file. Times in ms since the epoch, on the reader's clock.
 
     `kept` says that the reader found the cut still recorded after it had reserved it.
     """

@@ -39,7 +39,7 @@ class SavepointNotCopiedError(Exception):
 
 
 class CopyManifest(BaseModel):
-    """What a copy says of itself: the savepoint that it is, and where it was taken."""
+    """The description in a copy: the savepoint that it is, and where it was taken."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,7 +102,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, tol
 
 @dataclass(frozen=True, slots=True)
 class _Original:
-    """What is copied: a whole row, the rows around it, and its own cut's versions, if it has one."""
+    """The original of a copy: a whole row, the rows around it, and its own cut's versions, if it has one."""
 
     warehouse: Warehouse
     rows: tuple[Row, ...]

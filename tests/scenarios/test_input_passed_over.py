@@ -84,7 +84,7 @@ def test_the_doctor_finds_what_is_passed_over(typed, monkeypatch):
 
 
 def test_the_doctor_looks_at_a_job_whose_pipeline_cannot_be_loaded(typed, monkeypatch):
-    """What its module raises is a finding beside the others."""
+    """An error of the pipeline's module is a finding beside the others."""
     monkeypatch.setitem(registry.OWN, "orders", f"{__name__}:broken")
     typed("run", PIPELINE)
     code, out, _ = typed("doctor", "orders")

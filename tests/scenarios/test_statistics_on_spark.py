@@ -1,4 +1,4 @@
-"""What tasks measure of themselves on real Spark reaches the person who asks which subtask is slow (E6)."""
+"""Tasks measure themselves on real Spark, and the user sees which subtask is slow (E6)."""
 
 import time
 from pathlib import Path

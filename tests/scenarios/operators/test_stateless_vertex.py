@@ -51,7 +51,7 @@ def bronze(**changes):
 
 
 def test_all_rows_go_to_the_table_and_the_failing_ones_to_quarantine_too(bench):
-    """What is handed on are the table's own files; `_failed` names each failed rule; a null verdict is good."""
+    """Downstream gets the table's own files. `_failed` names each failed rule. A null verdict is good."""
     vertex = bench(bronze())
     (output,) = vertex.run(ROWS).outputs
     assert output.emitted == tuple(file for table, file in output.staged if table == BRONZE.name)

@@ -1,4 +1,4 @@
-"""What the tests of the stores share: a warehouse, rows, staged files, and other processes."""
+"""The fixtures of the stores' tests: a warehouse, rows, staged files, and other processes."""
 
 import json
 import subprocess

@@ -40,7 +40,7 @@ def _folder(warehouse) -> Path:
 
 
 def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
-    """What one process appended another reads, the newest version first."""
+    """One process reads what another appended, the newest version first."""
     store = CheckpointStore(warehouse)
     assert (0, ()) == store.observe()
     assert Appended(1) == store.append(rows.claim(1), 0)
@@ -51,7 +51,7 @@ def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
 
 
 def test_the_latest_entries_are_the_observed_ones_after_any_append_or_removal(warehouse, rows, monkeypatch):
-    """What this store appended last it knows without the log; what anybody else did since, it reads."""
+    """The store knows its own last append without reading the log. It reads what others appended since."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     store.append(rows.checkpoint(1), 1)
@@ -121,7 +121,7 @@ def test_a_lost_reply_behind_which_others_committed_is_found_too(warehouse, rows
 
 
 def test_a_lost_reply_is_found_in_the_log_although_the_row_was_subsumed_since(warehouse, rows):
-    """That our row is gone again does not mean that it never was."""
+    """The row was in the table, even if it is gone again."""
     rival = CheckpointStore(warehouse)
 
     def hook(moment):
@@ -264,7 +264,7 @@ def test_two_processes_that_append_all_the_time_lose_and_double_no_row(racers, w
 
 @pytest.mark.kill
 def test_a_process_killed_around_the_commit_leaves_all_of_its_row_or_nothing(racers, warehouse, rows):
-    """SIGKILL on either side of the commit; the next one goes on from what is there."""
+    """SIGKILL strikes before and after the commit. The next process goes on from the table as it is."""
     store = CheckpointStore(warehouse)
     for racer, moment, expected in zip(racers(2), ("before", "after"), (0, 1), strict=True):
         version, found = store.observe()

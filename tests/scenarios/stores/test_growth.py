@@ -1,4 +1,4 @@
-"""What a job keeps does not grow with its life: thousands of checkpoints, and as many files as after hundreds."""
+"""A job has as many files after thousands of checkpoints as after hundreds."""
 
 import os
 from pathlib import Path

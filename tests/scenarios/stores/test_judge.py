@@ -63,7 +63,7 @@ def test_a_failed_suite_names_values_files_and_ways_out(judge):
 
 
 def test_a_verdict_survives_its_json(judge):
-    """What is kept with the checkpoint is what was judged."""
+    """The checkpoint keeps the verdict that was given."""
     when = datetime(2013, 1, 1, tzinfo=UTC)
     table = pa.table({"t": pa.array([when], pa.timestamp("us", "UTC"))})
     verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "t", "min_value": when}))

@@ -1,4 +1,4 @@
-"""What is read off the commit path: behind it a checkpoint's commit reads no log, and is as right as before."""
+"""Logs are read away from the commit path. Then a checkpoint's commit reads no log, and is as right as before."""
 
 import pytest
 from deltalake import DeltaTable

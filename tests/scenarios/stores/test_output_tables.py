@@ -23,7 +23,7 @@ def _open(tables, table):
 
 
 def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, schema):
-    """Whoever comes second finds it; files and log entries of old cuts outlive any retention by age."""
+    """A second process finds the table. Files and log entries of old cuts outlive any retention by age."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     another().output.ensure(silver, schema, TableMode.UPSERT)
     table = _open(tables, silver)
@@ -127,7 +127,7 @@ def test_a_forbidding_feature_names_the_version_that_brought_it_and_publishing_s
 
 
 def test_a_constraint_stops_by_name_and_dropping_it_goes_on(tables, silver, schema):
-    """What staged files were not held to may not be promised by the table; the way out works."""
+    """A table may not promise a rule that staged files were not checked against. The way out works."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     _open(tables, silver).alter.add_constraint({"positive": "v > 0"})
     (problem,) = tables.output.check([silver])

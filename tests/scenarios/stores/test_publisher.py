@@ -1,4 +1,4 @@
-"""Publishing: once, whatever crashed and whoever else wrote, and never a row twice."""
+"""A checkpoint is published once, no row twice, after any crash and beside any other writer."""
 
 import pytest
 from deltalake import DeltaTable

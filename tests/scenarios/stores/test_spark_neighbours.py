@@ -144,7 +144,7 @@ def test_a_feature_that_cannot_simply_be_dropped_says_so(neighbour, tables, made
 @pytest.mark.parametrize("statement", ["'delta.enableChangeDataFeed'='true'", "'delta.checkpointPolicy'='v2'"])
 @pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
 def test_harmless_features_go_on(neighbour, tables, made, statement, mode):
-    """What changes nothing for our commits is no problem."""
+    """A change that does not concern Tidemark's commits is no problem."""
     table, name, files = made(f"harmless_{mode.value}", mode)
     neighbour.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({statement})")
     assert () == tables.output.check([table])

@@ -33,7 +33,7 @@ def entry(folder, version):
 
 
 def test_what_a_version_showed_is_shown_still_or_was_removed_since(folder):
-    """Of every version, and for it alone: the log's entries tell what loading that version tells."""
+    """For each version, the log's entries tell the same as loading that version."""
     history, newest = read_history(folder), DeltaTable(folder).version()
     shown = shown_at(folder, newest)
     assert newest == 9

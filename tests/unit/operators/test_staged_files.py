@@ -35,7 +35,7 @@ def test_a_handle_tells_the_truth_about_its_file(tmp_path):
 
 
 def test_null_stays_null_and_nan_stays_nan(tmp_path):
-    """What the user had is what lies in the file."""
+    """The file holds the user's rows unchanged."""
     handle = files(tmp_path).write(TABLE, ROWS)
     read = pq.read_table(tmp_path / handle.path)
     assert [1, None, 3] == read["a"].to_pylist()

@@ -1,4 +1,4 @@
-"""What runs inside a task, without Spark: the report, the worker's copies, what is imported, what is said of errors."""
+"""The code inside a task, without Spark: the report, the worker's copies, its imports, its error messages."""
 
 import subprocess
 import sys

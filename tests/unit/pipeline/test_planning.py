@@ -266,7 +266,7 @@ def test_a_process_function_of_two_inputs_gets_keys_before_its_state() -> None:
 
 
 def test_a_run_may_override_parallelism_and_configuration() -> None:
-    """What is not overridden is the pipeline's own."""
+    """A setting that is not overridden is the pipeline's own."""
     pipeline = example(parallelism=2, config=CheckpointConfig(retained=5))
     numbers(pipeline, rows_per_epoch=7).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
     own = plan(pipeline)

@@ -1,4 +1,4 @@
-"""What a pipeline may not be: each refusal comes on the line that is wrong and names id, rule and way out."""
+"""A wrong pipeline is refused on the line that is wrong. The error names id, rule and way out."""
 
 from dataclasses import dataclass
 
@@ -272,7 +272,7 @@ def test_what_cannot_be_meant_is_refused_with_its_rule(write, rule: str) -> None
 
 @pytest.mark.parametrize("kind", [BooleanType(), BinaryType(), ArrayType(LongType())])
 def test_the_latest_by_a_column_without_an_order_is_refused(kind) -> None:
-    """Of two rows nobody could say which one is later."""
+    """Without an order, nobody could say which of two rows is later."""
     left = numbers().select("n").key_by("n")
     right = left.stream.with_column("value", "n", LongType()).with_column("at", "null", kind).key_by("n")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""What the types of other writers are to a source: read, converted, or refused by name."""
+"""A source reads the types of other writers, converts them, or refuses them by name."""
 
 import pyarrow as pa
 import pytest
@@ -24,7 +24,7 @@ from jobs.sources.arrow_types import Conversion, conversion_of, spark_name
     ],
 )
 def test_a_type_that_can_be_read_has_sparks_name(arrow, name):
-    """Whatever form its writer chose."""
+    """It is read in any form that its writer chose."""
     assert name == spark_name(arrow)
 
 

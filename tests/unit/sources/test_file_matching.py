@@ -193,7 +193,7 @@ def test_a_file_of_which_nothing_was_read_may_change():
 
 
 def test_a_renamed_file_that_was_read_in_part_is_read_on_under_its_new_name():
-    """None of its rows is lost or read again."""
+    """No row of it is lost or read again."""
     folder = Folder()
     folder.write("a", 5)
     folder.poll(2)
@@ -232,7 +232,7 @@ def test_a_position_grows_with_the_folder_and_not_with_every_file_ever_read(monk
 
 
 def test_a_file_that_comes_back_is_not_read_again_while_it_is_remembered(monkeypatch):
-    """Of those that are gone, the ones discovered last are."""
+    """Of the removed files, the position keeps those that were discovered last."""
     monkeypatch.setattr(file_position, "GONE_KEPT", 2)
     folder = Folder()
     for name in "abcd":

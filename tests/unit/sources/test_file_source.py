@@ -126,7 +126,7 @@ def test_a_consumed_file_that_was_renamed_is_not_read_again(source, root):
 
 
 def test_a_consumed_file_may_be_deleted(source, root):
-    """What is in the tables needs its file no more."""
+    """A file whose rows are in the tables is no longer needed."""
     end = poll(source).end
     (root / "EWR" / "002.parquet").unlink()
     assert poll(source, end) is None
@@ -198,7 +198,7 @@ def test_taken_column_names_are_refused(tmp_path):
 
 
 def test_read_adds_split_and_position(source):
-    """What read returns is the schema and the two columns."""
+    """`read` returns the schema's columns and the two that every source adds."""
     assert ["n", "word", "_split", "_position"] == read_schema(source).names
 
 

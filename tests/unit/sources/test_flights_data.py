@@ -64,7 +64,7 @@ def test_rows_are_in_the_order_of_the_schedule(root):
 
 
 def test_a_second_preparation_only_fills_gaps(root):
-    """What is there is left untouched, so no source sees a changed file; what is missing comes back."""
+    """Existing files stay untouched, so no source sees a changed file. Missing files are written."""
     kept, lost = root / "flights" / "EWR" / "001.parquet", root / "weather" / "JFK" / "005.parquet"
     before = kept.stat().st_mtime_ns
     assert 0 == prepare(root).files_written

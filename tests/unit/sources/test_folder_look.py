@@ -1,4 +1,4 @@
-"""What a source of files passes over is counted and named, with the reason and the way out."""
+"""A source of files counts and names the files that it passes over, with the reason and the way out."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -33,7 +33,7 @@ def test_a_row_is_read_back_as_it_was_written(row: Row) -> None:
 
 @given(row=rows)
 def test_the_envelope_says_kind_format_and_writer(row: Row) -> None:
-    """Whoever can read JSON can tell what a row is and who wrote it."""
+    """A row is JSON that says what it is and which software wrote it."""
     envelope = json.loads(encode(row, writer=WRITER))
     assert (kind_of(row).value, FORMAT, WRITER) == (envelope["kind"], envelope["format"], envelope["writer"])
 
@@ -60,7 +60,7 @@ def test_an_unknown_kind_is_a_newer_version_too() -> None:
     "text", ["", "[]", "{}", _changed(row=[]), _changed(row={"generation": 1}), _changed(format="1"), _changed()[:-3]]
 )
 def test_a_damaged_row_is_said_to_be_damaged(text: str) -> None:
-    """Whatever is no row raises one clear error."""
+    """A text that is no row raises one clear error."""
     with pytest.raises(UnreadableRowError):
         decode(text)
 

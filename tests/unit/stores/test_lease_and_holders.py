@@ -71,7 +71,7 @@ def test_renewing_leaves_no_other_file(warehouse: Warehouse) -> None:
 
 
 def test_this_process_is_alive() -> None:
-    """Whoever asks about itself is answered yes."""
+    """A process that asks about itself gets yes."""
     assert is_alive(this_process()) is True
 
 

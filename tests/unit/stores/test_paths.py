@@ -31,7 +31,7 @@ def test_every_object_lies_where_the_design_says() -> None:
 
 
 def test_no_two_objects_of_a_job_have_one_name() -> None:
-    """Whatever the class can name lies in the job's own folder, each thing at a place of its own."""
+    """Every name of the class lies in the job's own folder, each at a place of its own."""
     properties = [name for name, value in vars(ProtocolPaths).items() if isinstance(value, property)]
     places = [getattr(FLIGHTS, name) for name in properties if name != "folder"]
     assert len(places) == len(set(places))
@@ -60,7 +60,7 @@ def test_a_job_name_that_may_not_be_a_folder_is_refused(text: str) -> None:
     unique=st.uuids().map(str),
 )
 def test_a_staged_name_is_read_back_as_it_was_given(vertex: VertexId, micro_batch: int, unique: str) -> None:
-    """What wrote a file, and when, can be told from its name alone."""
+    """A file's name tells which vertex wrote it, and when."""
     name = StagedName(vertex, micro_batch, unique)
     assert name == parse_staged_name(str(name))
 

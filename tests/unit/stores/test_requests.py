@@ -37,7 +37,7 @@ def dead():
 
 
 def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
-    """Whoever looks sees the request as it was written; the answer takes its place."""
+    """The tick sees the request as it was written. The answer takes its place."""
     asked = folder.ask(SavepointKind.DRAIN, this_process())
     assert (asked,) == folder.waiting()
     assert SavepointKind.DRAIN is folder.waiting()[0].kind

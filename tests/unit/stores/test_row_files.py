@@ -49,5 +49,5 @@ def test_a_row_names_every_file_that_it_refers_to():
 
 
 def test_a_tick_begins_from_state_ranges_and_what_is_in_flight():
-    """What a table shows already is not needed to go on; a slice of a source is read again, and is no file."""
+    """Files that a table shows already are not needed to go on. A slice of a source is read again, and is no file."""
     assert ["in flight", "range", "state"] == sorted(handle.path for handle in handles_to_restore(row()))

@@ -164,5 +164,5 @@ def test_the_tables_of_a_job_are_known() -> None:
 
 @pytest.mark.parametrize("path", ["x.parquet", "year=2013/ä b%20.parquet", "_data/1/x", "12:00.parquet", "a/b:c"])
 def test_names_that_others_give_their_files_are_data_files(path: str) -> None:
-    """Who appends to a table names his files as he likes, within its folder."""
+    """Other writers may name their files as they like, within the table's folder."""
     assert is_data_file(path)

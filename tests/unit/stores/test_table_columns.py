@@ -34,7 +34,7 @@ EVERY = StructType([StructField(f"c{place}", kind) for place, kind in enumerate(
 
 
 def test_spark_and_delta_name_every_type_alike() -> None:
-    """What a pipeline declares is compared with what a log shows, so one type must have one name."""
+    """A pipeline's types are compared with a log's, so one type must have one name."""
     assert delta_columns(arrow_schema(EVERY)) == declared_columns(arrow_schema(EVERY))
 
 

@@ -1,4 +1,4 @@
-"""What others may do to a table: each forbidden thing is named with its way out, all else goes on."""
+"""Other writers may change a table. Each forbidden change is named with its way out."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_feature_that_forbids_publishing_is_named(feature: str, way_out: str) 
 def test_a_change_of_the_table_goes_on_or_stops_by_name(
     changes: dict[str, object], append: str | None, upsert: str | None
 ) -> None:
-    """What an append table can live with an upsert may not; each problem names the column or property."""
+    """An upsert table forbids more than an append table. Each problem names the column or property."""
     for mode, expected in ((TableMode.APPEND, append), (TableMode.UPSERT, upsert), (TableMode.STATE, upsert)):
         texts = _texts(_shape(**changes), mode)
         assert (expected is None) == (texts == [])
