@@ -1,6 +1,6 @@
 """Builds the specifications of the built-in keyed vertices: aggregates and enrichments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
 
 from pyspark.sql.types import StructType
@@ -10,6 +10,7 @@ from jobs.operators.aggregate import Aggregate, AggregateFunction, aggregate_sch
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.meanings import aggregate_meanings, enrich_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
+from jobs.state.backends import StateBackend
 
 
 class KeyedPlace(TypedDict, total=False):
@@ -20,6 +21,8 @@ class KeyedPlace(TypedDict, total=False):
     max_parallelism: Required[int]
     table: StagedTable | None
     emits: bool
+    backend: StateBackend
+    columns_renamed_from: Mapping[str, str]
 
 
 def aggregate_spec(

@@ -1,11 +1,11 @@
 """Finds a pipeline by a name that the project registers, by the name of a built-in one, or as `module:attribute`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from checkpointing.identifiers import InvalidNameError
@@ -91,7 +91,10 @@ def _file_of(reference: PipelineReference) -> Path | None:
 
 
 def _built(found: object, name: str, attribute: str, data: Path) -> Pipeline:
-    built: object = _called(found, name, data) if callable(found) else found
+    built = found
+    if callable(found):
+        with _blaming(name, "could not be built"):
+            built = found(data)
     if not isinstance(built, Pipeline):
         raise UnknownPipelineError(
             f"pipeline {name}: {attribute} must be a Pipeline or a function of the data folder returning one, "
@@ -100,22 +103,15 @@ def _built(found: object, name: str, attribute: str, data: Path) -> Pipeline:
     return built
 
 
-def _called(build: Callable[[Path], object], name: str, data: Path) -> object:
+@contextmanager
+def _blaming(name: str, did: str) -> Iterator[None]:
+    """Raise BrokenPipelineError for an error of the pipeline's code; its own refusals are raised as they are."""
     try:
-        return build(data)
+        yield
     except REFUSALS:
         raise
     except Exception as error:
-        raise BrokenPipelineError(name, "could not be built", error) from error
-
-
-def _imported(reference: str, module: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except REFUSALS:
-        raise
-    except Exception as error:
-        raise BrokenPipelineError(repr(reference), "could not be imported", error) from error
+        raise BrokenPipelineError(name, did, error) from error
 
 
 def _attribute(reference: str, module: str, attribute: str) -> object:
@@ -124,7 +120,8 @@ def _attribute(reference: str, module: str, attribute: str) -> object:
             f"pipeline {reference!r}: there is no module {module!r}; install it, or type the command in the folder of "
             "its project"
         )
-    loaded = _imported(reference, module)
+    with _blaming(repr(reference), "could not be imported"):
+        loaded = import_module(module)
     if not hasattr(loaded, attribute):
         public = sorted(name for name in vars(loaded) if name.isidentifier() and not name.startswith("_"))
         near = nearest(attribute, public)

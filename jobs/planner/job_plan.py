@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from checkpointing.config import CheckpointConfig
-from checkpointing.graph import JobGraph, TableMode, Vertex
+from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, split_id
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
@@ -50,12 +50,11 @@ class JobPlan:
         cannot be listed, InvalidPipelineError for a source without splits.
         """
         known = {} if restored is None else {record.vertex: record.splits for record in restored.vertices}
-        return self.with_splits(
-            {
-                name: _in_order([split_id(text) for text in known.get(name, ())], source.splits())
-                for name, source in self.sources.items()
-            }
-        )
+        restored_first = {
+            name: dict.fromkeys([*map(split_id, known.get(name, ())), *source.splits()])
+            for name, source in self.sources.items()
+        }
+        return self.with_splits({name: tuple(splits) for name, splits in restored_first.items()})
 
     def with_splits(self, splits: Mapping[VertexId, Sequence[SplitId]]) -> "JobPlan":
         """Return the plan with these splits, in this order; raise InvalidPipelineError for a source without any."""
@@ -64,13 +63,10 @@ class JobPlan:
                 raise InvalidPipelineError(
                     f"source {name}: it has no split to read; write its input first, or correct its folder"
                 )
-        vertices = tuple(_with_splits(vertex, splits.get(vertex.id)) for vertex in self.graph.vertices)
+        vertices = tuple(
+            replace(vertex, parallelism=len(splits[vertex.id]), splits=tuple(splits[vertex.id]))
+            if vertex.id in splits
+            else vertex
+            for vertex in self.graph.vertices
+        )
         return replace(self, graph=replace(self.graph, vertices=vertices))
-
-
-def _in_order(restored: Sequence[SplitId], found: Sequence[SplitId]) -> tuple[SplitId, ...]:
-    return tuple(dict.fromkeys([*restored, *found]))
-
-
-def _with_splits(vertex: Vertex, splits: Sequence[SplitId] | None) -> Vertex:
-    return vertex if splits is None else replace(vertex, parallelism=len(splits), splits=tuple(splits))

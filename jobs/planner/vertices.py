@@ -1,7 +1,7 @@
 """Turns one declared vertex into what the operators run: its specification and its inputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from pyspark.sql.types import StructType
@@ -50,10 +50,7 @@ class Around:
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
-    spec = _spec(vertex, around)
-    if isinstance(spec, KeyedSpec):
-        spec = replace(spec, backend=around.backend, columns_renamed_from=former_names_of_columns(vertex))
-    return VertexPlan(spec, tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
+    return VertexPlan(_spec(vertex, around), tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
 
 
 def _input_plan(reads: Input, around: Around) -> InputPlan:
@@ -71,6 +68,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
         "max_parallelism": around.max_parallelism,
         "table": _staged_table(vertex.table, vertex.rows),
         "emits": vertex.id in around.read,
+        "backend": around.backend,
+        "columns_renamed_from": former_names_of_columns(vertex),
     }
     match vertex:
         case AggregateVertex():

@@ -54,8 +54,20 @@ def check_columns(path: Path, footer: Footer, schema: StructType) -> None:
     Columns may be in any order. Other columns are allowed, and not read. A column of type null, which pandas and Polars
     write if it has no value, fits any type.
     """
+    names = footer.columns.names
     for field in schema.fields:
-        _check(path, field.name, field.dataType.simpleString(), footer)
+        if names.count(field.name) != 1:
+            raise SourceError(
+                f"{path} has {'two columns' if field.name in names else 'no column'} {field.name!r} (it has "
+                f"{', '.join(names)}): write it with the columns of the source's schema, or change the schema"
+            )
+        arrow, wanted = footer.columns.field(field.name).type, field.dataType.simpleString()
+        found = "timestamp" if field.name in footer.int96 else spark_name(arrow)
+        if found != wanted and not pa.types.is_null(arrow):
+            raise SourceError(
+                f"{path}: column {field.name!r} is {found}, but the source's schema says {wanted}: "
+                f"write the file with that type, or change the schema"
+            )
 
 
 def _digest(file: BinaryIO) -> str:
@@ -64,23 +76,6 @@ def _digest(file: BinaryIO) -> str:
     length = int.from_bytes(file.read(_TAIL)[:4], "little")
     file.seek(-_TAIL - length, os.SEEK_END)
     return urlsafe_b64encode(blake2b(file.read(length), digest_size=_DIGEST_BYTES).digest()).decode()
-
-
-def _check(path: Path, name: str, wanted: str, footer: Footer) -> None:
-    """Raise SourceError unless the file has that column, once, with that type."""
-    columns = footer.columns
-    if columns.names.count(name) != 1:
-        raise SourceError(
-            f"{path} has {'two columns' if name in columns.names else 'no column'} {name!r} (it has "
-            f"{', '.join(columns.names)}): write it with the columns of the source's schema, or change the schema"
-        )
-    arrow = columns.field(name).type
-    found = "timestamp" if name in footer.int96 else spark_name(arrow)
-    if found != wanted and not pa.types.is_null(arrow):
-        raise SourceError(
-            f"{path}: column {name!r} is {found}, but the source's schema says {wanted}: "
-            f"write the file with that type, or change the schema"
-        )
 
 
 def _first_line(error: Exception) -> str:
