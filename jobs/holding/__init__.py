@@ -1,1 +1,1 @@
-"""What a process that holds a job has: its stores, its lease, and the boundaries where a test may strike."""
+"""What a process that holds a job has: its stores, and the boundaries where a test may strike."""

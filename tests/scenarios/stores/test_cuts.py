@@ -1,9 +1,12 @@
 """Cuts: which version of each table belongs to a checkpoint, recorded once and bounded."""
 
+from dataclasses import replace
+
 import pytest
 from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.codec import UnreadableRowError
 from jobs.stores.cuts import CutsNotRecordedError, CutStore
 from jobs.stores.delta_log import CommitMoment
 
@@ -72,3 +75,10 @@ def test_a_log_that_always_fails_is_a_clear_error(warehouse):
 
     with pytest.raises(CutsNotRecordedError, match="checkpoint 1 could not be recorded: disk full"):
         CutStore(warehouse, hook=hook).record(ONE, [(SILVER, 1)])
+
+
+def test_a_cut_that_says_an_impossible_time_is_refused_by_name(warehouse):
+    """A start reads the times of all cuts, so a wrong one is named with its folder instead of ending in a traceback."""
+    CutStore(replace(warehouse, now_ms=lambda: -1)).record(ONE, [(SILVER, 1)])
+    with pytest.raises(UnreadableRowError, match=r"-1 is no checkpoint, no version and no time\. Restore the folder"):
+        CutStore(warehouse).all()
