@@ -70,6 +70,7 @@ from spec.pipeline import (
 )
 from spec.resetting import can_be_reset, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
+from spec.steps import Begun
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World, Written
 
@@ -206,7 +207,7 @@ class DrivenJob:
         )
         self.door = ExploredDoor(setup)
         world.history.add(DoorStarted(self.generation, self.job.graph, restored))
-        self._take(self.door.start(world.now_ms))
+        self._take(Begun(setup, world.now_ms), self.door.start(world.now_ms))
 
     def overtake(self) -> None:
         """Another coordinator takes the job over, recovers and dies; the tick that runs does not know."""
@@ -301,9 +302,15 @@ class DrivenJob:
         if self.door is None:
             raise TypeError(f"no tick is running that could be told {fact}")
         self.world.history.events.extend(events_of_fact(self.generation, fact))
-        self._take(self.door.step(fact))
+        self._take(fact, self.door.step(fact))
 
-    def _take(self, effects: tuple[Effect, ...]) -> None:
+    def _take(self, told: Begun | Fact, effects: tuple[Effect, ...]) -> None:
+        """Note a step, and take what the door answered."""
+        next_id = self.door.next_id if self.door is not None else self._next_id
+        self.world.history.stepped(self.generation, told, effects, next_id)
+        self._carry_on(effects)
+
+    def _carry_on(self, effects: tuple[Effect, ...]) -> None:
         history, door = self.world.history, self.door
         next_id = door.next_id if door is not None else self._next_id
         for checkpoint in range(self._next_id, next_id):

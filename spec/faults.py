@@ -178,6 +178,12 @@ def declining(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, faults=replace(scenario.faults, **chosen))
 
 
+def paused(scenario: Scenario, pause_ms: int) -> Scenario:
+    """Return the scenario with that minimum pause, if its configuration may have one."""
+    may = scenario.config["max_concurrent"] == 1 and "interval_ms" in scenario.config
+    return replace(scenario, config={**scenario.config, "min_pause_ms": pause_ms}) if may else scenario
+
+
 def _of_policy(policy: GatePolicy) -> dict[str, Any]:
     match policy:
         case GatePolicy.UNALIGNED:

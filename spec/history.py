@@ -13,11 +13,12 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
-from checkpointing.messages import EndTick, InputSegments, Publication, SavepointKind
+from checkpointing.messages import Effect, EndTick, Fact, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.model import Contents
+from spec.steps import Begun, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,12 +365,23 @@ class History:
     tolerable: int | None = None
     """How many checkpoints in a row may fail (`tolerable_failures`); None: it is not known."""
     events: list[Event] = field(default_factory=list)
+    steps: dict[Generation, list[Step]] = field(default_factory=dict)
+    """What passed between each generation's door and its driver, in order; the first step begins it."""
     due: dict[int, tuple[CheckpointRecord, Contents]] = field(default_factory=dict, init=False)
     """What the reference said of a row, by the row's identity: more than one invariant asks, and more than once."""
+
+    found_at_doors: tuple[int, dict[str, list[str]]] = field(default=(0, {}), init=False)
+    """What the judges of doors found when there were so many steps: more than one invariant asks."""
 
     def add(self, event: Event) -> None:
         """Note what happened."""
         self.events.append(event)
+
+    def stepped(
+        self, generation: Generation, told: Begun | Fact, effects: tuple[Effect, ...], next_id: CheckpointId
+    ) -> None:
+        """Note a step of a generation's door."""
+        self.steps.setdefault(generation, []).append(Step(told, effects, next_id))
 
     def multiset(self, paths: frozenset[str]) -> Counter[tuple[int, ...]]:
         """Return the rows of these files together."""

@@ -6,6 +6,7 @@ simulations, traces of real runs, and a warehouse at rest. This module needs no 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from checkpointing.commit.recovery import publications
@@ -13,6 +14,7 @@ from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from spec import hooks, model
 from spec.alignment import misaligned
+from spec.at_doors import DOOR_JUDGES, badly_driven
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
@@ -97,9 +99,6 @@ def _of(history: History, kind: type[_E]) -> Iterator[_E]:
     return (event for event in history.events if isinstance(event, kind))
 
 
-# ------------------------------------------------------------------ one cut
-
-
 @_named("cut-is-exact")
 def cut_is_exact(history: History) -> Iterator[str]:
     """At cut n every table shows the effect of the records before barrier n once, less what n holds in flight.
@@ -147,6 +146,9 @@ def fifo(history: History) -> Iterator[str]:
     for event in _of(history, OrderBroken):
         yield f"{event.vertex}: {event.what}"
     yield from disordered(history)
+
+
+INVARIANTS |= {name: partial(badly_driven, name=name) for name in DOOR_JUDGES}
 
 
 # ------------------------------------------------------------------ commit

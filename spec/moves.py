@@ -34,6 +34,8 @@ class Moves:
     declines: bool = False
     """Whether checkpoints fail in ways that the job may survive."""
     mishaps: Mishaps = NO_MISHAPS
+    pause_ms: int = 0
+    """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
 
 
 NO_MOVES: Final = Moves()
@@ -52,5 +54,6 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         restarts=random.random() < SOMETIMES,
         declines=apart.random() < SOMETIMES,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
+        pause_ms=random.choice([0, 0, 40, 150]),
     )
     return replace(moves, **forced)

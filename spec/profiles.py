@@ -55,3 +55,14 @@ def hunting() -> settings:
         phases=[Phase.generate],
         report_multiple_bugs=False,
     )
+
+
+def fitting(machine: type, chosen: settings) -> settings:
+    """Return the settings for a machine: one that says `runs_long` gets half as many runs, each twice as long.
+
+    A gate needs some ninety steps until a replay interrupts a replay that has interrupted another one.
+    """
+    if not getattr(machine, "runs_long", False):
+        return chosen
+    most, steps = max(1, chosen.max_examples // 2), 2 * chosen.stateful_step_count
+    return settings(chosen, max_examples=most, stateful_step_count=steps)

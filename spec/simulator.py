@@ -15,7 +15,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from spec.carrying_out import Hands
-from spec.faults import NONE, Scenario, declining, draw, hooked
+from spec.faults import NONE, Scenario, declining, draw, hooked, paused
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
@@ -63,7 +63,7 @@ class Simulation:
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
-        scenario = draw(self._random)
+        scenario = paused(draw(self._random), self.moves.pause_ms)
         scenario = hooked(scenario, seed) if self.moves.hooks else scenario
         self.scenario = declining(scenario, seed) if self.moves.declines else scenario
         self.world = World(self._new_history)

@@ -78,6 +78,7 @@ from spec.history import (
 )
 from spec.pipeline import JOB, RENAMING, graph, is_renamed
 from spec.renaming import Names, blocked, link, names_of
+from spec.steps import Begun
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World
 
@@ -260,7 +261,7 @@ class Tick:
         else:
             stop_ms = None
         asking = self._asking
-        self._take(door, door.start(self.world.now_ms))
+        self._take(door, Begun(setup, self.world.now_ms), door.start(self.world.now_ms))
         for _ in range(STEPS_MAX):
             if self.end is not None:
                 self._ask_too_late(door, asking)
@@ -289,7 +290,7 @@ class Tick:
         while asking:
             _, asked = asking.popleft()
             self.world.history.add(SavepointAsked(self.generation, asked.request, asked.kind))
-            self._take(door, door.step(asked))
+            self._take(door, asked, door.step(asked))
 
     def _carry_out_due(self, door: JobDoor) -> None:
         if self.end is None and self.outstanding and self.outstanding[0][0] <= self.world.now_ms:
@@ -307,9 +308,10 @@ class Tick:
             self._at_version = fact.version
         elif not isinstance(fact, TimeAdvanced):
             self.world.history.events.extend(events_of_fact(self.generation, fact))
-        self._take(door, door.step(fact))
+        self._take(door, fact, door.step(fact))
 
-    def _take(self, door: JobDoor, effects: tuple[Effect, ...]) -> None:
+    def _take(self, door: JobDoor, told: Begun | Fact, effects: tuple[Effect, ...]) -> None:
+        self.world.history.stepped(self.generation, told, effects, door.next_id)
         for checkpoint in range(self._next_id, door.next_id):
             self.world.history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
         self._next_id = door.next_id

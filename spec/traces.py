@@ -36,6 +36,7 @@ from spec.history import (
     TickOver,
 )
 from spec.invariants import violations
+from spec.steps import Begun
 from spec.telling import events_of_effect, events_of_fact
 from spec.world import World
 
@@ -100,6 +101,8 @@ class Replay:
         self._asked = Asked()
         self._world = _world(started.setup)
         self._history.add(DoorStarted(self._generation, started.setup.graph, started.setup.restored))
+        begun = Begun(started.setup, started.now_ms)
+        self._history.stepped(self._generation, begun, tuple(self._due), self._door.next_id)
 
     @property
     def _history(self) -> History:
@@ -126,9 +129,11 @@ class Replay:
         self._verdict.facts += 1
         self._happened(fact)
         try:
-            self._due.extend(self._door.step(fact))
+            effects = self._door.step(fact)
         except Exception as error:  # noqa: BLE001 - a door that raises is what is looked for
             return self._wrong(entry, f"the core raises {type(error).__name__}: {error}")
+        self._due.extend(effects)
+        self._history.stepped(self._generation, fact, effects, self._door.next_id)
         for triggered in range(self._next_id, self._door.next_id):
             self._history.add(CheckpointTriggered(self._generation, CheckpointId(triggered)))
         self._next_id = self._door.next_id

@@ -60,23 +60,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=names, default=None)
     options = parser.parse_args(arguments)
     profiles.register()
-    chosen = [machine for machine in MACHINES if options.only in (None, machine.__name__)]
+    machines = [machine for machine in MACHINES if options.only in (None, machine.__name__)]
     failed = 0
-    for place, machine in enumerate(chosen, start=1):
+    for place, machine in enumerate(machines, start=1):
         tally, began = Tally(), perf_counter()
         try:
-            run_state_machine_as_test(counted(machine, tally), settings=settings.get_profile(options.profile))
+            chosen = profiles.fitting(machine, settings.get_profile(options.profile))
+            run_state_machine_as_test(counted(machine, tally), settings=chosen)
         except Exception as error:  # noqa: BLE001 - a finding ends its own machine only
             failed += 1
             notes = "\n".join(getattr(error, "__notes__", ()))
             sys.stdout.write(f"{machine.__name__}: {type(error).__name__}: {error}\n{notes}\n")
         seconds = perf_counter() - began
         sys.stdout.write(
-            f"{place} of {len(chosen)} {machine.__name__}: {tally.steps} steps, "
+            f"{place} of {len(machines)} {machine.__name__}: {tally.steps} steps, "
             f"{int(tally.steps / seconds)} a second, {seconds:.1f} s\n"
         )
         sys.stdout.flush()
-    sys.stdout.write(f"{len(chosen) - failed} passed, {failed} failed\n")
+    sys.stdout.write(f"{len(machines) - failed} passed, {failed} failed\n")
     return 1 if failed else 0
 
 

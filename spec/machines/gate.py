@@ -39,6 +39,7 @@ class GateMachine(RuleBasedStateMachine):
     """One gate of one policy, its senders, and the model that judges it."""
 
     policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
+    runs_long: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """Begin without a gate: `open` draws it."""
@@ -85,6 +86,23 @@ class GateMachine(RuleBasedStateMachine):
         for number in range(len(self.channels)):
             self.send_barrier(number, before, skip, after, drawn)
             self.poll(polls)
+
+    @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING)
+    @rule(number=_channels)
+    def follow_with_a_savepoint(self, number: int) -> None:
+        """A checkpoint is aligned in time; a savepoint's first barrier comes before the timer would have been due."""
+        checkpoint = CheckpointId(max(self.newest.values()) + 1)
+        aligned = Barrier(checkpoint, self.model.now_ms, AlignmentType.ALIGNED, TIMEOUT_MS)
+        forced = Barrier(CheckpointId(checkpoint + 1), self.model.now_ms, AlignmentType.FORCED_ALIGNED, None)
+        self.barriers |= {each.checkpoint: each for each in (aligned, forced)}
+        for place, channel in enumerate(self.channels):
+            self.newest[channel] = checkpoint
+            self._send(place, aligned)
+        self.poll_dry()
+        self.newest[self.channels[number % len(self.channels)]] = forced.checkpoint
+        self._send(number, forced)
+        self.poll_dry()
+        self.advance(TIMEOUT_MS, runs_timer=True)
 
     @precondition(lambda self: self.config.policy is GatePolicy.AT_LEAST_ONCE)
     @rule(number=_channels, many=st.sampled_from([10, 30, 60]))
@@ -182,12 +200,15 @@ class GateMachine(RuleBasedStateMachine):
 
     def _step(self, fact: GateFact) -> None:
         effects = self.gate.step(fact)
+        if isinstance(fact, Polled):
+            self.model.polled(effects)
         self.model.take(effects)
         for effect in effects:
             if isinstance(effect, TriggerCheckpoint):
                 sent = self.barriers[effect.barrier.checkpoint]
                 forced = sent.alignment is AlignmentType.FORCED_ALIGNED
                 expect(not (forced and effect.unaligned), "policy", f"savepoint {sent.checkpoint} is unaligned")
+                self.model.judge_turn(effect, sent)
 
     # -------------------------------------------------------------- judging
 

@@ -29,6 +29,8 @@ from spec.machines.judging import BrokenRuleError, expect
 TRACKED_MAX = 50
 NEVER = CheckpointId(-1)
 _ALIGNED = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING)
+_OVERTAKING = (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
+Queued = tuple[ChannelId, ChannelItem]
 
 
 @dataclass(slots=True)
@@ -95,7 +97,29 @@ class GateModel:
         """Channels that end in the step that is judged: a tracker counts the end before it is told."""
         self._in_flight: CheckpointId | None = None
         """Triggered unaligned; what was in flight is not known yet."""
-        self._aside = 0
+        self._aside: list[Queued] = []
+        self._replays: list[list[Queued]] = []
+        """What was put aside in alignments that are over; the last one is replayed first."""
+        self._complete = NEVER
+        """The newest checkpoint whose segments in flight were told."""
+
+    def polled(self, effects: tuple[GateEffect, ...]) -> None:
+        """Judge one poll: a replay comes before anything new, in order, and the newest replay before older ones."""
+        if not self._replays:
+            return
+        channel, item = self._replays[-1].pop(0)
+        self._replays = [replay for replay in self._replays if replay]
+        first = effects[0] if effects else None
+        match item:
+            case SourceSlice():
+                due = first in (Deliver(channel, item), PutAside(channel, item))
+            case Barrier(n):
+                due = first == PutAside(channel, item) or (
+                    isinstance(first, BarrierReceived) and (first.channel, first.checkpoint) == (channel, n)
+                )
+            case _:
+                due = not isinstance(first, Deliver | BarrierReceived)
+        expect(due, "replay", f"{item} of {channel} is to be replayed, not {first}")
 
     def take(self, effects: tuple[GateEffect, ...]) -> None:
         """Judge one step."""
@@ -116,10 +140,17 @@ class GateModel:
                     self._aborted(effect)
                 case InFlightComplete():
                     self._completed(effect)
-                case PutAside(_, item):
-                    self._aside += item.bytes if isinstance(item, SourceSlice) else 0
+                case PutAside(channel, item):
+                    self._aside.append((channel, item))
                 case _:
                     pass
+            if isinstance(effect, TriggerCheckpoint | AbortCheckpoint) and self._aside:
+                self._replays.append(self._aside)
+                self._aside = []
+
+    def held_bytes(self) -> int:
+        """Return the bytes that were put aside and that no replay hands out now."""
+        return sum(_bytes(item) for queue in (self._aside, *self._replays[:-1]) for _, item in queue)
 
     # -------------------------------------------------------------- what a step says
 
@@ -144,9 +175,9 @@ class GateModel:
         expect(checkpoint in self._started, "ends-once", f"{checkpoint} was triggered without a barrier")
         expect(checkpoint > self._over, "ends-once", f"{checkpoint} was triggered after {self._over} had ended")
         expect(self._in_flight is None, "ends-once", f"{self._in_flight} is not complete yet")
-        self._over, self._aside = checkpoint, 0
+        self._over = checkpoint
         self._at_trigger = {channel: len(sent.delivered) for channel, sent in self.channels.items()}
-        overtakes = self.config.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
+        overtakes = self.config.policy in _OVERTAKING
         expect(overtakes or not effect.unaligned, "policy", f"{checkpoint} is unaligned")
         if effect.unaligned:
             self._in_flight = checkpoint
@@ -174,21 +205,40 @@ class GateModel:
         undelivered = sum(sent.bytes_due for sent in self.channels.values())
         if self.config.policy is GatePolicy.ALIGNED_BLOCKING:
             expect(effect.bytes_held == undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
+        if self.config.policy is GatePolicy.ALIGNED_BUFFERING:
+            expect(effect.bytes_held == self.held_bytes(), "costs", f"{self.held_bytes()} bytes are held, not {effect}")
         expect(effect.bytes_held <= undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
+
+    def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier) -> None:
+        """Judge a checkpoint that turned unaligned: upstream, or since its time was over; a savepoint never does."""
+        checkpoint = sent.checkpoint
+        if not effect.unaligned or self.config.policy is not GatePolicy.ALTERNATING:
+            return
+        if any(_is_unaligned(item, checkpoint) for channel in self.channels.values() for item in channel.items):
+            return
+        timeout_ms = sent.alignment_timeout_ms
+        due = timeout_ms is not None and self.now_ms >= sent.created_ms + timeout_ms
+        expect(due, "timer", f"{checkpoint} of {sent.created_ms} turned unaligned at {self.now_ms}")
 
     def _aborted(self, effect: AbortCheckpoint) -> None:
         checkpoint = effect.checkpoint
         again = checkpoint == self._in_flight
         expect(checkpoint > self._over or again, "ends-once", f"{checkpoint} was aborted after {self._over} had ended")
-        self._over, self._in_flight, self._aside = checkpoint, None, 0
+        self._over, self._in_flight = checkpoint, None
         limited = self.config.max_alignment_bytes != UNLIMITED
         by_limit = effect.reason is Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
         expect(limited or not by_limit, "policy", f"{checkpoint} was aborted for a limit that is none")
+        over = limited and self.held_bytes() > self.config.max_alignment_bytes
+        expect(over or not by_limit, "limit", f"{checkpoint} was aborted, {self.held_bytes()} bytes are held")
 
     def _completed(self, effect: InFlightComplete) -> None:
         checkpoint = effect.checkpoint
         expect(checkpoint == self._in_flight, "ends-once", f"{checkpoint} is not in flight, {self._in_flight} is")
-        self._in_flight = None
+        self._in_flight, self._complete = None, checkpoint
+        if not any(sent.is_over for sent in self.channels.values()):
+            at_ms, delivered = self._started[checkpoint]
+            due = (self.now_ms - at_ms, self._bytes_delivered() - delivered)
+            expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
         recorded = {state.channel: list(state.segments) for state in effect.channels}
         for channel, sent in self.channels.items():
             before = sent.before(checkpoint)
@@ -205,8 +255,18 @@ class GateModel:
         pending = gate.pending()
         expect(len(pending) <= TRACKED_MAX, "bounded", f"{len(pending)} checkpoints are pending")
         limit = self.config.max_alignment_bytes
-        expect(limit == UNLIMITED or self._aside <= limit, "bounded", f"{self._aside} bytes are put aside")
+        expect(limit == UNLIMITED or self.held_bytes() <= limit, "bounded", f"{self.held_bytes()} bytes are held")
         self._blocks(gate.blocked(), pending)
+        if self.config.policy in _OVERTAKING:
+            self._recordings(gate)
+
+    def _recordings(self, gate: InputGate) -> None:
+        """Nothing is recorded but for a checkpoint in flight, and no barrier is remembered that has done its work."""
+        for channel in gate.snapshot().channels.channels:
+            records = bool(channel.recorded) or channel.recording_for != NEVER
+            expect(not records or self._in_flight is not None, "bounded", f"{channel} records for nobody")
+            kept = [n for n, _ in channel.overtakers if n <= self._complete]
+            expect(not kept, "bounded", f"the barriers {kept} are remembered, {self._complete} is complete")
 
     def _blocks(self, blocked: frozenset[ChannelId], pending: tuple[CheckpointId, ...]) -> None:
         waiting = {c for c, sent in self.channels.items() if pending and sent.received in pending and not sent.ended}
@@ -246,3 +306,11 @@ class GateModel:
         expect(self._in_flight is None, "ends-once", f"{self._in_flight} never was complete")
         left = [channel for channel, sent in self.channels.items() if not sent.ended]
         expect(not left, "no-deadlock", f"{left} never ended")
+
+
+def _bytes(item: ChannelItem) -> int:
+    return item.bytes if isinstance(item, SourceSlice) else 0
+
+
+def _is_unaligned(item: ChannelItem, checkpoint: CheckpointId) -> bool:
+    return isinstance(item, Barrier) and item.checkpoint == checkpoint and item.alignment is AlignmentType.UNALIGNED

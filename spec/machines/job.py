@@ -90,6 +90,7 @@ class JobMachine(RuleBasedStateMachine):
         config = CheckpointConfig.model_validate(
             {
                 "interval_ms": 100,
+                "min_pause_ms": 0 if concurrent > 1 else 30,
                 "timeout_ms": timeout_ms,
                 "max_concurrent": 1 if overtakes else concurrent,
                 "tolerable_failures": tolerable,

@@ -130,7 +130,7 @@ def what_is_in_flight_is_restored_newest_first(patch: Patch) -> None:
     patch.function(restoring, "in_flight", in_flight)
 
 
-@mutant("fifo", GATES[GatePolicy.ALIGNED_BUFFERING])
+@mutant("replay", GATES[GatePolicy.ALIGNED_BUFFERING])
 def what_was_put_aside_comes_back_in_another_order(patch: Patch) -> None:
     real = AlignmentBuffer.put_aside
 

@@ -50,7 +50,8 @@ def _simulated(seed: int, **moves: Any) -> frozenset[str]:  # noqa: ANN401 - fie
 def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozenset[str]]:
     def broken(seed: int) -> frozenset[str]:
         profiles.register()
-        budget = settings(profiles.hunting(), derandomize=False, max_examples=EXAMPLES, stateful_step_count=STEPS)
+        few = settings(profiles.hunting(), derandomize=False, max_examples=EXAMPLES, stateful_step_count=STEPS)
+        budget = profiles.fitting(machine, few)
         chosen = type(machine.__name__, (machine,), {})
         try:
             run_state_machine_as_test(seeded(seed)(chosen), settings=budget)
@@ -75,6 +76,7 @@ RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=RO
 HOOKS = Judge(
     "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
 )
+PAUSES = Judge("simulator with pauses", partial(_simulated, savepoints_max=2, pause_ms=150), 400)
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
 MISHAPS = Judge(

@@ -18,7 +18,9 @@ _JUDGING = frozenset(
     for name in (
         "invariants",
         "alignment",
+        "channel_bytes",
         "columns",
+        "credit",
         "cut_contents",
         "declining",
         "durability",
@@ -27,10 +29,13 @@ _JUDGING = frozenset(
         "judgements",
         "life",
         "model",
+        "pacing",
         "reset",
         "rollback",
         "savepoints",
         "statistics",
+        "timing",
+        "watching",
     )
 )
 """Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""

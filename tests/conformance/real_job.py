@@ -28,8 +28,14 @@ from jobs.sources.position_form import START
 from jobs.stores.rollback_tables import TableNotRolledBackError
 from spec.explore_job import DrivenJob, ExploredDoor, SmallJob
 from spec.faults import Faults
-from spec.history import DoorBroke, DoorStarted, ResetAsked, TickOver
+from spec.history import (
+    DoorBroke,
+    DoorStarted,
+    ResetAsked,
+    TickOver,
+)
 from spec.pipeline import SPLITS
+from spec.steps import Begun
 from tests.conformance.pipeline import RowSource
 from tests.conformance.real_tick import RealTick
 from tests.conformance.real_world import RealWorld
@@ -83,7 +89,7 @@ class RealJob(DrivenJob):
         self.hands.ticks[self.generation] = tick
         self.door = ExploredDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
-        self._take(self.door.start(self.world.now_ms))
+        self._take(Begun(setup, self.world.now_ms), self.door.start(self.world.now_ms))
         self.hear()
 
     def abandoned(self) -> "RealJob":
@@ -98,8 +104,8 @@ class RealJob(DrivenJob):
             self._at_version = fact.version
         super().tell(fact)
 
-    def _take(self, effects: tuple[Effect, ...]) -> None:
-        super()._take(())
+    def _carry_on(self, effects: tuple[Effect, ...]) -> None:
+        super()._carry_on(())
         for effect in effects:
             match effect:
                 case DiscardFiles():
@@ -111,7 +117,7 @@ class RealJob(DrivenJob):
                     self.hands.ticks[self.generation].answer(effect)
                 case _:
                     """Carried out when it is chosen."""
-            super()._take((effect,))
+            super()._carry_on((effect,))
         if self.end is not None and self.tick is not None and self.door is not None:
             self.tick.release(self.end, self.door.next_id, self._at_version)
             self.tick = None

@@ -38,6 +38,7 @@ from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
 from spec.moves import Moves
 from spec.simulator import simulate as run
+from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
 from tests.spec.descriptions_falsified import describe_no_state
 from tests.spec.entries_falsified import (
@@ -361,13 +362,21 @@ FALSIFIED_SAVEPOINTS = (
 
 def test_each_invariant_is_falsified_here():
     """The lists are complete: an invariant that nothing can break is none."""
-    assert set(INVARIANTS) == set(FALSIFIED) | set(FALSIFIED_ROLLBACKS) | {name for name, _ in FALSIFIED_SAVEPOINTS}
+    lists = {*FALSIFIED, *FALSIFIED_AT_DOORS, *FALSIFIED_ROLLBACKS, *(name for name, _ in FALSIFIED_SAVEPOINTS)}
+    assert set(INVARIANTS) == lists
 
 
 @pytest.mark.parametrize("name", FALSIFIED)
 def test_each_invariant_can_fail_alone(name):
     """A history falsified in one way breaks exactly the invariant that forbids it."""
     assert {name} == falsified(FALSIFIED[name], 49)
+
+
+@pytest.mark.parametrize("name", FALSIFIED_AT_DOORS)
+def test_each_invariant_at_doors_can_fail_alone(name):
+    """So does a history whose doors are said to have been built from something else."""
+    broken = violations(FALSIFIED_AT_DOORS[name](healthy(49)))
+    assert {name} == {violation.invariant for violation in broken}
 
 
 @pytest.mark.parametrize("name", FALSIFIED_ROLLBACKS)

@@ -10,10 +10,10 @@ from spec import profiles
 @pytest.fixture
 def run_machine():
     """Run a machine with the loaded profile."""
-    return lambda machine: run_state_machine_as_test(machine, settings=settings())
+    return lambda machine: run_state_machine_as_test(machine, settings=profiles.fitting(machine, settings()))
 
 
 @pytest.fixture
 def hunt():
     """Run a machine with the ci profile until it finds something, the same way each time."""
-    return lambda machine: run_state_machine_as_test(machine, settings=profiles.hunting())
+    return lambda machine: run_state_machine_as_test(machine, settings=profiles.fitting(machine, profiles.hunting()))

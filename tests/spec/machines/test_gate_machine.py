@@ -118,6 +118,16 @@ def replay_the_newest_first(monkeypatch):
     monkeypatch.setattr(AlignmentBuffer, "put_aside", put_aside)
 
 
+def read_on_in_another_order(monkeypatch):
+    real = Channels.resume
+
+    def resume(self, name):
+        self._channels[name].held.rotate(1)
+        real(self, name)
+
+    monkeypatch.setattr(Channels, "resume", resume)
+
+
 def forget_the_limit(monkeypatch):
     monkeypatch.setattr(AlignmentBuffer, "over_limit", property(lambda self: False))
 
@@ -173,6 +183,40 @@ def move_the_clock_in_an_idle_poll(monkeypatch):
     monkeypatch.setattr(InputGate, "_poll", poll)
 
 
+def replay_the_oldest_first(monkeypatch):
+    def resume(self, name):
+        if self._aside.items:
+            self._pushed_back.append(self._aside)
+            self._pushed_back_bytes += self._aside.bytes
+            self._aside = type(self._aside)()
+        if not self._replay.items and self._pushed_back:
+            self._replay = self._pushed_back.popleft()
+            self._pushed_back_bytes -= self._replay.bytes
+
+    monkeypatch.setattr(AlignmentBuffer, "resume", resume)
+
+
+def count_what_is_replayed(monkeypatch):
+    real = AlignmentBuffer.held_bytes
+    monkeypatch.setattr(AlignmentBuffer, "held_bytes", lambda self: real(self) + self._replay.bytes)
+
+
+def record_for_ever(monkeypatch):
+    monkeypatch.setattr(Channel, "stop_recording", lambda self, checkpoint: tuple(self.recorded))
+
+
+def turn_savepoints_by_the_timer_before(monkeypatch):
+    real = AlternatingAligner._release
+
+    def release(self):
+        timer_ms = self._timer_ms
+        effects = real(self)
+        self._timer_ms = timer_ms
+        return effects
+
+    monkeypatch.setattr(AlternatingAligner, "_release", release)
+
+
 BLOCKING, BUFFERING, TRACKING, UNALIGNED, ALTERNATING = GatePolicy
 BUGS = {
     "a barrier stops nothing": (never_block, BLOCKING, {"alignment", "costs"}),
@@ -186,9 +230,14 @@ BUGS = {
     "an aligned policy triggers unaligned": (trigger_unaligned_in_any_policy, BLOCKING, {"policy"}),
     "a checkpoint is aborted twice": (abort_twice, UNALIGNED, {"ends-once"}),
     "the tracker forgets nothing": (never_forget_a_barrier, TRACKING, {"bounded", "alignment"}),
-    "the replay is in another order": (replay_the_newest_first, BUFFERING, {"fifo"}),
+    "the replay is in another order": (replay_the_newest_first, BUFFERING, {"replay"}),
+    "what was held comes in another order": (read_on_in_another_order, BLOCKING, {"fifo", "alignment"}),
     "the byte limit is forgotten": (forget_the_limit, BUFFERING, {"bounded"}),
     "held bytes are counted twice": (count_held_bytes_double, BLOCKING, {"costs"}),
+    "an old replay comes before a new one": (replay_the_oldest_first, BUFFERING, {"replay"}),
+    "a replay counts as held": (count_what_is_replayed, BUFFERING, {"limit", "costs"}),
+    "a recording never ends": (record_for_ever, UNALIGNED, {"bounded", "alignment"}),
+    "a timer outlives its alignment": (turn_savepoints_by_the_timer_before, ALTERNATING, {"timer", "policy"}),
     "at least once blocks": (block_what_is_counted, TRACKING, {"policy", "released"}),
     "a block is not told": (do_not_say_that_it_blocks, BLOCKING, {"blocked"}),
     "an idle poll changes the gate": (move_the_clock_in_an_idle_poll, BLOCKING, {"idle-poll"}),

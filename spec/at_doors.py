@@ -1,0 +1,30 @@
+"""What must be true of what passes between a door and its driver: the predicates behind the invariants of that name."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from spec.credit import Credit
+from spec.history import History
+from spec.pacing import Pacing
+from spec.timing import TooEarly, TooLate
+from spec.watching import DoorJudge, watch
+
+DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
+    "credit": Credit,
+    "paced": Pacing,
+    "not-too-early": TooEarly,
+    "not-too-late": TooLate,
+}
+"""By the id of the invariant."""
+
+
+def badly_driven(history: History, name: str) -> Iterator[str]:
+    """Yield what is wrong with the steps of any door, by the judge of that name."""
+    steps = sum(map(len, history.steps.values()))
+    if history.found_at_doors[0] != steps:
+        found: dict[str, list[str]] = {name: [] for name in DOOR_JUDGES}
+        for generation, taken in history.steps.items():
+            for judge, by in zip(watch(taken, DOOR_JUDGES.values()), DOOR_JUDGES, strict=False):
+                found[by] += (f"generation {generation}: {what}" for what in judge.found)
+        history.found_at_doors = (steps, found)
+    yield from history.found_at_doors[1].get(name, ())

@@ -1,0 +1,50 @@
+"""Back-pressure on any run: what lies in a channel is charged, nobody adds to a full one, and credit comes back."""
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import Effect, PollSource, RunMicroBatch
+from spec.watching import DoorJudge, Split, Watched
+
+
+class Credit(DoorJudge):
+    """Judges polls and micro-batches: nobody sends into a full channel, and credit comes back (C2)."""
+
+    def __init__(self, door: Watched) -> None:
+        """Look up the splits that credit alone holds back."""
+        super().__init__(door)
+        self._free = _without_quota(door)
+
+    def asked(self, effect: Effect) -> None:
+        """Judge whoever is to send more."""
+        channels = self.door.channels
+        match effect:
+            case PollSource():
+                full = channels.full(effect.source, channels.subtask(effect.source, effect.split))
+                if full is not None:
+                    self.wrong(f"split {effect.split} of {effect.source} is read, although {full} is full")
+            case RunMicroBatch():
+                for subtask in range(channels.graph.vertex(effect.vertex).parallelism):
+                    full = channels.full(effect.vertex, subtask)
+                    if full is not None:
+                        self.wrong(f"{effect.vertex} runs, although {full} of subtask {subtask} is full")
+            case _:
+                pass
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
+        """Judge every split that waits with credit."""
+        door = self.door
+        for split, subtask in self._free.items():
+            waits = split not in door.polls and door.channels.full(split[0], subtask) is None
+            if waits and door.reads and not door.is_idle(split):
+                self.wrong(f"split {split[1]} of {split[0]} has credit, and is not read")
+
+
+def _without_quota(door: Watched) -> dict[Split, int]:
+    """Return the splits that no quota of rows holds back, with their subtasks."""
+    setup = door.setup
+    counted = {str(source) for source in setup.config.rows_of}
+    found: dict[Split, int] = {}
+    for source in setup.graph.sources():
+        shares = setup.config.every_rows is not None and (not counted or source.id in counted)
+        if not shares and source.id not in setup.rows_per_epoch:
+            found |= {(source.id, split): index for index, split in enumerate(source.splits)}
+    return found

@@ -1,0 +1,268 @@
+"""Mutants of the flow of rows and of timers: credit, quotas, pauses, intervals, timeouts."""
+
+from dataclasses import replace
+
+from checkpointing.channel_items import Barrier, Segment, SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.messages import AskHook, CommitSucceeded, RequestFailed
+from checkpointing.coordinator.scheduler import PeriodicScheduler
+from checkpointing.gate import messages as gate
+from checkpointing.gate.handler import Effects
+from checkpointing.gate.messages import WakeGateAt
+from checkpointing.gate.unaligned import AlternatingAligner
+from checkpointing.identifiers import ChannelId, SplitId, VertexId
+from checkpointing.job import readers
+from checkpointing.job.credit import Credit
+from checkpointing.job.door import JobDoor
+from checkpointing.job.ending import Cause
+from checkpointing.job.operator_run import OperatorRun
+from checkpointing.job.readers import SourceReaders, Split
+from checkpointing.job.setup import JobSetup
+from checkpointing.job.wiring import Wiring
+from checkpointing.messages import SavepointKind, SavepointRequested, TimeAdvanced
+from spec.explore_job import DrivenJob, SmallJob
+from spec.faults import Faults
+from spec.invariants import violations
+from spec.mutants.judges import PAUSES, directed
+from spec.mutants.planting import Patch, mutant
+from spec.pipeline import HOOKS, MAX_PARALLELISM, SPLITS, graph
+
+_INTERVAL_MS = 100
+
+# ------------------------------------------------------------------ credit
+
+
+@mutant("credit")
+def a_row_gives_a_byte_of_credit_back(patch: Patch) -> None:
+    """Rows are given back where bytes were charged."""
+    real = Credit.processed
+
+    def processed(self: Credit, channel: ChannelId, size_bytes: int) -> None:
+        real(self, channel, size_bytes // 10)
+
+    patch.put(Credit, "processed", processed)
+
+
+@mutant("credit")
+def credit_goes_back_to_the_first_sender(patch: Patch) -> None:
+    real = Credit.processed
+
+    def processed(self: Credit, channel: ChannelId, size_bytes: int) -> None:
+        real(self, ChannelId(channel.edge, 0), size_bytes)
+
+    patch.put(Credit, "processed", processed)
+
+
+@mutant("credit")
+def a_vertex_runs_as_soon_as_one_subtask_has_credit(patch: Patch) -> None:
+    def has_credit(self: JobDoor, run: OperatorRun) -> bool:
+        return any(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
+
+    patch.put(JobDoor, "_has_credit", has_credit)
+
+
+@mutant("credit")
+def of_what_is_in_flight_only_the_first_segment_is_charged(patch: Patch) -> None:
+    real = Wiring.recover
+
+    def recover(self: Wiring, channel: ChannelId, segment: Segment) -> None:
+        run = self.runs[channel.edge.downstream]
+        if run.collected:
+            run.collect(channel, segment, self.now_ms)
+        else:
+            real(self, channel, segment)
+
+    patch.put(Wiring, "recover", recover)
+
+
+@mutant("credit")
+def an_idle_split_is_never_asked_again(patch: Patch) -> None:
+    real = SourceReaders.found_idle
+
+    def found_idle(self: SourceReaders, source: VertexId, name: SplitId, now_ms: int) -> None:
+        real(self, source, name, now_ms)
+        self._put(replace(self._splits[source, name], idle_until_ms=2**60))
+
+    patch.put(SourceReaders, "found_idle", found_idle)
+
+
+# ------------------------------------------------------------------ quotas
+
+
+@mutant("paced")
+def an_epoch_begins_without_the_polls_under_way(patch: Patch) -> None:
+    real = SourceReaders.barrier_sent
+
+    def barrier_sent(self: SourceReaders) -> None:
+        real(self)
+        self._granted = dict.fromkeys(self._granted, 0)
+
+    patch.put(SourceReaders, "barrier_sent", barrier_sent)
+
+
+@mutant("paced")
+def the_counted_sources_do_not_see_each_others_polls(patch: Patch) -> None:
+    real = SourceReaders._budget
+
+    def budget(self: SourceReaders, source: VertexId) -> int:
+        every = self._pacing.every_rows
+        others = sum(self._granted[other] for other in self._counted if other != source)
+        return real(self, source) + (others if every is not None and source in self._counted else 0)
+
+    patch.put(SourceReaders, "_budget", budget)
+
+
+@mutant("paced")
+def a_slice_may_have_a_row_more(patch: Patch) -> None:
+    real = readers.pacing_of
+
+    def pacing_of(setup: JobSetup) -> readers.Pacing:
+        pacing = real(setup)
+        return replace(pacing, slice_rows_max=pacing.slice_rows_max + 1)
+
+    patch.function(readers, "pacing_of", pacing_of)
+
+
+@mutant("paced")
+def a_micro_batch_is_as_large_as_its_newest_segment_allows(patch: Patch) -> None:
+    """The limit is compared with the last segment, where all that is collected should be."""
+
+    def collected_rows(self: OperatorRun) -> int:
+        return self.collected[-1][1].rows if self.collected else 0
+
+    patch.put(OperatorRun, "collected_rows", property(collected_rows))
+
+
+@mutant("paced")
+def what_a_slice_brought_more_than_one_row_is_not_counted(patch: Patch) -> None:
+    real = SourceReaders.offered
+
+    def offered(self: SourceReaders, slice_: SourceSlice) -> object:
+        before = self._rows[slice_.source]
+        sent = real(self, slice_)
+        self._rows[slice_.source] = min(self._rows[slice_.source], before + 1)
+        return sent
+
+    patch.put(SourceReaders, "offered", offered)
+
+
+# ------------------------------------------------------------------ too early
+
+
+@mutant("not-too-early", PAUSES)
+def the_pause_begins_with_the_trigger(patch: Patch) -> None:
+    real = Completion.committed
+
+    def committed(self: Completion, fact: CommitSucceeded) -> None:
+        known = self._books.pending.get(fact.checkpoint)
+        real(self, fact)
+        if known is not None:
+            self._books.last_completion_ms = known.triggered_ms
+
+    patch.put(Completion, "committed", committed)
+
+
+@mutant("not-too-early", PAUSES)
+def only_the_first_completion_begins_a_pause(patch: Patch) -> None:
+    real = Completion.committed
+
+    def committed(self: Completion, fact: CommitSucceeded) -> None:
+        before = self._books.last_completion_ms
+        real(self, fact)
+        self._books.last_completion_ms = before or self._books.last_completion_ms
+
+    patch.put(Completion, "committed", committed)
+
+
+@mutant("not-too-early")
+def an_alignment_times_out_at_half_its_time(patch: Patch) -> None:
+    real = AlternatingAligner._begin
+
+    def begin(self: AlternatingAligner, barrier: Barrier) -> Effects:
+        effects = real(self, barrier)
+        if self._timer_ms is None:
+            return effects
+        self._timer_ms = (barrier.created_ms + self._timer_ms) // 2
+        return [*effects[:-1], WakeGateAt(self._timer_ms)]
+
+    patch.put(AlternatingAligner, "_begin", begin)
+
+
+@mutant("not-too-early")
+def an_idle_split_is_asked_again_at_once(patch: Patch) -> None:
+    def is_ready(split: Split, now_ms: int) -> bool:
+        return not split.granted
+
+    patch.put(readers, "_is_ready", is_ready)
+
+
+# ------------------------------------------------------------------ too late
+
+
+def _triggering_goes_on_after_a_failed_stop() -> bool:
+    """The hook of a stop's savepoint fails before any barrier is sent: the next interval triggers again."""
+    config = CheckpointConfig(interval_ms=_INTERVAL_MS, tolerable_failures=9, max_parallelism=MAX_PARALLELISM)
+    rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 4)
+    driven = DrivenJob(SmallJob(graph=graph(1, hooks=HOOKS[:1]), config=config, rows=rows))
+    driven.start()
+    driven.answer(0)
+    driven.tell(SavepointRequested("stop", SavepointKind.SUSPEND))
+    asked = next(place for place, effect in enumerate(driven.outstanding) if isinstance(effect, AskHook))
+    driven.answer(asked, Faults(hook_fails=1.0))
+    driven.tell(TimeAdvanced(driven.world.now_ms + 3 * _INTERVAL_MS))
+    return not any(broken.invariant == "not-too-late" for broken in violations(driven.world.history))
+
+
+@mutant("not-too-late", directed(_triggering_goes_on_after_a_failed_stop, "not-too-late"))
+def nobody_starts_the_scheduler_when_a_stop_has_failed(patch: Patch) -> None:
+    def stop_failed(self: Wiring, effect: RequestFailed) -> None:
+        if self.readers.ended:
+            self.ending.failed(effect.reason, f"the savepoint of the stop failed: {effect.message}")
+        else:
+            self.ending.told(Cause.SAVEPOINT_FAILED)
+
+    patch.put(Wiring, "_stop_failed", stop_failed)
+
+
+@mutant("not-too-late")
+def every_other_trigger_is_left_out(patch: Patch) -> None:
+    real = PeriodicScheduler.fire
+
+    def fire(self: PeriodicScheduler, now_ms: int) -> bool:
+        there = real(self, now_ms)
+        if self.next_ms is not None and self.interval_ms is not None:
+            self.next_ms += self.interval_ms
+        return there
+
+    patch.put(PeriodicScheduler, "fire", fire)
+
+
+@mutant("not-too-late")
+def company_that_comes_makes_segments_wait_anew(patch: Patch) -> None:
+    real = OperatorRun.collect
+
+    def collect(self: OperatorRun, channel: ChannelId, segment: Segment, now_ms: int) -> None:
+        real(self, channel, segment, now_ms)
+        self.collected_since_ms = now_ms
+
+    patch.put(OperatorRun, "collect", collect)
+
+
+@mutant("not-too-late")
+def the_timer_of_an_alignment_is_never_run(patch: Patch) -> None:
+    real = Wiring.from_gate
+
+    def from_gate(self: Wiring, run: OperatorRun, effects: tuple[gate.GateEffect, ...]) -> None:
+        real(self, run, tuple(effect for effect in effects if not isinstance(effect, WakeGateAt)))
+
+    patch.put(Wiring, "from_gate", from_gate)
+
+
+@mutant("not-too-late", PAUSES)
+def what_the_pause_refused_is_tried_an_interval_later(patch: Patch) -> None:
+    def postpone_to(self: PeriodicScheduler, at_ms: int) -> None:
+        if self.running and self.interval_ms is not None:
+            self.next_ms = at_ms + self.interval_ms
+
+    patch.put(PeriodicScheduler, "postpone_to", postpone_to)

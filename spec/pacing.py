@@ -1,0 +1,136 @@
+"""Pacing on any run: how many rows a door asks its sources for, in each poll and between two barriers (A11).
+
+What lies between the barriers of two entries is counted from the positions in them. A checkpoint that failed had a
+barrier too, perhaps: so many epochs lie between two entries as ids have been used.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.messages import Effect, Fact, PollSource, RunMicroBatch, SliceOffered
+from checkpointing.metadata.record import CheckpointRecord
+from spec.steps import Begun
+from spec.watching import DoorJudge, Split, Watched, drafted
+
+ALL = VertexId("the counted sources")
+"""What the sources that `every_rows` counts are together."""
+
+
+class Pacing(DoorJudge):
+    """Judges the rows of polls, micro-batches and epochs; a barrier counts the polls that are under way (A11)."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin at the restored positions."""
+        super().__init__(door)
+        self._at = _positions(door.setup.restored)
+        self._read: Counter[Split] = Counter()
+        self._reached: dict[tuple[Split, str | None], int] = dict.fromkeys(self._at.items(), 0)
+        """How many rows a split had sent when it stood there."""
+        self._newest = CheckpointId(door.next_id - 1)
+        self._before: Counter[VertexId] = Counter()
+        """What each source had sent before the barrier of the newest entry."""
+        self._limits = _limits(door)
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Count the rows of a slice."""
+        if isinstance(fact, Begun):
+            self._reached |= {(split, None): 0 for split in _splits(self.door) if split not in self._at}
+        if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
+            split = (fact.slice.source, fact.slice.split)
+            self._at[split] = fact.slice.end
+            self._read[split] += fact.slice.rows
+            self._reached[split, fact.slice.end] = self._read[split]
+
+    def asked(self, effect: Effect) -> None:
+        """Judge a poll by its place and size, and what lies between two entries."""
+        if isinstance(effect, PollSource):
+            self._polled(effect)
+        elif isinstance(effect, RunMicroBatch):
+            self._ran(effect)
+        else:
+            record = drafted(effect)
+            if record is not None and self._limits:
+                self._between(record)
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
+        """Judge what has been read, and is being read, since the newest entry."""
+        if not self._limits:
+            return
+        granted: Counter[VertexId] = Counter()
+        for (source, _), rows in self.door.polls.items():
+            granted[source] += rows
+        epochs = self.door.next_id - self._newest
+        for (name, limit), now in zip(self._limits.items(), self._sums(granted), strict=True):
+            if now - self._before[name] > limit * epochs:
+                self.wrong(f"{name}: {now - self._before[name]} rows since {self._newest}, {limit} are its epoch's")
+
+    # -------------------------------------------------------------- polls
+
+    def _polled(self, poll: PollSource) -> None:
+        split, most = (poll.source, poll.split), self.door.setup.config.slice_rows_max
+        if not 0 < poll.max_rows <= most:
+            self.wrong(f"split {poll.split} is to bring {poll.max_rows} rows, a slice may have {most}")
+        if split in self.door.polls:
+            self.wrong(f"split {poll.split} is read twice at a time")
+        if poll.position != self._at.get(split):
+            self.wrong(f"split {poll.split} is read on from {poll.position}, it stands at {self._at.get(split)}")
+
+    def _ran(self, effect: RunMicroBatch) -> None:
+        """A vertex stops collecting once it has enough; the first one also takes whatever was in flight."""
+        most = self.door.setup.config.micro_batch_rows_max
+        rows = [segment.rows for entry in effect.inputs for segment in entry.segments]
+        if effect.micro_batch > 1 and rows and sum(rows) - max(rows) >= most:
+            self.wrong(f"micro-batch {effect.micro_batch} of {effect.vertex} has {sum(rows)} rows, {most} are enough")
+
+    # -------------------------------------------------------------- epochs
+
+    def _between(self, record: CheckpointRecord) -> None:
+        at = {split: self._reached.get((split, at)) for split, at in _positions(record).items()}
+        if record.checkpoint < self._newest or None in at.values():
+            return
+        sent: Counter[VertexId] = Counter()
+        for (source, _), rows in at.items():
+            sent[source] += rows or 0
+        sums = Counter({name: self._of(name, sent) for name in self._limits})
+        for name, limit in self._limits.items():
+            rows = sums[name] - self._before[name]
+            if rows > limit * (record.checkpoint - self._newest):
+                self.wrong(
+                    f"{name}: {rows} rows between {self._newest} and {record.checkpoint}, {limit} are its epoch's"
+                )
+        self._newest, self._before = record.checkpoint, sums
+
+    def _sums(self, granted: Counter[VertexId]) -> Iterator[int]:
+        sent = granted.copy()
+        for (source, _), rows in self._read.items():
+            sent[source] += rows
+        return (self._of(name, sent) for name in self._limits)
+
+    def _of(self, name: VertexId, sent: Mapping[VertexId, int]) -> int:
+        return sum(sent.get(source, 0) for source in _counted(self.door)) if name is ALL else sent.get(name, 0)
+
+
+def _counted(door: Watched) -> list[VertexId]:
+    names = door.setup.config.rows_of
+    return [source.id for source in door.setup.graph.sources() if not names or source.id in names]
+
+
+def _limits(door: Watched) -> dict[VertexId, int]:
+    every, known = door.setup.config.every_rows, {source.id for source in door.setup.graph.sources()}
+    limits = {source: rows for source, rows in door.setup.rows_per_epoch.items() if source in known}
+    return limits if every is None else {**limits, ALL: every}
+
+
+def _splits(door: Watched) -> Iterator[Split]:
+    return ((source.id, split) for source in door.setup.graph.sources() for split in source.splits)
+
+
+def _positions(record: CheckpointRecord | None) -> dict[Split, str | None]:
+    vertices = record.vertices if record else ()
+    return {
+        (vertex.vertex, SplitId(split)): snapshot.position
+        for vertex in vertices
+        for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=False)
+    }

@@ -1,0 +1,24 @@
+"""A step of a door, as its driver sees it: what the door was told, and what it answered."""
+
+from dataclasses import dataclass
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import Effect, Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A door was started at that time."""
+
+    setup: JobSetup
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A door was told something and answered. `next_id`: the first checkpoint id that it has not used then."""
+
+    told: Begun | Fact
+    effects: tuple[Effect, ...]
+    next_id: CheckpointId

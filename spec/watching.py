@@ -1,0 +1,247 @@
+"""Watches doors from outside, step by step: what each was told, what it has asked for, and what it waits for.
+
+Judges of what passes between a door and its driver build on it. It knows the alphabet of the door and no room behind
+it, so simulations, machines and traces of real ticks are judged alike.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.coordinator.messages import AskHook, HookAnswered, HookFailed, ResetHook, RestoreHook
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.job.setup import JobSetup
+from checkpointing.messages import (
+    AppendRow,
+    Effect,
+    EndTick,
+    Fact,
+    HookRestored,
+    HookRestoreFailed,
+    MicroBatchFailed,
+    MicroBatchFinished,
+    NotifyAborted,
+    NotifyComplete,
+    PollFailed,
+    PollSource,
+    RowAppended,
+    RunMicroBatch,
+    SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
+    SavepointTaken,
+    SliceOffered,
+    SourceIdle,
+    StopRequested,
+    TimeAdvanced,
+)
+from checkpointing.metadata.record import CheckpointRecord, Claim
+from spec.channel_bytes import ChannelBytes
+from spec.steps import Begun, Step
+
+Split = tuple[VertexId, SplitId]
+
+
+@dataclass(slots=True)
+class Watched:
+    """What can be known of a door from outside."""
+
+    setup: JobSetup
+    started_ms: int
+    now_ms: int
+    next_id: CheckpointId
+    last_id: CheckpointId
+    """The end of the block of ids."""
+    channels: ChannelBytes
+    polls: dict[Split, int] = field(default_factory=dict)
+    """The polls under way: how many rows each may bring."""
+    idle_since: dict[Split, int] = field(default_factory=dict)
+    """When a split was last found idle; one that has brought rows since is left out."""
+    running: set[VertexId] = field(default_factory=set)
+    restoring: set[str] = field(default_factory=set)
+    """Hooks that have not yet said that they are restored."""
+    asked_hooks: set[tuple[str, CheckpointId]] = field(default_factory=set)
+    pending: set[CheckpointId] = field(default_factory=set)
+    """The checkpoints that have an id and have not ended."""
+    aborted: int = 0
+    """How many were told as aborted."""
+    completed_ms: int | None = None
+    """When a checkpoint or a savepoint was last told as complete."""
+    reserving: dict[str, CheckpointId] = field(default_factory=dict)
+    """The ends of further blocks, by the nonces of claims that are not in yet."""
+    requests: dict[str, SavepointKind] = field(default_factory=dict)
+    """What users have asked for and have not heard of yet."""
+    stops_failed: int = 0
+    """How many savepoints of a stop have failed; periodic triggering begins anew after each."""
+    is_stopping: bool = False
+    """Somebody has asked the tick to end, or has asked for the savepoint of a stop."""
+    is_troubled: bool = False
+    """Something has failed that ends the tick as soon as no commit is in doubt."""
+    is_over: bool = False
+
+    @property
+    def reads(self) -> bool:
+        """Whether the door certainly means to read on."""
+        limit = self.setup.limits.duration_ms
+        in_time = limit is None or self.now_ms < self.started_ms + limit
+        return in_time and not (self.is_stopping or self.is_troubled or self.restoring or self.is_over)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it certainly waits for work or for rows: then the tick wants no checkpoint for its own end."""
+        return bool(self.running) or any(split not in self.idle_since for split in self.polls)
+
+    def is_idle(self, split: Split) -> bool:
+        """Return whether a split was found idle, and is to be left alone still."""
+        since = self.idle_since.get(split)
+        return since is not None and self.now_ms < since + self.setup.idle_poll_ms
+
+    # -------------------------------------------------------------- steps
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Take what the door was told."""
+        match fact:
+            case TimeAdvanced():
+                self.now_ms = max(self.now_ms, fact.now_ms)
+            case SliceOffered(SourceSlice() as offered):
+                self.polls.pop((offered.source, offered.split), None)
+                self.idle_since.pop((offered.source, offered.split), None)
+                self.channels.offered(fact)
+            case SourceIdle():
+                self.polls.pop((fact.source, fact.split), None)
+                self.idle_since[fact.source, fact.split] = self.now_ms
+            case MicroBatchFinished():
+                self.running.discard(fact.vertex)
+                self.channels.finished(fact)
+            case RowAppended():
+                self.last_id = self.reserving.pop(fact.nonce, self.last_id)
+            case HookAnswered() | HookFailed():
+                self.asked_hooks.discard((fact.hook, fact.checkpoint))
+            case SavepointRequested():
+                self.requests.setdefault(fact.request, fact.kind)
+                self.is_stopping |= fact.kind is not SavepointKind.PLAIN
+            case PollFailed() | MicroBatchFailed() | HookRestoreFailed():
+                self.is_troubled = True
+            case HookRestored():
+                self.restoring.discard(fact.hook)
+            case StopRequested():
+                self.is_stopping = True
+            case Begun():
+                self.channels.restored(fact.setup.restored)
+            case _:
+                pass
+
+    def asked(self, effect: Effect) -> None:
+        """Take what the door asked for, or said."""
+        match effect:
+            case PollSource():
+                self.polls[effect.source, effect.split] = effect.max_rows
+            case RunMicroBatch():
+                self.running.add(effect.vertex)
+                self.channels.began(effect)
+            case NotifyAborted():
+                self.aborted += 1
+                self._ended(effect.checkpoint)
+            case NotifyComplete():
+                self.completed_ms = self.now_ms
+                self._ended(effect.checkpoint)
+            case SavepointTaken():
+                self.completed_ms = self.now_ms
+                self.requests.pop(effect.request, None)
+                self._ended(effect.checkpoint)
+            case SavepointFailed():
+                self.stops_failed += self.requests.pop(effect.request, SavepointKind.PLAIN) is not SavepointKind.PLAIN
+            case AskHook():
+                self.asked_hooks.add((effect.hook, effect.checkpoint))
+            case RestoreHook() | ResetHook():
+                self.restoring.add(effect.hook)
+            case AppendRow(Claim() as claim):
+                self.reserving[claim.nonce] = claim.last_id
+            case EndTick():
+                self.is_over = True
+            case _:
+                pass
+
+    def given(self, step: Step) -> tuple[CheckpointId, ...]:
+        """Take the ids that were used in a step, and return them."""
+        if step.next_id == self.next_id:
+            return ()
+        used = tuple(CheckpointId(each) for each in range(self.next_id, step.next_id))
+        ended = {e.checkpoint for e in step.effects if isinstance(e, NotifyAborted | NotifyComplete)}
+        self.pending.update(each for each in used if each not in ended)
+        self.next_id = step.next_id
+        return used
+
+    def _ended(self, checkpoint: CheckpointId) -> None:
+        self.pending.discard(checkpoint)
+        if self.asked_hooks:
+            self.asked_hooks = {asked for asked in self.asked_hooks if asked[1] != checkpoint}
+
+
+class DoorJudge:
+    """Judges one door. It is asked after the watched door has taken a fact, and before it takes an effect."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin with nothing found."""
+        self.door = door
+        self.found: list[str] = []
+
+    def wrong(self, what: str) -> None:
+        """Note what is wrong, and when it was."""
+        self.found.append(f"{what}, at {self.door.now_ms}")
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Take what the door was told."""
+
+    def asked(self, effect: Effect) -> None:
+        """Judge what it asks for, in order."""
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
+        """Judge the door at rest; `given` are the ids that it has used in this step."""
+
+    def time_passed(self) -> None:
+        """Judge a door that was told the time, and did nothing."""
+
+
+def watch(steps: Iterable[Step], judges: Iterable[type[DoorJudge]]) -> list[DoorJudge]:
+    """Follow a door from its beginning to its end; return its judges, with what they found."""
+    door: Watched | None = None
+    asked: list[DoorJudge] = []
+    for step in steps:
+        if door is None:
+            if not isinstance(step.told, Begun):
+                break
+            door = _begun(step.told)
+            asked = [judge(door) for judge in judges]
+        elif door.is_over:
+            break
+        _follow(door, asked, step)
+    return asked
+
+
+def _begun(begun: Begun) -> Watched:
+    setup, claim = begun.setup, begun.setup.claim
+    channels = ChannelBytes(setup.graph, setup.credit_bytes)
+    return Watched(setup, begun.now_ms, begun.now_ms, claim.first_id, claim.last_id, channels)
+
+
+def _follow(door: Watched, judges: list[DoorJudge], step: Step) -> None:
+    door.told(step.told)
+    if not step.effects and isinstance(step.told, TimeAdvanced) and step.next_id == door.next_id:
+        for judge in judges:
+            judge.time_passed()
+        return
+    for judge in judges:
+        judge.told(step.told)
+    for effect in step.effects:
+        for judge in judges:
+            judge.asked(effect)
+        door.asked(effect)
+    given = door.given(step)
+    for judge in judges:
+        judge.rested(given)
+
+
+def drafted(effect: Effect) -> CheckpointRecord | None:
+    """Return the entry that a door wants to append: all its barriers have passed by then."""
+    return effect.row if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None

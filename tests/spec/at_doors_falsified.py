@@ -1,0 +1,42 @@
+"""Says that a door was built from something else: then what it did was wrong. By the invariant that this breaks."""
+
+from dataclasses import replace
+
+from spec.history import History
+
+
+def _built_from(history: History, **changes) -> History:
+    steps = {}
+    for generation, (begun, *others) in history.steps.items():
+        steps[generation] = [replace(begun, told=replace(begun.told, setup=replace(begun.told.setup, **changes)))]
+        steps[generation] += others
+    return replace(history, steps=steps)
+
+
+def _configured(history: History, **changes) -> History:
+    (begun, *_) = next(iter(history.steps.values()))
+    return _built_from(history, config=begun.told.setup.config.model_copy(update=changes))
+
+
+def let_a_byte_fill_a_channel(history):
+    return _built_from(history, credit_bytes=1)
+
+
+def let_a_slice_have_no_row(history):
+    return _configured(history, slice_rows_max=0)
+
+
+def leave_idle_splits_alone(history):
+    return _built_from(history, idle_poll_ms=10**9)
+
+
+def trigger_each_millisecond(history):
+    return _configured(history, interval_ms=1)
+
+
+FALSIFIED_AT_DOORS = {
+    "credit": let_a_byte_fill_a_channel,
+    "paced": let_a_slice_have_no_row,
+    "not-too-early": leave_idle_splits_alone,
+    "not-too-late": trigger_each_millisecond,
+}
