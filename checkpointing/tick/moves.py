@@ -64,7 +64,7 @@ _HELD: Final[dict[type, dict[type, Kinds]]] = {
     PublishAgain: {TablePublished: (PublishAgain, LookAtLogs), PublishFailed: _END},
     LookAtLogs: {LogsSeen: (CorrectCuts,)},
     CorrectCuts: {Done: _ROLL},
-    ReadCut: {CutRead: _PUBLISH},
+    ReadCut: {CutRead: (ReadCut, *_PUBLISH, *_WORK, AppendRelease)},
     PublishTable: {TablePublished: _PUBLISH, PublishFailed: (*_END, *_WORK)},
     RecordCut: {CutRecorded: (*_WORK, AppendRelease)},
     DiscardLeftovers: {LeftoversDiscarded: (Work,)},

@@ -93,8 +93,15 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
     The cut has all tables whose columns the entry says: those of the pipeline that wrote it. It says of tables that the
     entry does not touch what its parent's cut says. An entry that no tick wrote, or that says no columns, keeps all
     tables of its parent's cut.
+
+    The holder before may go on meanwhile, record the cut and drop its parent's. So the own cut is looked for after the
+    parent's, and what it says is what counts.
     """
     parent = (yield from asked(ReadCut(record.parent), CutRead)).versions
+    own = (yield from asked(ReadCut(record.checkpoint), CutRead)).versions
+    if own:
+        yield RolledForward(record, tuple(own.items()), ())
+        return
     versions, notes = _versions_at(parent, record), []
     for publication in publications(record):
         published = yield from asked(PublishTable(record.checkpoint, publication), TablePublished)

@@ -1,0 +1,39 @@
+"""Rolling a committed entry forward beside a holder that was taken over and goes on (G1)."""
+
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.messages import RecordCut, TablePublished
+from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord
+from checkpointing.tick.messages import CutRead, ReadCut, RolledForward
+from checkpointing.tick.recovering import rolled_forward
+
+RECORD = CheckpointRecord(
+    job="small",
+    checkpoint=CheckpointId(2),
+    parent=CheckpointId(1),
+    generation=Generation(1),
+    nonce="n",
+    max_parallelism=1,
+    vertices=(),
+    tables=(TableRecord(table="out/a", mode="append", parent_version=6),),
+    statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+)
+
+
+def test_a_cut_that_was_recorded_meanwhile_counts():
+    """The holder before has recorded it and dropped its parent's, by which a version would be told that is too old."""
+    steps = rolled_forward(RECORD)
+    assert ReadCut(1) == next(steps)
+    assert ReadCut(2) == steps.send(CutRead({}))
+    versions = {"out/a": 7, "out/b": 3}
+    assert RolledForward(RECORD, tuple(versions.items()), ()) == steps.send(CutRead(versions))
+    assert [] == list(steps)
+
+
+def test_without_a_cut_of_its_own_it_follows_from_its_parents():
+    """Tables are published, and the cut names their new versions and the others of the parent's cut."""
+    steps = rolled_forward(RECORD)
+    next(steps)
+    steps.send(CutRead({"out/a": 6, "out/b": 3}))
+    assert 2 == steps.send(CutRead({})).checkpoint
+    cut = steps.send(TablePublished(CheckpointId(2), "out/a", 7))
+    assert RecordCut(CheckpointId(2), (("out/a", 7), ("out/b", 3))) == cut
