@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.commit.net import nothing_staged
 from checkpointing.evolution import Change, ChangeKind
-from checkpointing.graph import JobGraph
+from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.restoring import CutDoesNotFitError
@@ -55,6 +55,17 @@ def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]
                 "stays behind with --allow-non-restored-state"
             )
     return due
+
+
+def new_append_tables(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, ...]:
+    """Return the append tables that the pipeline has and the cut has not; none if the cut does not say its tables.
+
+    Where the log of such a table shows a checkpoint, the job had a table of that name before and gave it up. The new
+    one begins without its rows and columns.
+    """
+    known = {each.table for each in record.columns}
+    append = (table.name for table in graph.tables() if table.mode is TableMode.APPEND)
+    return tuple(name for name in append if known and name not in known)
 
 
 def rename_changes(due: Iterable[Rename]) -> tuple[Change, ...]:

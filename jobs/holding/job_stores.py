@@ -160,11 +160,16 @@ class JobStores:
     def publish(
         self, publication: Publication, checkpoint: CheckpointId, *, again: bool = False
     ) -> TablePublished | PublishFailed:
-        """Publish a table; see `Publisher.publish`."""
+        """Publish a table; see `Publisher.publish`.
+
+        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later.
+        """
         with self._lock(publication.table):
             answer = self._publisher.publish(publication, checkpoint, again=again)
             if isinstance(answer, TablePublished):
                 self._outputs.published(publication.table, publication.columns)
+                if again:
+                    self._durability.sync_entries(entries_to_sync({publication.table: answer.version}, {}))
             return answer
 
     def standing(

@@ -11,7 +11,14 @@ from checkpointing.commit.net import Renamed
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName
-from checkpointing.job.renaming import due_renames, relocated, relocated_files, renamed_tables, under_new_names
+from checkpointing.job.renaming import (
+    due_renames,
+    new_append_tables,
+    relocated,
+    relocated_files,
+    renamed_tables,
+    under_new_names,
+)
 from checkpointing.metadata.paths import staging_folder
 from checkpointing.metadata.record import CheckpointRecord, Rename
 from checkpointing.renames import declared_renames
@@ -21,7 +28,6 @@ from jobs.operators.spec import KeyedSpec
 from jobs.planner import JobPlan
 from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import CutStore
-from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import FileNotCopiedError, link_files
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import TableNotCopyableError, appended_files
@@ -116,20 +122,15 @@ def link_renamed(
 
 
 def _emptied(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:
-    """Return the append tables that the cut does not have, but whose logs still show rows of this job.
+    """Return the append tables that the cut does not have, and whose logs still show a checkpoint.
 
-    The job wrote such a table earlier, and renamed it or gave it up. Its rows belong to earlier cuts.
+    The job wrote such a table once, and gave it another name or up. Its rows and columns belong to cuts from before.
     """
-    known = {each.table for each in record.columns}
-    new = [each for each in plan.graph.tables() if each.mode is TableMode.APPEND and each.name not in known]
-    emptied = {}
-    for table in new if known else ():
-        with stores.newest(table.name) as log:
-            paths = active_paths(log)
-        if any(staging_folder(f"{table.name}/{path}") == table.name for path in paths):
-            removes = _of_ours(table.name, _shown(stores, table.name))
-            emptied[table.name] = Renamed((), removes, _columns(stores, table.name))
-    return emptied
+    return {
+        table: Renamed((), _of_ours(table, _shown(stores, table)), _columns(stores, table))
+        for table in new_append_tables(plan.graph, record)
+        if stores.shown(table)
+    }
 
 
 def _columns(stores: JobStores, table: TableName) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.holding.boundaries import PUBLISH_AGAIN
 from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, tick
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, tick
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import LocalEngine, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
@@ -83,3 +84,23 @@ def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, mon
     assert [at_cut(root, each) for each in recorded] == [at_cut(left, each) for each in recorded]
     tick(left)
     assert undisturbed == read_cut(left) == contents(left)
+
+
+def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
+    """A start may die before it corrects the cuts. No later start finds anything lost, and none syncs the entry."""
+    laid_out(tmp_path, 2)
+    log = tmp_path / "bronze/numbers/_delta_log"
+    newest = max(log.glob("*.json"))
+    newest.unlink()
+    disk = Disk(monkeypatch)
+    with pytest.raises(Dead):
+        run_tick(
+            KEEPS_ALL,
+            RuntimeSettings(warehouse=tmp_path),
+            engine=LocalEngine(),
+            boundary=Mortal(f"after:{PUBLISH_AGAIN}:bronze/numbers"),
+        )
+    left = tmp_path / "left"
+    left.mkdir()
+    disk.after_a_power_cut(log, left)
+    assert newest.name in {each.name for each in left.iterdir()}
