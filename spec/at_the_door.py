@@ -5,12 +5,14 @@ The order of everything is the door's. A step that changes the stores is a place
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import HolderObserved, newest_claim
+from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim
 from checkpointing.commit.recovery import Observed
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import CutRecorded, PublishTable, RecordCut
 from checkpointing.metadata.record import Claim, Holder
 from checkpointing.tick.door import TickDoor
@@ -26,6 +28,7 @@ from checkpointing.tick.messages import (
     Done,
     EnsureTables,
     Examine,
+    GiveLease,
     LeftoversDiscarded,
     LogsSeen,
     LookAtLogs,
@@ -37,6 +40,7 @@ from checkpointing.tick.messages import (
     ReadCut,
     RivalSeen,
     TablesSeen,
+    TakeHold,
     TickEffect,
     TickFact,
     Work,
@@ -57,21 +61,46 @@ CHANGES: Final = (
 
 Alive = Callable[[Claim | None], bool | None]
 DoWork = Callable[[Work], TickFact | None]
+NOBODY: Final = Generation(0)
+LAGS: Final = 0.3
+"""How often a list lags behind that may."""
+LEASE_MS: Final = 500
+"""How long a lease lasts. Nobody renews one, as if every holder were paused."""
 SOMEBODY: Final = Holder(host="here", pid=1, started="")
+
+
+@dataclass(slots=True)
+class Eyes:
+    """How a process sees the world: what its clock adds, whether it sees who lives, whether its lists lag behind."""
+
+    skew_ms: int = 0
+    sees_holders: bool = True
+    lags: Random | None = None
+    """Draws whether a list of entries lags behind; None: no list does."""
+
+
+GOOD_EYES: Final = Eyes()
 
 
 class Carrier:
     """Carries out what a door asks of the stores, at once."""
 
-    def __init__(self, world: World, alive: Alive, name: str) -> None:
+    def __init__(self, world: World, alive: Alive, name: str, eyes: Eyes = GOOD_EYES) -> None:
         """Act on that world; `alive` says of a holder whether it lives, `name` makes nonces unlike others'."""
+        self._eyes = eyes
         self._world = world
         self._alive = alive
         self._name = name
+        self._retained = frozenset[CheckpointId]()
+
+    def begin(self, effect: TickEffect) -> None:
+        """Read what an effect is carried out by: others may have their turns before it is."""
+        if isinstance(effect, RecordCut):
+            self._retained = self._world.retained()
 
     def moment(self) -> Stamp:
         """Return now. Two rows at one version have one nonce only if the same process appends them."""
-        return Stamp(self._world.now_ms, f"{self._name}-{self._world.version}")
+        return Stamp(self._world.now_ms + self._eyes.skew_ms, f"{self._name}-{self._world.version}")
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: C901, PLR0911, PLR0912 - an alphabet
         """Carry out one effect; return its answer. None: nobody answers it, or the code that drives the door does."""
@@ -103,7 +132,7 @@ class Carrier:
             case PublishTable():
                 return world.publish(effect.checkpoint, effect.publication)
             case RecordCut():
-                world.record_cut(effect.checkpoint, effect.versions)
+                world.record_cut(effect.checkpoint, effect.versions, self._retained)
                 return CutRecorded(effect.checkpoint)
             case DiscardLeftovers():
                 return LeftoversDiscarded(world.discard_leftovers(effect.current, effect.by))
@@ -112,13 +141,23 @@ class Carrier:
                 return RivalSeen(newest if newest and newest.generation > effect.generation else None)
             case EnsureTables() | CleanUp():
                 return Done()
+            case TakeHold():
+                world.lease = Lease(effect.claim.generation, world.now_ms + LEASE_MS)
+            case GiveLease():
+                world.lease = Lease(effect.to.generation, world.now_ms + LEASE_MS)
             case _:
-                return None
+                """Nobody answers it, or the code that drives the door does."""
+        return None
+
+    def _lags(self) -> bool:
+        return self._eyes.lags is not None and self._eyes.lags.random() < LAGS
 
     def _observed(self) -> Observed:
         world = self._world
-        holder = HolderObserved(self._alive(newest_claim(world.rows())), None)
-        return Observed(world.version, world.rows(), frozenset(world.cuts), holder, world.now_ms)
+        version, rows = world.before if self._lags() else (world.version, world.rows())
+        alive = self._alive(newest_claim(rows))
+        holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
+        return Observed(version, rows, frozenset(world.cuts), holder, world.now_ms + self._eyes.skew_ms)
 
 
 def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[TickEffect]:
@@ -132,10 +171,48 @@ def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[T
             waiting.extend(door.step(fact, carrier.moment()))
 
 
-def at_rest(world: World, errand: Errand, do_work: DoWork, leaves_behind: CheckpointId | None = None) -> Iterator[None]:
-    """Do something to a job that nobody holds any more, to its end. Yields where the process may die."""
+def _is_dead(claim: Claim | None) -> bool | None:
+    return False if claim is not None else None
+
+
+@dataclass(slots=True)
+class Visitor:
+    """A process that does something to a job at rest; `generation` is that of its claim."""
+
+    name: str = "rest"
+    alive: Alive = _is_dead
+    generation: Generation = NOBODY
+
+
+SOMEONE: Final = Visitor()
+"""It meets nobody who is alive."""
+
+
+def at_rest(
+    world: World,
+    errand: Errand,
+    do_work: DoWork,
+    visitor: Visitor = SOMEONE,
+    before: Callable[[Work], Iterator[None]] = lambda _: iter(()),
+    leaves_behind: CheckpointId | None = None,
+) -> Iterator[None]:
+    """Do something to a job that nobody holds, to its end: `before` step by step, then `do_work`.
+
+    Yields where others may have a turn, and where the process may die.
+    """
+    carrier = Carrier(world, visitor.alive, visitor.name)
     door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind))
-    for effect in carried_out(door, Carrier(world, _is_dead, "rest"), do_work):
+    waiting = deque(door.start(carrier.moment()))
+    while waiting:
+        effect = waiting.popleft()
+        if isinstance(effect, Work):
+            yield from before(effect)
+        if isinstance(effect, TakeHold):
+            visitor.generation = effect.claim.generation
+        fact = do_work(effect) if isinstance(effect, Work) else carrier.carry_out(effect)
+        if fact is not None:
+            waiting.extend(door.step(fact, carrier.moment()))
+            carrier.begin(waiting[0])
         if isinstance(effect, CHANGES):
             yield
 
@@ -145,7 +222,3 @@ def begun(world: World) -> Work:
     terms = Terms(holder=SOMEBODY, take_over=True)
     effects = carried_out(TickDoor(TICK, terms), Carrier(world, _is_dead, "claim"), lambda _: None)
     return next(effect for effect in effects if isinstance(effect, Work))
-
-
-def _is_dead(claim: Claim | None) -> bool | None:
-    return False if claim is not None else None

@@ -4,7 +4,8 @@ from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.identifiers import CheckpointId, TableName
 from spec.pipeline import JOB
-from spec.world import TableLog, World
+from spec.table_log import TableLog
+from spec.world import World
 
 
 def standing(world: World) -> Standing:

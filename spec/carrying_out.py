@@ -7,7 +7,7 @@ from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
-from checkpointing.identifiers import Generation, SplitId
+from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
@@ -57,6 +57,12 @@ class Hands:
         self._random = random
         self._micro_batches = MicroBatches(world, in_order=in_order)
         self.readable: dict[SplitId, int] = {}
+        self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
+
+    def begin(self, effect: Effect, generation: Generation) -> None:
+        """Read what an effect is carried out by later: others may have their turns before it is."""
+        if isinstance(effect, RecordCut):
+            self._retained[generation, effect.checkpoint] = self._world.retained()
 
     def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911
         """Carry out one effect; return the fact that answers it, None for one that has no answer."""
@@ -74,7 +80,8 @@ class Hands:
             case PublishTable():
                 return self._publish(effect, faults)
             case RecordCut():
-                self._world.record_cut(effect.checkpoint, effect.versions)
+                retained = self._retained.pop((generation, effect.checkpoint), None) or self._world.retained()
+                self._world.record_cut(effect.checkpoint, effect.versions, retained)
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
                 self._world.discard(effect.paths)

@@ -15,6 +15,7 @@ from checkpointing.snapshots import ChannelState
 from spec.history import CutWritten, History, RowCommitted
 from spec.model import Contents, Pair, replay
 from spec.pipeline import (
+    AUDIT,
     JOINED,
     JOINED_TABLE,
     ORDERS_TABLE,
@@ -70,6 +71,8 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
     rows: dict[VertexId, Counter[int]] = {}
     pairs: Counter[Pair] = Counter()
     for held in in_flight(record):
+        if held.channel.edge.downstream == AUDIT:
+            continue
         upstream = first_id(held.channel.edge.upstream)
         for segment in held.segments:
             if isinstance(segment, SourceSlice):

@@ -8,7 +8,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import JobName
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord
-from spec.history import CutsSeen, CutWritten, History, PowerLost
+from spec.history import CutsDropped, CutsSeen, CutWritten, History, PowerLost
 from spec.pipeline import graph
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ def changed_cuts(history: History) -> Iterator[str]:
                             yield f"when generation {generation} begins, cut {checkpoint} shows other rows of {table}"
             case _:
                 pass
+
+
+def dropped_cuts(history: History) -> Iterator[str]:
+    """Yield every cut that was dropped and that an entry needs: its own, or that of the entry that it follows on."""
+    for event in history.events:
+        if isinstance(event, CutsDropped):
+            yield from (f"the cut of {checkpoint} was dropped, and an entry needs it" for checkpoint in event.needed)
 
 
 def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) -> bool:

@@ -36,9 +36,7 @@ from checkpointing.messages import (
     TimeAdvanced,
 )
 from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.tick.errand import DISPOSAL
-from checkpointing.tick.messages import Worked
-from spec.at_the_door import at_rest, begun
+from spec.at_the_door import begun
 from spec.carrying_out import Hands
 from spec.faults import NONE, Faults
 from spec.history import (
@@ -70,9 +68,11 @@ from spec.pipeline import (
 )
 from spec.resetting import can_be_reset, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
+from spec.saving import disposable, disposing
 from spec.steps import Begun
+from spec.table_log import Written
 from spec.telling import events_of_effect, events_of_fact
-from spec.world import World, Written
+from spec.world import World
 
 NEVER_MS = 1_000_000_000
 TELLING = (
@@ -245,12 +245,11 @@ class DrivenJob:
 
     def disposable(self) -> list[CheckpointId]:
         """Return the savepoints that the next tick does not begin from."""
-        newest = newest_checkpoint(self.world.rows())
-        return [row.checkpoint for row in self.world.checkpoints() if row.is_savepoint and row is not newest]
+        return list(disposable(self.world))
 
     def dispose(self, checkpoint: CheckpointId) -> None:
         """Claim the job, roll forward, and drop that savepoint with the release."""
-        for _ in at_rest(self.world, DISPOSAL, lambda _: Worked((checkpoint,))):
+        for _ in disposing(self.world, checkpoint):
             """All of it at once."""
 
     def others(self) -> tuple[CheckpointId, ...]:

@@ -184,6 +184,12 @@ def paused(scenario: Scenario, pause_ms: int) -> Scenario:
     return replace(scenario, config={**scenario.config, "min_pause_ms": pause_ms}) if may else scenario
 
 
+def limited(scenario: Scenario, random: Random) -> Scenario:
+    """Return the scenario with other expiries and limits, which meet more seldom than others do."""
+    drawn = {"timeout_ms": random.choice([LONGEST_MS, 80, 400]), "tolerable_failures": random.choice([0, 1, 2, 100])}
+    return replace(scenario, config={**scenario.config, **drawn})
+
+
 def _of_policy(policy: GatePolicy) -> dict[str, Any]:
     match policy:
         case GatePolicy.UNALIGNED:

@@ -76,6 +76,14 @@ class CutWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CutsDropped:
+    """Recorded cuts were dropped; `needed` are those that an entry still needed."""
+
+    dropped: tuple[CheckpointId, ...]
+    needed: tuple[CheckpointId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CutsCorrected:
     """Recorded cuts name other versions now, since tables that had lost theirs were published again."""
 
@@ -311,6 +319,7 @@ Event = (
     | RowCommitted
     | TableChanged
     | CutWritten
+    | CutsDropped
     | CutsCorrected
     | CutsSeen
     | PowerLost

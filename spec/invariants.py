@@ -20,7 +20,7 @@ from spec.columns import wrongly_said, wrongly_shown
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.declining import wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
-from spec.durability import as_a_whole, changed_cuts, taken_by_power_cuts
+from spec.durability import as_a_whole, changed_cuts, dropped_cuts, taken_by_power_cuts
 from spec.history import (
     CheckpointTriggered,
     CutWritten,
@@ -41,6 +41,7 @@ from spec.letting_in import overtaken, unchecked, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
 from spec.names import wrongly_renamed
 from spec.net import wrongly_netted
+from spec.new_tables import not_begun_empty
 from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_marked, wrongly_retained
@@ -281,6 +282,7 @@ INVARIANTS |= {
     "state-is-described": undescribed,
     "alignment": misaligned,
     "columns-of-cut": wrongly_shown,
+    "new-tables-begin-empty": not_begun_empty,
     "columns-follow": wrongly_said,
     "names-follow": wrongly_renamed,
     "one-generation": wrongly_fenced,
@@ -306,6 +308,7 @@ INVARIANTS |= {
     "statistics-are-true": wrongly_measured,
     "durable": taken_by_power_cuts,
     "cuts-hold": changed_cuts,
+    "cuts-stay": dropped_cuts,
     "hooks-restored": hooks.badly_restored,
     "hook-states": hooks.wrongly_kept,
     "judgements": wrongly_judged,

@@ -18,6 +18,8 @@ from checkpointing.snapshots import RangeFiles, TaskWork
 from spec.cut_contents import line_of, read_on
 from spec.history import ColumnMissed, DoorStarted, OrderBroken, Rows
 from spec.pipeline import (
+    AUDIT,
+    AUDIT_TABLE,
     BRONZE_ORDERS,
     BRONZE_PAYMENTS,
     JOINED,
@@ -39,10 +41,16 @@ from spec.pipeline import (
     split_of,
     table_now,
 )
-from spec.world import StateRows, World, Written
+from spec.table_log import StateRows, Written
+from spec.world import World
 
 DELTAS_MAX = 3
-_TABLES = {BRONZE_ORDERS: ORDERS_TABLE, BRONZE_PAYMENTS: PAYMENTS_TABLE, JOINED: JOINED_TABLE}
+_TABLES = {
+    BRONZE_ORDERS: ORDERS_TABLE,
+    BRONZE_PAYMENTS: PAYMENTS_TABLE,
+    JOINED: JOINED_TABLE,
+    AUDIT: AUDIT_TABLE,
+}
 
 
 class MicroBatches:
@@ -58,7 +66,7 @@ class MicroBatches:
         """Carry one out; raise FileGoneError if its generation was fenced out and a file is gone."""
         inputs = {each.input: self._rows(each.segments, effect) for each in effect.inputs}
         vertex = first_id(effect.vertex)
-        if vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS):
+        if vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS, AUDIT):
             outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs.get(0, ())),)
         elif vertex == JOINED:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))

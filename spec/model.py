@@ -11,7 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from checkpointing.identifiers import SplitId, VertexId
-from spec.pipeline import BRONZE_ORDERS, BRONZE_PAYMENTS, NO_PAYMENT, ORDERS, PAYMENTS, SPLITS, by_key, source_rows
+from spec.pipeline import (
+    BRONZE_ORDERS,
+    BRONZE_PAYMENTS,
+    LATER,
+    NO_PAYMENT,
+    ORDERS,
+    PAYMENTS,
+    SPLITS,
+    by_key,
+    source_rows,
+)
 
 Pair = tuple[int, int]
 """A joined row: an order and a payment of one key."""
@@ -85,7 +95,8 @@ def sums(pairs: Counter[Pair]) -> dict[int, tuple[int, int]]:
 
 
 def _sent(source: VertexId, read: Read) -> Counter[int]:
-    stretches = ((split, *stretch) for split in SPLITS[source] for stretch in read.get(split, ()))
+    splits = (*SPLITS[source], LATER) if source == ORDERS else SPLITS[source]
+    stretches = ((split, *stretch) for split in splits for stretch in read.get(split, ()))
     return Counter(row for split, begin, end in stretches for row in source_rows(split, begin, end))
 
 

@@ -25,8 +25,26 @@ class Moves:
     """Behind each tick: how often somebody may take the job back to another entry."""
     resets_max: int = 0
     """Behind each tick: how often somebody may let a source be read on from elsewhere."""
+    savepoints_at_rest_max: int = 0
+    """Behind each tick: how often somebody may take a savepoint or dispose of one."""
+    clean_ups_max: int = 0
+    """Behind each tick, or beside it: how often somebody may clean up. Ticks then clean up at their end, too."""
     releases: bool = False
     """Whether ticks run releases of the pipeline that declare other columns and names."""
+    splits: bool = False
+    """Whether a source finds other splits from tick to tick, in another order."""
+    vertices: bool = False
+    """Whether a vertex and its table come and go from tick to tick."""
+    leases: bool = False
+    """Whether some ticks see of a holder its lease alone; leases run out."""
+    clocks_jump: bool = False
+    """Whether clocks differ from tick to tick, and jump while one runs."""
+    lists_lag: bool = False
+    """Whether lists of files and of entries may lag behind."""
+    older_formats: bool = False
+    """Whether entries are written and read by the codec, some in an older format."""
+    limits: bool = False
+    """Whether expiries and limits of failures are drawn from more values."""
     hooks: bool = False
     """Whether the pipeline has master hooks."""
     restarts: bool = False
@@ -49,7 +67,16 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
         resets_max=random.choice([0, 0, 0, 1, 2]),
+        savepoints_at_rest_max=random.choice([0, 0, 0, 1, 2]),
+        clean_ups_max=random.choice([0, 0, 1, 2]),
         releases=random.random() < SOMETIMES,
+        splits=random.random() < SOMETIMES,
+        vertices=random.random() < SOMETIMES,
+        leases=random.random() < SELDOM,
+        clocks_jump=random.random() < SOMETIMES,
+        lists_lag=random.random() < SOMETIMES,
+        older_formats=random.random() < SELDOM,
+        limits=random.random() < SOMETIMES,
         hooks=random.random() < SELDOM,
         restarts=random.random() < SOMETIMES,
         declines=apart.random() < SOMETIMES,

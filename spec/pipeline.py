@@ -35,11 +35,14 @@ BRONZE_ORDERS: Final = VertexId("bronze_orders")
 BRONZE_PAYMENTS: Final = VertexId("bronze_payments")
 JOINED: Final = VertexId("joined")
 TOTALS: Final = VertexId("totals")
+AUDIT: Final = VertexId("audit")
+"""A vertex that some releases have and others have not: it keeps the orders once more."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
 PAYMENTS_TABLE: Final = TableName("bronze/payments")
 JOINED_TABLE: Final = TableName("silver/joined")
 TOTALS_TABLE: Final = TableName("gold/totals")
+AUDIT_TABLE: Final = TableName("bronze/audit")
 JOINED_STATE: Final = table_of_state(JOB, JOINED)
 TOTALS_STATE: Final = table_of_state(JOB, TOTALS)
 
@@ -63,7 +66,9 @@ SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
     ORDERS: (SplitId("a"), SplitId("b")),
     PAYMENTS: (SplitId("c"),),
 }
-_ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2}
+LATER: Final = SplitId("d")
+"""A split of the orders that the source does not have from the start."""
+_ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2, LATER: 3}
 _IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4
 
@@ -88,10 +93,21 @@ RENAMING_VALUE: Final = 2
 
 
 @cache
-def graph(parallelism: int, release: int = 0, hooks: tuple[Hook, ...] = ()) -> JobGraph:
-    """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it."""
+def graph(
+    parallelism: int,
+    release: int = 0,
+    hooks: tuple[Hook, ...] = (),
+    orders: tuple[SplitId, ...] = SPLITS[ORDERS],
+    *,
+    audited: bool = False,
+) -> JobGraph:
+    """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it.
+
+    `orders` are the splits of the orders, `audited` says whether it has the vertex that comes and goes.
+    """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
-    bare = with_columns(_graph(parallelism), columns)
+    bare = _with_orders(_graph(parallelism), orders)
+    bare = with_columns(_audited(bare) if audited else bare, columns)
     vertices = tuple(_value_named(vertex, renames=release == RENAMING_VALUE) for vertex in bare.vertices)
     named = _named(replace(bare, vertices=vertices), renames=release == RENAMING)
     return replace(named, hooks=hooks)
@@ -170,6 +186,16 @@ def with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:
         for vertex in bare.vertices
     )
     return replace(bare, vertices=tuple(vertices))
+
+
+def _with_orders(bare: JobGraph, splits: tuple[SplitId, ...]) -> JobGraph:
+    source = replace(bare.vertex(ORDERS), parallelism=len(splits), splits=splits)
+    return replace(bare, vertices=(source, *bare.vertices[1:]))
+
+
+def _audited(bare: JobGraph) -> JobGraph:
+    audit = Vertex(AUDIT, VertexKind.STATELESS, 1, (Table(AUDIT_TABLE, TableMode.APPEND),))
+    return replace(bare, vertices=(*bare.vertices, audit), edges=(*bare.edges, EdgeId(ORDERS, AUDIT)))
 
 
 def _graph(parallelism: int) -> JobGraph:

@@ -10,7 +10,14 @@ from checkpointing.commit.net import Renamed
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.job.renaming import due_renames, relocated, relocated_files, renamed_tables, under_new_names
+from checkpointing.job.renaming import (
+    due_renames,
+    new_append_tables,
+    relocated,
+    relocated_files,
+    renamed_tables,
+    under_new_names,
+)
 from checkpointing.metadata.record import CheckpointRecord
 from spec.pipeline import JOB, ROW_BYTES
 from spec.world import World
@@ -51,10 +58,13 @@ def link(
     world: World, graph: JobGraph, names: Names, generation: Generation
 ) -> tuple[CheckpointRecord | None, dict[TableName, Renamed]]:
     """Link the files of renamed tables into their new folders; return the cut with them, and the tables."""
-    if names.record is None or not names.tables:
-        return names.record, {}
+    if names.record is None:
+        return None, {}
+    renamed = _emptied(world, graph, names.record)
+    if not names.tables:
+        return names.record, renamed
     moved = relocated(names.record, names.tables, generation)
-    links, renamed = dict(moved.links), {}
+    links = dict(moved.links)
     before = {now: was for was, now in names.tables.items()}
     for table in (table for table in graph.tables() if table.name in before):
         files: tuple[FileHandle, ...] = ()
@@ -68,6 +78,16 @@ def link(
         renamed[table.name] = Renamed(files, removes, tuple(sorted(log.columns[-1])))
     world.link(links, generation)
     return moved.record, renamed
+
+
+def _emptied(world: World, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, Renamed]:
+    """Return the append tables that the cut does not have, and whose logs still show a checkpoint."""
+    logs = {name: world.table(name) for name in new_append_tables(graph, record)}
+    return {
+        name: Renamed((), tuple(_handle(world, path) for path in sorted(log.active)), tuple(sorted(log.columns[-1])))
+        for name, log in logs.items()
+        if log.shown[-1]
+    }
 
 
 def _handle(world: World, path: str) -> FileHandle:

@@ -13,7 +13,7 @@ from checkpointing.commit.reset import Move
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.tick.errand import RESET
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
-from spec.at_the_door import at_rest
+from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.history import ResetAsked
 from spec.pipeline import SPLITS, first_id
 from spec.world import World
@@ -36,7 +36,7 @@ def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:
     return to_row(source, splits, random.randint(0, min(readable[split] for split in splits)))
 
 
-def resetting(world: World, move: Move) -> Iterator[None]:
+def resetting(world: World, move: Move, visitor: Visitor = SOMEONE) -> Iterator[None]:
     """Read a source on from other positions, if there is a row whose positions they could be."""
 
     def chosen(work: Work) -> TickFact:
@@ -46,4 +46,4 @@ def resetting(world: World, move: Move) -> Iterator[None]:
         known = {first_id(was.vertex): was.vertex for was in work.plan.restore.vertices}
         return RowChosen(SourceReset(work.plan.restore, replace(move, source=known.get(move.source, move.source))))
 
-    yield from at_rest(world, RESET, chosen)
+    yield from at_rest(world, RESET, chosen, visitor)

@@ -18,8 +18,8 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from checkpointing.tick.errand import ROLLBACK
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
-from spec.at_the_door import at_rest
-from spec.pipeline import RENAMED_TABLES, RENAMED_VERTICES, ROW_BYTES
+from spec.at_the_door import SOMEONE, Visitor, at_rest
+from spec.pipeline import AUDIT, RENAMED_TABLES, RENAMED_VERTICES, ROW_BYTES
 from spec.world import World
 
 
@@ -30,7 +30,7 @@ def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
     return tuple(row.checkpoint for row in others if row.checkpoint in world.cuts or row.parent in world.cuts)
 
 
-def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Iterator[None]:
+def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
     """Take tables, state and positions back to that row.
 
     No row is appended if a table cannot go back, since a neighbour has merged its files, or since the cut has gone
@@ -38,9 +38,8 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Ite
     """
 
     def chosen(_: Work) -> TickFact:
-        rows = {row.checkpoint: row for row in world.checkpoints()}
-        target = rows[checkpoint]
-        if checkpoint not in others_than_the_newest(world) or _merged(world, graph, target):
+        target = next((row for row in world.checkpoints() if row.checkpoint == checkpoint), None)
+        if target is None or checkpoint not in others_than_the_newest(world) or _merged(world, graph, target):
             return Worked()
         newest, then = newest_checkpoint(world.rows()), columns_of(target)
         tables = (
@@ -51,7 +50,7 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId) -> Ite
         )
         return RowChosen(Rollback(target, tuple(tables)))
 
-    yield from at_rest(world, ROLLBACK, chosen, leaves_behind=checkpoint)
+    yield from at_rest(world, ROLLBACK, chosen, visitor, leaves_behind=checkpoint)
 
 
 def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple[TableColumn, ...]:
@@ -68,7 +67,8 @@ def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator
     said = {each.table for each in target.columns}
     for vertex in graph.operators():
         for table in vertex.tables:
-            yield vertex.id, table
+            if vertex.id != AUDIT or table.name in said or world.table(table.name).version:
+                yield vertex.id, table
             other = RENAMED_TABLES.get(table.name)
             if other is not None and (other in said or world.table(other).version):
                 yield RENAMED_VERTICES[vertex.id], replace(table, name=other)

@@ -58,7 +58,7 @@ def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWr
                 adds, whole, removes = (
                     frozenset(file.path for file in files) for files in (table.adds, table.files, table.removes)
                 )
-                active[table.table] = whole or (active[table.table] - removes) | adds
+                active[table.table] = whole or (active.get(table.table, frozenset()) - removes) | adds
             yield record, CutWritten(record.checkpoint, (), tuple(active.items()))
 
 

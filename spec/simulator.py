@@ -5,31 +5,39 @@ effects of the dead that come late, replies that are lost; at last a tick withou
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from random import Random
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
-from checkpointing.identifiers import Generation
+from checkpointing.identifiers import Generation, SplitId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
+from checkpointing.metadata.record import Claim
+from spec.at_the_door import Eyes
 from spec.carrying_out import Hands
-from spec.faults import NONE, Scenario, declining, draw, hooked, paused
+from spec.clocks import Jump
+from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paused
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
 from spec.moves import Moves, drawn
-from spec.pipeline import MAX_PARALLELISM, RELEASES, graph
-from spec.resetting import drawn_move, resetting
-from spec.rolling_back import others_than_the_newest, rolling_back
-from spec.tick import Narrate, Tick, TickPlan
+from spec.older_formats import as_stored
+from spec.pipeline import LATER, MAX_PARALLELISM, ORDERS, RELEASES, SPLITS, graph
+from spec.tick import Narrate, Tick
+from spec.tick_plan import TickPlan
+from spec.visits import Visit, Visits
 from spec.world import World
 
-DIES_ROLLING_BACK = 0.05
-"""Per effect."""
-DIES_RESETTING = 0.2
-"""Per effect, of which there are fewer."""
+RACES_VISIT = 0.3
+"""How often another tick begins while somebody does something to a job at rest."""
+SKEWS_MS = (0, 0, 200, -200, -900, 3_000, 90_000_000)
+"""How much a clock is ahead, or behind."""
+LAG_MS = 100
+"""How late a list shows new files."""
+VISIT_STEP_MS = 60
+"""How long a step of a visit takes at most."""
 RESTART_DELAY_MS = 100
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
@@ -63,16 +71,24 @@ class Simulation:
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
+        self._shapes = Random(f"shapes of {seed}")  # noqa: S311 - as above
         scenario = paused(draw(self._random), self.moves.pause_ms)
+        scenario = limited(scenario, self._shapes) if self.moves.limits else scenario
         scenario = hooked(scenario, seed) if self.moves.hooks else scenario
         self.scenario = declining(scenario, seed) if self.moves.declines else scenario
         self.world = World(self._new_history)
+        if self.moves.older_formats:
+            self.world.as_stored = as_stored(self._shapes)
+        self.world.lag_ms = LAG_MS if self.moves.lists_lag else 0
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
-        self._hands.readable = dict.fromkeys(self.scenario.rows, 0)
+        self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 5, 12])}
+        self._hands.readable = dict.fromkeys(self._rows, 0)
+        self._visiting = Random(f"visits of {seed}")  # noqa: S311 - as above
+        self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable)
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._noted = 0
-        self._alive: dict[int, Tick] = {}
+        self._alive: dict[int, Tick | Visit] = {}
         self._started = 0
         self._healing = False
 
@@ -82,16 +98,18 @@ class Simulation:
             self._more_rows(self._random.random())
             self._start(self._drawn_plan())
             self._may_lose_power()
+            self._may_be_cleaned()
             self._play()
             self._may_lose_entries()
-            self._roll_back()
-            self._reset()
+            self._visited()
         self._healing = True
         self._more_rows(1.0)
         last = self._start(self._healing_plan())
         self._play()
         if last.end is None or last.end.outcome is not TickOutcome.CAUGHT_UP:
             self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
+        if self.moves.clean_ups_max:
+            self._begin(self._visits.last_clean_up(self._is_held))
         self._play(until_quiet=True)
 
     def _may_lose_power(self) -> None:
@@ -123,7 +141,7 @@ class Simulation:
         )
 
     def _more_rows(self, share: float) -> None:
-        for split, rows in self.scenario.rows.items():
+        for split, rows in self._rows.items():
             self._hands.readable[split] = max(self._hands.readable[split], int(rows * share))
 
     # -------------------------------------------------------------- ticks
@@ -146,6 +164,11 @@ class Simulation:
             savepoints=self._drawn_savepoints(),
             release=self._release(),
             strategy=self._strategy(),
+            grace_ms=self._grace_ms(),
+            orders=self._orders(),
+            audited=self._audited(),
+            eyes=self._eyes(),
+            clock_jump=self._clock_jump(),
         )
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
@@ -170,7 +193,35 @@ class Simulation:
             patient=True,
             take_over=True,
             release=self._release(),
+            grace_ms=self._grace_ms(),
+            orders=self._orders(),
+            audited=self._audited(),
+            eyes=Eyes(self._skew_ms()),
         )
+
+    def _orders(self) -> tuple[SplitId, ...]:
+        """Return the splits that a tick finds, in any order."""
+        if not self.moves.splits:
+            return SPLITS[ORDERS]
+        known = [*SPLITS[ORDERS], LATER]
+        return tuple(self._shapes.sample(known, self._shapes.randint(1, len(known))))
+
+    def _eyes(self) -> Eyes:
+        unseen = self.moves.leases and self._shapes.random() < EVENLY
+        return Eyes(self._skew_ms(), not unseen, self._shapes if self.moves.lists_lag else None)
+
+    def _skew_ms(self) -> int:
+        return self._shapes.choice(SKEWS_MS) if self.moves.clocks_jump else 0
+
+    def _clock_jump(self) -> Jump | None:
+        jumps = self.moves.clocks_jump and self._shapes.random() < EVENLY
+        return Jump(self._shapes.randint(0, 1_000), self._shapes.choice(SKEWS_MS)) if jumps else None
+
+    def _audited(self) -> bool:
+        return self.moves.vertices and self._shapes.random() < EVENLY
+
+    def _grace_ms(self) -> int | None:
+        return self._visiting.choice([0, 300]) if self.moves.clean_ups_max else None
 
     def _release(self) -> int:
         """Return which release of the pipeline a tick runs: drawn apart, so that a seed's other chances stay."""
@@ -190,7 +241,6 @@ class Simulation:
             world=self.world,
             scenario=self.scenario,
             plan=plan,
-            graph=graph(plan.parallelism, plan.release, self.scenario.hooks),
             hands=self._hands,
             random=self._random,
             is_alive=self._is_alive,
@@ -211,49 +261,49 @@ class Simulation:
 
     def _start_rival(self) -> None:
         plan = self._drawn_plan()
-        rival = TickPlan(
-            number=plan.number,
-            faults=plan.faults,
-            parallelism=plan.parallelism,
-            limits=plan.limits,
-            patient=plan.patient,
-            take_over=True,
-            savepoints=plan.savepoints,
-            release=plan.release,
-            strategy=plan.strategy,
-        )
+        rival = replace(plan, take_over=plan.eyes.sees_holders, stop=None)
         if not self._healing and len(self._alive) < 3:  # noqa: PLR2004 - a crowd shows nothing that two do not
             self._start(rival)
 
     def _is_alive(self, generation: Generation) -> bool:
         return any(tick.generation == generation for tick in self._alive.values())
 
-    # -------------------------------------------------------------- between two ticks
+    # -------------------------------------------------------------- visits
 
-    def _roll_back(self) -> None:
-        """Go back to some other row, abandoned savepoints among them, or do not; who does it may die midway."""
-        most = self.moves.rollbacks_max
-        for _ in range(self._random.randint(0, most) if most else 0):
-            others = others_than_the_newest(self.world)
-            if not others:
-                return
-            to = self._random.choice(others)
-            if self._narrate is not None:
-                self._narrate(f"{self.world.now_ms:>7} rollback to {to}")
-            for _ in rolling_back(self.world, graph(1), to):
-                if self._strikes(DIES_ROLLING_BACK):
-                    break
+    def _visited(self) -> None:
+        """Let others do something to the job, one after the other; ticks may begin meanwhile."""
+        for visit in self._visits.drawn(self._is_held):
+            self._begin(visit)
+            if self._visiting.random() < RACES_VISIT:
+                self._note(self._visiting.randint(0, 2 * VISIT_STEP_MS), self._start_rival)
+            self._play()
 
-    def _reset(self) -> None:
-        """Let a source be read on from elsewhere, or do not; who does it may die midway."""
-        most = self.moves.resets_max
-        for _ in range(self._random.randint(0, most) if most else 0):
-            move = drawn_move(self._random, self._hands.readable)
-            if self._narrate is not None:
-                self._narrate(f"{self.world.now_ms:>7} reset of {move.source} to {move.positions}")
-            for _ in resetting(self.world, move):
-                if self._strikes(DIES_RESETTING):
-                    break
+    def _may_be_cleaned(self) -> None:
+        """Let somebody clean up while a tick runs."""
+        if self.moves.clean_ups_max and self._visiting.random() < RACES_VISIT:
+            self._note(self._visiting.randint(0, 1_500), lambda: self._begin(self._visits.beside(self._is_held)))
+
+    def _begin(self, visit: Visit) -> None:
+        if self._narrate is not None:
+            self._narrate(f"{self.world.now_ms:>7} {visit.told}")
+        number = self._number()
+        self._alive[number] = visit
+        self._visit_on(visit, number)
+
+    def _visit_on(self, visit: Visit, number: int) -> None:
+        """Let somebody do the next step, or die."""
+        try:
+            is_over = next(visit.turns, self) is self
+        except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
+            self.world.history.add(DoorBroke(Generation(visit.generation), f"{type(error).__name__}: {error}"))
+            is_over = True
+        if is_over or self._visiting.random() < visit.dies:
+            self._alive.pop(number, None)
+        else:
+            self._note(self._visiting.randint(0, VISIT_STEP_MS), lambda: self._visit_on(visit, number))
+
+    def _is_held(self, claim: Claim | None) -> bool | None:
+        return claim is not None and self._is_alive(claim.generation)
 
     # -------------------------------------------------------------- turns
 

@@ -14,12 +14,11 @@ from typing import assert_never
 
 from checkpointing.commit.fencing import IDS_PER_CLAIM, Refused, newest_checkpoint
 from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.coordinator.restart import NoRestart, RestartStrategy
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, SplitId
 from checkpointing.job.door import JobDoor
-from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
@@ -39,19 +38,20 @@ from checkpointing.messages import (
     SavepointFailed,
     SavepointRequested,
     SavepointTaken,
-    StopRequested,
     TickOutcome,
     TimeAdvanced,
     WakeAt,
 )
-from checkpointing.metadata.record import CheckpointRecord, Holder
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendRelease,
+    CleanUp,
     CorrectCuts,
     DiscardLeftovers,
+    Done,
     Finish,
     Observe,
     PublishAgain,
@@ -64,10 +64,12 @@ from checkpointing.tick.messages import (
     Work,
     WorkEnded,
 )
-from spec.at_the_door import Carrier
+from spec.at_the_door import NOBODY, Carrier
 from spec.behind import standing
 from spec.carrying_out import Hands
-from spec.faults import Faults, Scenario, with_state_of_nobody
+from spec.cleaning import cleaning_while_held
+from spec.clocks import Clock
+from spec.faults import Scenario, with_state_of_nobody
 from spec.history import (
     CheckpointTriggered,
     DoorBroke,
@@ -76,39 +78,19 @@ from spec.history import (
     TickOver,
     TickStuck,
 )
-from spec.pipeline import JOB, RENAMING, graph, is_renamed
+from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed
 from spec.renaming import Names, blocked, link, names_of
 from spec.steps import Begun
 from spec.telling import events_of_effect, events_of_fact
+from spec.tick_plan import TickPlan
 from spec.world import World
 
-NOBODY = Generation(0)
 STEPS_MAX = 6_000
 LEAVES_STATE_EVERY = 4
 """One tick in so many restores a cut with state that its graph does not take, and may leave it behind."""
 
 Narrate = Callable[[str], None]
 Turns = Generator[int, None, None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TickPlan:
-    """What differs from tick to tick."""
-
-    number: int
-    faults: Faults
-    parallelism: int
-    limits: TickLimits
-    patient: bool
-    take_over: bool
-    stop: StopRequested | None = None
-    stop_after_ms: int = 0
-    release: int = 0
-    """Which release of the pipeline it runs."""
-    strategy: RestartStrategy = field(default_factory=NoRestart)
-    """Whether it restarts a job that fails."""
-    savepoints: tuple[tuple[int, SavepointRequested], ...] = ()
-    """What is asked for, and how long after the start (ms), in order."""
 
 
 @dataclass(slots=True)
@@ -118,7 +100,6 @@ class Tick:
     world: World
     scenario: Scenario
     plan: TickPlan
-    graph: JobGraph
     hands: Hands
     random: Random
     is_alive: Callable[[Generation], bool]
@@ -126,7 +107,10 @@ class Tick:
     generation: Generation = NOBODY
     end: EndTick | None = None
     outstanding: list[tuple[int, int, Effect]] = field(default_factory=list)
+    graph: JobGraph = field(init=False)
+    """The pipeline of the attempt that runs."""
     _wake_ms: int | None = None
+    """By its own clock."""
     _queued: int = 0
     _next_id: CheckpointId = NO_CHECKPOINT
     _at_version: int = 0
@@ -146,16 +130,21 @@ class Tick:
 
     def _held(self) -> Turns:
         """Drive the tick door to its end."""
-        carrier = Carrier(self.world, lambda claim: claim is not None and self.is_alive(claim.generation), self._name)
+        carrier = Carrier(self.world, self._is_held, self._name, self.plan.eyes)
         door = TickDoor(TICK, self._terms())
         waiting = deque(door.start(carrier.moment()))
         before: TickEffect | None = None
+        fact: TickFact | None
         while waiting:
             effect = waiting.popleft()
+            carrier.begin(effect)
             yield from self._takes_time(effect, before)
             match effect:
+                case CleanUp() if self.plan.grace_ms is not None:
+                    yield from self._cleaned(effect, self.plan.grace_ms)
+                    fact = Done()
                 case Work():
-                    fact: TickFact | None = yield from self._drive(effect)
+                    fact = yield from self._drive(effect)
                 case Wait():
                     yield self.world.now_ms + effect.delay_ms
                     fact = Waited()
@@ -165,6 +154,14 @@ class Tick:
             if fact is not None:
                 waiting.extend(door.step(fact, carrier.moment()))
             before = effect
+
+    def _is_held(self, claim: Claim | None) -> bool:
+        return claim is not None and self.is_alive(claim.generation)
+
+    def _cleaned(self, effect: CleanUp, grace_ms: int) -> Turns:
+        """Delete what nobody needs any more, as the last act."""
+        for _ in cleaning_while_held(self.world, effect.generation, grace_ms):
+            yield self._after(self.scenario.latency_ms["store"])
 
     def _terms(self) -> Terms:
         few = self.scenario.ids_per_claim
@@ -178,12 +175,19 @@ class Tick:
 
     def _names(self, restored: CheckpointRecord | None) -> Names:
         """Return what is renamed; where a neighbour is in the way, the user goes on with the names that the cut has."""
+        self.graph = self._graph(restored, self.plan.release)
         names = names_of(self.graph, restored)
         if restored is not None and blocked(self.world, self.graph, names):
-            release = RENAMING if is_renamed(restored) else 0
-            self.graph = graph(self.plan.parallelism, release, self.graph.hooks)
+            self.graph = self._graph(restored, RENAMING if is_renamed(restored) else 0)
             return names_of(self.graph, restored)
         return names
+
+    def _graph(self, restored: CheckpointRecord | None, release: int) -> JobGraph:
+        """Return the pipeline of that release. A source never loses a split in which a cut stands."""
+        was = next((each for each in restored.vertices if each.vertex == ORDERS), None) if restored else None
+        missing = (SplitId(split) for split in (was.splits if was else ()) if split not in self.plan.orders)
+        orders = (*self.plan.orders, *missing)
+        return graph(self.plan.parallelism, release, self.scenario.hooks, orders, audited=self.plan.audited)
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores are at work; a release that is refused is looked into."""
@@ -227,7 +231,7 @@ class Tick:
             claim=work.claim,
             at_version=work.at_version,
             restored=with_state_of_nobody(restored) if restored and leaves_state else restored,
-            allow_non_restored_state=leaves_state,
+            allow_non_restored_state=leaves_state or not self.plan.audited,
             retained=tuple(row for row in work.seen.rows if isinstance(row, CheckpointRecord)),
             versions=self.world.cuts[restored.checkpoint] if restored else {},
             renamed=renamed,
@@ -261,21 +265,27 @@ class Tick:
         else:
             stop_ms = None
         asking = self._asking
-        self._take(door, Begun(setup, self.world.now_ms), door.start(self.world.now_ms))
+        clock = Clock(self.world, self.plan.eyes)
+        jump_ms = self.world.now_ms + self.plan.clock_jump.after_ms if self.plan.clock_jump else None
+        self._take(door, Begun(setup, clock.now_ms()), door.start(clock.now_ms()))
         for _ in range(STEPS_MAX):
             if self.end is not None:
                 self._ask_too_late(door, asking)
                 return
-            timers = [self._wake_ms, stop_ms, self.outstanding[0][0] if self.outstanding else None]
+            wake_ms = None if self._wake_ms is None else self._wake_ms - self.plan.eyes.skew_ms
+            timers = [wake_ms, stop_ms, jump_ms, self.outstanding[0][0] if self.outstanding else None]
             timers.append(asking[0][0] if asking else None)
             due = min((at for at in timers if at is not None), default=None)
             if due is None:
                 self._stuck("it waits for nothing")
                 return
             yield max(due, self.world.now_ms)
-            if self._wake_ms is not None and self._wake_ms <= self.world.now_ms:
+            if jump_ms is not None and self.plan.clock_jump is not None and jump_ms <= self.world.now_ms:
+                jump_ms = None
+                self._say(clock.jump(self.plan.clock_jump))
+            if self._wake_ms is not None and self._wake_ms <= clock.now_ms():
                 self._wake_ms = None
-            self._tell(door, TimeAdvanced(self.world.now_ms))
+            self._tell(door, TimeAdvanced(clock.now_ms()))
             if stop_ms is not None and stop_ms <= self.world.now_ms and self.plan.stop is not None:
                 stop_ms = None
                 self._tell(door, self.plan.stop)
@@ -344,6 +354,7 @@ class Tick:
                     | DiscardFiles()
                 ):
                     self._queued += 1
+                    self.hands.begin(effect, self.generation)
                     due_ms = self.world.now_ms + self._latency_ms(effect)
                     heappush(self.outstanding, (due_ms, self._queued, effect))
                 case _:
@@ -371,7 +382,8 @@ class Tick:
 
     def _ended(self, effect: EndTick) -> None:
         self.end = effect
-        readable = tuple(self.hands.readable.items())
+        splits = [split for source in self.graph.sources() for split in source.splits]
+        readable = tuple((split, self.hands.readable[split]) for split in splits)
         newest = newest_checkpoint(self.world.rows())
         self.world.history.add(TickOver(self.generation, effect, readable, newest))
 

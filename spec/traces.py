@@ -184,7 +184,7 @@ class Replay:
             case CutRecorded():
                 named = tuple(table for table, _ in self._asked.cuts[fact.checkpoint].versions)
                 versions = tuple((table, self._world.table(table).version) for table in named)
-                self._world.record_cut(fact.checkpoint, versions)
+                self._world.record_cut(fact.checkpoint, versions, self._world.retained())
             case _:
                 pass
 

@@ -6,14 +6,14 @@ can still compare contents; who reads a deleted one is found out.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from checkpointing.commit.behind import Correction, Cuts
-from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.cleanup import CleanUpLook, readable_cuts
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
-from checkpointing.commit.fencing import newest_checkpoint, newest_claim
+from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
@@ -24,6 +24,7 @@ from checkpointing.metadata.paths import ROOT, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from spec.history import (
     CutsCorrected,
+    CutsDropped,
     CutsSeen,
     CutWritten,
     FileMissed,
@@ -39,69 +40,13 @@ from spec.history import (
     TableChanged,
 )
 from spec.pipeline import ROW_BYTES
+from spec.table_log import StateRows, TableLog, Written
 
-StateRows = dict[int, tuple[object, ...] | None]
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
 
 class FileGoneError(Exception):
     """A file that had been deleted was wanted by somebody who no longer holds the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A staged file: who wrote it, and what is in it."""
-
-    generation: Generation
-    vertex: VertexId
-    micro_batch: int
-    rows: Rows = ()
-    state: StateRows = field(default_factory=dict)
-    columns: frozenset[str] = frozenset()
-    """The names of its columns, if it is a file of an operator whose columns are renamed."""
-
-
-@dataclass(slots=True)
-class TableLog:
-    """A table's log: the active files at each version, and which checkpoint it shows."""
-
-    versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
-    shown: list[int] = field(default_factory=lambda: [0])
-    """By version: the checkpoint that it shows (the newest `txn`)."""
-    columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
-    """By version: the names of its columns."""
-    durable: set[int] = field(default_factory=lambda: {0})
-    """The versions whose entries a power cut does not take."""
-    again: set[int] = field(default_factory=set)
-    """The versions whose entries say that they were published again."""
-    backup: "TableLog | None" = None
-    """The log as it was before it lost entries."""
-
-    @property
-    def version(self) -> int:
-        """The newest version."""
-        return len(self.versions) - 1
-
-    @property
-    def active(self) -> frozenset[str]:
-        """The active files."""
-        return self.versions[-1]
-
-    def commit(self, active: frozenset[str], shown: int, columns: frozenset[str] | None = None) -> None:
-        """Add a version; no columns: they stay."""
-        self.versions.append(active)
-        self.shown.append(shown)
-        self.columns.append(self.columns[-1] if columns is None else columns)
-
-    def shorten(self, to: int) -> None:
-        """Lose every entry after that version."""
-        del self.versions[to + 1 :], self.shown[to + 1 :], self.columns[to + 1 :]
-        self.durable &= set(range(to + 1))
-        self.again &= set(range(to + 1))
-
-    def copy(self) -> "TableLog":
-        """Return the log as it is now."""
-        return TableLog([*self.versions], [*self.shown], [*self.columns], {*self.durable}, {*self.again})
 
 
 class World:
@@ -120,6 +65,15 @@ class World:
         self.version = 0
         self.log: list[tuple[int, Row]] = []
         self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
+        self.as_stored: Callable[[Row], Row] = lambda row: row
+        """What becomes of an entry that is written and read."""
+        self.before: tuple[int, tuple[Row, ...]] = (0, ())
+        """The version before the newest, and its entries: what a list shows that lags behind."""
+        self.lag_ms = 0
+        """How late a list shows new files."""
+        self.lease: Lease | None = None
+        self.looks: tuple[CleanUpLook, ...] = ()
+        """What earlier clean-ups saw."""
         self.history = new_history(self)
         self._needed: dict[CheckpointId, frozenset[str]] = {}
 
@@ -127,9 +81,9 @@ class World:
 
     def write(self, folder: str, written: Written, rows: int) -> FileHandle:
         """Stage a new, immutable file."""
-        name = f"{written.vertex}-{written.micro_batch}-{len(self.files)}"
+        name = f"{written.vertex}-{written.micro_batch}-{len(self.files):032x}"
         path = f"{folder}/_data/{written.generation}/{name}.parquet"
-        self.files[path] = written
+        self.files[path] = replace(written, at_ms=self.now_ms)
         return FileHandle(path, rows, rows * ROW_BYTES, 0)
 
     def read(self, path: str, reader: str, generation: Generation) -> Written:
@@ -163,7 +117,7 @@ class World:
             self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
 
     def _in_use(self) -> set[str]:
-        """Return the files that rows name and that tables show.
+        """Return the files that rows name, and that tables show now or at a cut of such a row.
 
         The state table of an operator that the newest row does not have any more is read by its older cuts alone.
         """
@@ -172,7 +126,14 @@ class World:
         used = {path for name, log in self.tables.items() if not _is_left(name, said) for path in log.active}
         for record in self.checkpoints():
             used |= self.paths_of(record)
-        return used
+        cuts = (self.cuts[each] for each in self._cuts_in_use() if each in self.cuts)
+        shown = ((name, at) for cut in cuts for name, at in cut.items() if not name.startswith(f"{ROOT}/"))
+        return used.union(*(self.table(name).versions[at] for name, at in shown if at <= self.table(name).version))
+
+    def _cuts_in_use(self) -> set[CheckpointId]:
+        """Return the checkpoints whose cuts somebody reads: those of entries, and those that such an entry needs."""
+        waiting = (row.parent for row in self.checkpoints() if row.checkpoint not in self.cuts)
+        return {row.checkpoint for row in self.checkpoints()}.union(waiting)
 
     def paths_of(self, record: CheckpointRecord) -> frozenset[str]:
         """Return every file that a row names."""
@@ -180,10 +141,14 @@ class World:
             self._needed[record.checkpoint] = files_of(record)
         return self._needed[record.checkpoint]
 
+    def listed(self) -> list[str]:
+        """Return the files that a list shows."""
+        shown_ms = self.now_ms - self.lag_ms
+        return [path for path, file in self.files.items() if path not in self.gone and file.at_ms <= shown_ms]
+
     def discard_leftovers(self, current: Generation, by: Referenced) -> int:
         """Delete what older generations staged and certainly nothing references (K4); return how many files."""
-        there = [(path, file) for path, file in self.files.items() if path not in self.gone]
-        leftovers = [path for path, file in there if _is_leftover(path, file, current, by)]
+        leftovers = [path for path in self.listed() if _is_leftover(path, self.files[path], current, by)]
         self.history.add(LeftoversGone(current))
         self.discard(leftovers)
         return len(leftovers)
@@ -193,8 +158,12 @@ class World:
     @property
     def generation(self) -> Generation:
         """The generation that holds the job."""
-        newest = newest_claim(self.rows())
+        newest = self.holder()
         return newest.generation if newest is not None else Generation(0)
+
+    def holder(self) -> Claim | None:
+        """Return the newest claim."""
+        return newest_claim(self.rows())
 
     def rows(self) -> tuple[Row, ...]:
         """Return all rows."""
@@ -216,6 +185,7 @@ class World:
         `marks` says of other rows whether they are abandoned from this commit on.
         """
         if self.version == at_version:
+            row = self.as_stored(row)
             if isinstance(row, CheckpointRecord):
                 self.durable.update(files_to_sync(row, self.checkpoints()))
             self._commit(row, subsumed, marks)
@@ -228,16 +198,14 @@ class World:
     def release(
         self, row: Release, at_version: int, dropped: tuple[CheckpointId, ...]
     ) -> RowAppended | RowRefused | RowUnknown:
-        """Append a release that drops savepoints, and then delete the state files that no row names any more."""
-        gone = [record for record in self.checkpoints() if record.checkpoint in dropped]
+        """Append a release that drops savepoints."""
         answer = self.append(row, at_version, dropped)
-        for record in gone if isinstance(answer, RowAppended) else ():
-            self.history.add(SavepointDisposed(record.checkpoint))
-            named = frozenset[str]().union(*(self.paths_of(record) for record in self.checkpoints()))
-            self.discard(path for path in sorted(self.paths_of(record) - named) if self.files[path].state)
+        if isinstance(answer, RowAppended):
+            self.history.events.extend(SavepointDisposed(each) for each in dropped)
         return answer
 
     def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...], marks: Mapping[CheckpointId, bool]) -> None:
+        self.before = self.version, self.rows()
         self.version += 1
         self.log = [
             (version, _marked(known, marks))
@@ -247,6 +215,8 @@ class World:
         self.log.append((self.version, row))
         if isinstance(row, CheckpointRecord):
             there = self.checkpoints()
+            missing = sorted(self.paths_of(row) & self.gone)
+            self.history.events.extend(FileMissed(path, f"entry {row.checkpoint}") for path in missing)
             abandoned = tuple(record.checkpoint for record in there if record.abandoned)
             self.history.add(RowCommitted(row, tuple(record.checkpoint for record in there), abandoned))
         elif isinstance(row, Claim):
@@ -274,9 +244,10 @@ class World:
         leaving = frozenset(file.path for file in publication.removes)
         active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
         said = frozenset(column.name for column in publication.columns)
-        log.commit(active, checkpoint, (log.columns[-1] - frozenset(publication.leaving)) | said)
+        log.commit(active, checkpoint, self.now_ms, (log.columns[-1] - frozenset(publication.leaving)) | said)
         if again:
             log.again.add(log.version)
+            log.durable.update(range(log.version + 1))
         else:
             log.backup = None  # whatever was lost before is back
         self.history.add(TableChanged(checkpoint, publication, log.version, active, log.columns[-1]))
@@ -296,7 +267,8 @@ class World:
         rows = tuple(row for path in sorted(log.active) for row in self.files[path].rows)
         path = f"{name}/part-{log.version}-{len(self.files)}"
         self.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
-        log.commit(frozenset({path}), log.shown[-1])
+        self.durable.add(path)  # its own writer sees to that
+        log.commit(frozenset({path}), log.shown[-1], self.now_ms)
 
     def _leaving(self, name: TableName) -> frozenset[str]:
         """Return what rows that the table does not show take out of it: not published yet, or lost again."""
@@ -311,11 +283,24 @@ class World:
 
     # -------------------------------------------------------------- cuts
 
-    def record_cut(self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...]) -> None:
-        """Record the cut of a checkpoint; the first one stays. The entries up to its versions are durable then."""
+    def retained(self) -> frozenset[CheckpointId]:
+        """Return the checkpoints whose cuts are read: those with an entry, and those that a plain savepoint follows."""
+        followed = (row.parent for row in self.checkpoints() if not row.commits)
+        return frozenset(row.checkpoint for row in self.checkpoints()).union(followed)
+
+    def record_cut(
+        self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...], retained: Collection[CheckpointId]
+    ) -> None:
+        """Record the cut of a checkpoint and drop those that are not retained; nothing happens if a newer one is there.
+
+        The first one stays. The entries up to its versions are durable then.
+        """
         for each in entries_to_sync(dict(versions), self.cuts):
             self.table(each.table).durable.update(range(each.first, each.last + 1))
-        self.cuts.setdefault(checkpoint, dict(versions))
+        if not any(known >= checkpoint for known in self.cuts):
+            older = self.cuts.keys() - retained
+            self.cuts[checkpoint] = dict(versions)
+            self.drop_cuts(older)
         there = ((name, self.table(name).columns, version) for name, version in versions if version)
         columns = tuple((name, known[at]) for name, known, at in there if at < len(known))
         self.history.add(CutWritten(checkpoint, versions, self._active_at(versions), columns))
@@ -324,6 +309,13 @@ class World:
         """Return what tables show at these versions; nothing where a version has gone."""
         logs = ((name, self.table(name).versions, version) for name, version in versions)
         return tuple((name, there[at] if at < len(there) else frozenset()) for name, there, at in logs)
+
+    def drop_cuts(self, dropped: Collection[CheckpointId]) -> None:
+        """Drop the cuts of these checkpoints."""
+        needed = tuple(sorted(self._cuts_in_use().intersection(dropped, self.cuts)))
+        if dropped:
+            self.history.add(CutsDropped(tuple(sorted(dropped)), needed))
+        self.cuts = {checkpoint: cut for checkpoint, cut in self.cuts.items() if checkpoint not in dropped}
 
     def correct_cuts(self, seen: Cuts, correction: Correction) -> None:
         """Record cuts otherwise: of those that were seen the changed ones are new, the dropped ones gone."""

@@ -284,7 +284,7 @@ class CommitMachine(RuleBasedStateMachine):
                 lost = luck is Luck.REPLY_LOST
                 return PublishFailed(checkpoint, publication.table, "no answer") if lost else published
             case RecordCut(checkpoint, versions):
-                self.world.record_cut(checkpoint, versions)
+                self.world.record_cut(checkpoint, versions, self.world.retained())
                 return CutRecorded(checkpoint)
 
     def _take(self, life: Life, effects: tuple[CommitEffect, ...]) -> None:

@@ -16,7 +16,8 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Gener
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from spec.history import FileMissed, History
 from spec.machines.judging import expect
-from spec.world import World, Written
+from spec.table_log import Written
+from spec.world import World
 
 EXACTLY_ONCE: Final = CheckpointingMode.EXACTLY_ONCE
 SOURCE: Final = VertexId("source")

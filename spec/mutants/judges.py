@@ -73,6 +73,16 @@ RESETS = Judge(
     400,
 )
 RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), 400)
+CLEAN_UPS = Judge(
+    "simulator with clean-ups",
+    partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2),
+    400,
+)
+SHAPES = Judge(
+    "simulator with other splits and vertices",
+    partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, vertices=True),
+    400,
+)
 HOOKS = Judge(
     "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
 )

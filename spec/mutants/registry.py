@@ -4,6 +4,7 @@ from typing import Final
 
 from spec.mutants import (
     barriers,
+    cleaning,
     columns,
     committing,
     contents,
@@ -27,6 +28,7 @@ from spec.mutants import (
     resets,
     rollbacks,
     savepoints,
+    shapes,
     stops,
 )
 from spec.mutants.planting import Mutant
@@ -40,6 +42,7 @@ _ROOMS = (
     committing,
     holding,
     keeping,
+    cleaning,
     living,
     savepoints,
     stops,
@@ -47,6 +50,7 @@ _ROOMS = (
     resets,
     columns,
     names,
+    shapes,
     mishaps,
     hooks,
     judging,

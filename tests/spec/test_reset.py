@@ -32,7 +32,8 @@ from spec.moves import NO_MOVES
 from spec.pipeline import BRONZE_ORDERS, JOINED, ORDERS, ORDERS_TABLE, graph
 from spec.reset import badly_moved
 from spec.simulator import simulate
-from spec.world import World, Written
+from spec.table_log import Written
+from spec.world import World
 
 A, B, C = (SplitId(split) for split in "abc")
 

@@ -24,7 +24,7 @@ def test_every_seed_keeps_every_invariant_when_the_job_is_taken_back(share):
 def test_the_seeds_meet_every_kind_of_rollback():
     """Back to checkpoints, rollbacks and savepoints; behind savepoints, which stay; to one of those again."""
     met = set()
-    for seed in range(20):
+    for seed in range(40):
         events = run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2)).history.events
         line = Line()
         for commit in (event for event in events if isinstance(event, RowCommitted)):

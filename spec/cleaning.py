@@ -1,0 +1,84 @@
+"""Clean-ups over the simulator's stores: the product's order of reading, and the core's decision.
+
+Others have their turns between any two steps, so a clean-up may act on what was true before.
+"""
+
+from collections.abc import Iterator
+
+from checkpointing.commit.cleanup import (
+    CleanupFacts,
+    CleanUpLook,
+    ListedFile,
+    Shown,
+    TableSeen,
+    decide_cleanup,
+    noted,
+    readable_cuts,
+)
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.tick.errand import CLEANUP
+from checkpointing.tick.messages import Work, Worked
+from spec.at_the_door import SOMEONE, Visitor, at_rest
+from spec.table_log import TableLog
+from spec.world import World
+
+Cuts = list[dict[TableName, int]]
+
+
+def cleaning(world: World, grace_ms: int, visitor: Visitor = SOMEONE) -> Iterator[None]:
+    """Clean up a job that nobody holds, by holding it."""
+
+    def cleaned(work: Work) -> Iterator[None]:
+        return cleaning_while_held(world, work.claim.generation, grace_ms)
+
+    yield from at_rest(world, CLEANUP, lambda _: Worked(), visitor, cleaned)
+
+
+def cleaning_while_held(world: World, current: Generation, grace_ms: int) -> Iterator[None]:
+    """Clean up as the process that holds the job, or that has been taken over and does not know."""
+    recorded = frozenset(world.cuts)
+    yield
+    readable = readable_cuts(world.rows(), recorded)
+    yield
+    world.drop_cuts(recorded - readable)
+    yield from cleaning_beside(world, current, grace_ms, others_hold=False)
+
+
+def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_hold: bool = True) -> Iterator[None]:
+    """Delete what nobody needs any more; `current` is the newest generation that was seen, perhaps at work."""
+    there = world.listed()
+    yield
+    rows, recorded = world.rows(), dict(world.cuts)
+    yield
+    kept: Cuts = [recorded[each] for each in (recorded if others_hold else readable_cuts(rows, recorded.keys()))]
+    tables = {name: log.copy() for name, log in world.tables.items()}
+    seen = {name: _seen(name, log, kept) for name, log in tables.items()}
+    active = (log.versions[at] for name, log in tables.items() for at in {log.version, *seen[name].cuts})
+    facts = CleanupFacts(
+        current=current,
+        others_hold=others_hold,
+        now_ms=world.now_ms,
+        grace_ms=grace_ms,
+        rows=rows,
+        found=tuple(_listed(world, path, tables) for path in there),
+        active=frozenset[str]().union(*active),
+        looks=world.looks,
+    )
+    yield
+    world.looks = noted(world.looks, CleanUpLook(facts.now_ms, seen), grace_ms)
+    for unneeded in decide_cleanup(facts).delete:
+        world.discard([unneeded.file.path])
+    yield
+
+
+def _seen(name: TableName, log: TableLog, cuts: Cuts) -> TableSeen:
+    versions = frozenset(cut[name] for cut in cuts if cut.get(name, log.version + 1) <= log.version)
+    return TableSeen(log.version, versions, in_every_cut=all(name in cut for cut in cuts))
+
+
+def _listed(world: World, path: str, tables: dict[TableName, TableLog]) -> ListedFile:
+    written = world.files[path]
+    table = TableName(path.rpartition("/_data/")[0] or path.rpartition("/")[0])
+    shown = tables[table].times_of(path) if table in tables else ()
+    over = tuple(Shown(first, until, at_ms) for first, until, at_ms in shown)
+    return ListedFile(path, table, written.generation or None, 1, written.at_ms, over)

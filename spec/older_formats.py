@@ -1,0 +1,49 @@
+"""Takes entries through the real codec, once in a while as an older version of Tidemark would have written them."""
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from checkpointing.metadata.codec import decode, encode
+from checkpointing.metadata.record import Row
+
+Rewrite = Callable[[Row], Row]
+OLDER: Final = 0.3
+"""How often an entry is written in an older format, if it says nothing that the format does not know."""
+Fields = dict[str, Any]
+
+
+def as_stored(random: Random) -> Rewrite:
+    """Return what takes an entry to text and back."""
+
+    def rewrite(row: Row) -> Row:
+        envelope = json.loads(encode(row, writer="spec"))
+        for number, takes_away in ((4, _before_5), (3, _before_4), (2, _before_3)):
+            if random.random() > OLDER or not takes_away(envelope["row"]):
+                break
+            envelope["format"] = envelope["row"]["format"] = number
+        return decode(json.dumps(envelope))
+
+    return rewrite
+
+
+def _gone(fields: Fields, *names: str) -> bool:
+    """Take fields away if none of them says anything; return whether that is so."""
+    says_nothing = not any(fields.get(name) for name in names)
+    for name in names if says_nothing else ():
+        fields.pop(name, None)
+    return says_nothing
+
+
+def _before_5(row: Fields) -> bool:
+    return _gone(row.get("statistics", {}), "counts") and _gone(row, "renames", "hooks")
+
+
+def _before_4(row: Fields) -> bool:
+    vertices = row.get("vertices", [])
+    return not vertices and _gone(row, "columns")
+
+
+def _before_3(row: Fields) -> bool:
+    return not row.get("tables") and _gone(row, "abandoned")

@@ -1,0 +1,47 @@
+"""Savepoints of a job at rest, taken and disposed of over the simulator's stores, effect by effect (A9)."""
+
+from collections.abc import Iterator
+
+from checkpointing.commit.at_rest import SavepointAtRest
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.identifiers import CheckpointId
+from checkpointing.metadata.paths import ROOT
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.tick.errand import DISPOSAL, SAVEPOINT
+from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
+from spec.at_the_door import SOMEONE, Visitor, at_rest
+from spec.world import World
+
+
+def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
+    """Take a savepoint of the newest entry, if there is one."""
+
+    def chosen(work: Work) -> TickFact:
+        return RowChosen(SavepointAtRest(work.plan.restore)) if work.plan.restore is not None else Worked()
+
+    yield from at_rest(world, SAVEPOINT, chosen, visitor)
+
+
+def disposable(world: World) -> tuple[CheckpointId, ...]:
+    """Return the savepoints that may go: the next tick does not begin from them."""
+    newest = newest_checkpoint(world.rows())
+    return tuple(row.checkpoint for row in world.checkpoints() if row.is_savepoint and row != newest)
+
+
+def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
+    """Drop a savepoint with the release, and then delete its state files that no other entry named before."""
+    seen: list[CheckpointRecord] = []
+
+    def dropped(work: Work) -> TickFact:
+        if checkpoint not in disposable(world):
+            return Worked()
+        seen.extend(row for row in work.seen.rows if isinstance(row, CheckpointRecord))
+        return Worked((checkpoint,))
+
+    yield from at_rest(world, DISPOSAL, dropped, visitor)
+    yield
+    gone = [row for row in seen if row.checkpoint == checkpoint]
+    if not gone or checkpoint in (row.checkpoint for row in world.checkpoints()):
+        return
+    named = frozenset[str]().union(*(world.paths_of(row) for row in seen if row.checkpoint != checkpoint))
+    world.discard(path for path in sorted(world.paths_of(gone[0]) - named) if path.startswith(f"{ROOT}/"))

@@ -1,0 +1,80 @@
+"""What lies in a simulated warehouse: staged files, and the logs of tables."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from checkpointing.identifiers import Generation, VertexId
+from spec.history import Rows
+
+StateRows = dict[int, tuple[object, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A staged file: who wrote it, and what is in it."""
+
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+    rows: Rows = ()
+    state: StateRows = field(default_factory=dict)
+    columns: frozenset[str] = frozenset()
+    """The names of its columns, if it is a file of an operator whose columns are renamed."""
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class TableLog:
+    """A table's log: the active files at each version, and which checkpoint it shows."""
+
+    versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
+    shown: list[int] = field(default_factory=lambda: [0])
+    """By version: the checkpoint that it shows (the newest `txn`)."""
+    columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
+    """By version: the names of its columns."""
+    at_ms: list[int] = field(default_factory=lambda: [0])
+    """By version: when it was committed."""
+    durable: set[int] = field(default_factory=lambda: {0})
+    """The versions whose entries a power cut does not take."""
+    again: set[int] = field(default_factory=set)
+    """The versions whose entries say that they were published again."""
+    backup: "TableLog | None" = None
+    """The log as it was before it lost entries."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return len(self.versions) - 1
+
+    @property
+    def active(self) -> frozenset[str]:
+        """The active files."""
+        return self.versions[-1]
+
+    def commit(self, active: frozenset[str], shown: int, at_ms: int, columns: frozenset[str] | None = None) -> None:
+        """Add a version; no columns: they stay."""
+        self.versions.append(active)
+        self.at_ms.append(at_ms)
+        self.shown.append(shown)
+        self.columns.append(self.columns[-1] if columns is None else columns)
+
+    def shorten(self, to: int) -> None:
+        """Lose every entry after that version."""
+        del self.versions[to + 1 :], self.shown[to + 1 :], self.columns[to + 1 :], self.at_ms[to + 1 :]
+        self.durable &= set(range(to + 1))
+        self.again &= set(range(to + 1))
+
+    def copy(self) -> "TableLog":
+        """Return the log as it is now."""
+        by_version = [*self.versions], [*self.shown], [*self.columns], [*self.at_ms]
+        return TableLog(*by_version, {*self.durable}, {*self.again})
+
+    def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
+        """Yield each time of a file that is over: its first version, the one that removed it, and when."""
+        first: int | None = None
+        for version, active in enumerate(self.versions):
+            if path in active:
+                first = version if first is None else first
+            elif first is not None:
+                yield first, version, self.at_ms[version]
+                first = None

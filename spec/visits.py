@@ -1,0 +1,108 @@
+"""Draws what somebody does to a job beside its ticks: rollbacks, resets, savepoints at rest, disposals, clean-ups.
+
+A visit goes step by step, and ticks have their turns in between. It is refused while somebody alive holds the job, but
+for a clean-up, which then works beside the tick.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from checkpointing.identifiers import SplitId
+from spec.at_the_door import Alive, Visitor
+from spec.cleaning import cleaning, cleaning_beside
+from spec.moves import Moves
+from spec.pipeline import graph
+from spec.resetting import drawn_move, resetting
+from spec.rolling_back import others_than_the_newest, rolling_back
+from spec.saving import disposable, disposing, saving
+from spec.world import World
+
+DIES_ROLLING_BACK = 0.05
+"""Per step."""
+DIES = 0.2
+"""Per step of a visit that has few."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One visit under way."""
+
+    told: str
+    turns: Iterator[None]
+    visitor: Visitor
+    dies: float = DIES
+
+    @property
+    def generation(self) -> int:
+        """That of its claim."""
+        return self.visitor.generation
+
+
+class Visits:
+    """Draws the visits of a run."""
+
+    def __init__(self, world: World, moves: Moves, random: Random, readable: dict[SplitId, int]) -> None:
+        """Draw for that world; `readable` says how far each split can be read just now."""
+        self._world = world
+        self._moves = moves
+        self._random = random
+        self._readable = readable
+        self._made = 0
+
+    def drawn(self, alive: Alive) -> Iterator[Visit]:
+        """Yield the visits that follow on a tick, each drawn when the one before is over."""
+        made: list[tuple[int, Callable[[Visitor], Visit | None]]] = [
+            (self._moves.rollbacks_max, self._rollback),
+            (self._moves.resets_max, self._reset),
+            (self._moves.savepoints_at_rest_max, self._savepoint),
+            (self._moves.clean_ups_max, self._clean_up),
+        ]
+        for most, make in made:
+            for _ in range(self._random.randint(0, most) if most else 0):
+                self._made += 1
+                visit = make(Visitor(f"visit-{self._made}", alive))
+                if visit is not None:
+                    yield visit
+
+    def beside(self, alive: Alive) -> Visit:
+        """Return a clean-up that begins while a tick runs, or has just died."""
+        self._made += 1
+        return self._clean_up(Visitor(f"visit-{self._made}", alive))
+
+    def last_clean_up(self, alive: Alive) -> Visit:
+        """Return a clean-up of the job at rest that gives readers no time."""
+        visitor = Visitor("last-visit", alive)
+        return Visit("last clean-up", cleaning(self._world, 0, visitor), visitor, dies=0)
+
+    def _rollback(self, visitor: Visitor) -> Visit | None:
+        others = others_than_the_newest(self._world)
+        if not others:
+            return None
+        to = self._random.choice(others)
+        return Visit(
+            f"rollback to {to}",
+            rolling_back(self._world, graph(1, audited=True), to, visitor),
+            visitor,
+            DIES_ROLLING_BACK,
+        )
+
+    def _reset(self, visitor: Visitor) -> Visit:
+        move = drawn_move(self._random, self._readable)
+        told = f"reset of {move.source} to {move.positions}"
+        return Visit(told, resetting(self._world, move, visitor), visitor)
+
+    def _savepoint(self, visitor: Visitor) -> Visit:
+        there = disposable(self._world)
+        if there and self._random.random() < DIES:
+            gone = self._random.choice(there)
+            return Visit(f"disposal of savepoint {gone}", disposing(self._world, gone, visitor), visitor)
+        return Visit("savepoint at rest", saving(self._world, visitor), visitor)
+
+    def _clean_up(self, visitor: Visitor) -> Visit:
+        grace_ms = self._random.choice([0, 0, 300])
+        held = self._world.holder()
+        if visitor.alive(held):
+            turns = cleaning_beside(self._world, self._world.generation, grace_ms)
+            return Visit(f"clean-up beside {held}", turns, visitor)
+        return Visit("clean-up", cleaning(self._world, grace_ms, visitor), visitor)
