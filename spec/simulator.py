@@ -281,7 +281,11 @@ class Simulation:
     def _may_be_cleaned(self) -> None:
         """Let somebody clean up while a tick runs."""
         if self.moves.clean_ups_max and self._visiting.random() < RACES_VISIT:
-            self._note(self._visiting.randint(0, 1_500), lambda: self._begin(self._visits.beside(self._is_held)))
+            self._note(self._visiting.randint(0, 1_500), self._clean_up_beside)
+
+    def _clean_up_beside(self) -> None:
+        if not self._healing:
+            self._begin(self._visits.beside(self._is_held))
 
     def _begin(self, visit: Visit) -> None:
         if self._narrate is not None:

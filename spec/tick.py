@@ -108,7 +108,6 @@ class Tick:
     end: EndTick | None = None
     outstanding: list[tuple[int, int, Effect]] = field(default_factory=list)
     graph: JobGraph = field(init=False)
-    """The pipeline of the attempt that runs."""
     _wake_ms: int | None = None
     """By its own clock."""
     _queued: int = 0
@@ -134,15 +133,13 @@ class Tick:
         door = TickDoor(TICK, self._terms())
         waiting = deque(door.start(carrier.moment()))
         before: TickEffect | None = None
-        fact: TickFact | None
         while waiting:
             effect = waiting.popleft()
             carrier.begin(effect)
             yield from self._takes_time(effect, before)
             match effect:
                 case CleanUp() if self.plan.grace_ms is not None:
-                    yield from self._cleaned(effect, self.plan.grace_ms)
-                    fact = Done()
+                    fact: TickFact | None = yield from self._cleaned(effect, self.plan.grace_ms)
                 case Work():
                     fact = yield from self._drive(effect)
                 case Wait():
@@ -158,10 +155,11 @@ class Tick:
     def _is_held(self, claim: Claim | None) -> bool:
         return claim is not None and self.is_alive(claim.generation)
 
-    def _cleaned(self, effect: CleanUp, grace_ms: int) -> Turns:
+    def _cleaned(self, effect: CleanUp, grace_ms: int) -> Generator[int, None, Done]:
         """Delete what nobody needs any more, as the last act."""
         for _ in cleaning_while_held(self.world, effect.generation, grace_ms):
             yield self._after(self.scenario.latency_ms["store"])
+        return Done()
 
     def _terms(self) -> Terms:
         few = self.scenario.ids_per_claim
@@ -186,8 +184,8 @@ class Tick:
         """Return the pipeline of that release. A source never loses a split in which a cut stands."""
         was = next((each for each in restored.vertices if each.vertex == ORDERS), None) if restored else None
         missing = (SplitId(split) for split in (was.splits if was else ()) if split not in self.plan.orders)
-        orders = (*self.plan.orders, *missing)
-        return graph(self.plan.parallelism, release, self.scenario.hooks, orders, audited=self.plan.audited)
+        known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
+        return graph(self.plan.parallelism, release, hooks, known, audited=self.plan.audited)
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores are at work; a release that is refused is looked into."""

@@ -220,7 +220,7 @@ def _reach(world: World, table: TableName, version: int) -> None:
     """Let a table come to a version by commits that the trace does not tell: older ones, and those of others."""
     log = world.table(table)
     while log.version < version:
-        log.commit(log.active, log.shown[-1])
+        log.commit(log.active, log.shown[-1], world.now_ms)
 
 
 def main(arguments: list[str] | None = None) -> int:

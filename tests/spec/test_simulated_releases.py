@@ -42,8 +42,10 @@ def test_the_seeds_meet_columns_that_come_go_and_are_taken_back():
 
 def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
     """Else the rule of names would judge nothing: both ways, by rollbacks, and onto a name that was in use before."""
-    met = set()
-    for seed in range(30):
+    met, renames = set(), {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
+    for seed in range(400):
+        if renames <= met:
+            break
         names, before = set(), None
         for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
             if isinstance(event, RowCommitted) and event.record.commits:
@@ -53,7 +55,6 @@ def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
                     met |= {("rolled back" if back else "renamed", now), ("again" if now in names else "first", now)}
                 names.add(now)
                 before = now
-    renames = {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
     assert renames <= met
 
 
