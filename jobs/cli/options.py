@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _LOG_WIDTH: Final = 120
 """The width of the output if it is not a terminal."""
-_OF_PROJECT: Final = "[default: the project's]"
 _PIPELINE: Final = "A registered name, or module:attribute.  [default: the project's]"
 
 
