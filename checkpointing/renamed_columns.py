@@ -32,14 +32,23 @@ def renamed_columns(
     kind: ChangeKind, thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames
 ) -> Iterator[Change]:
     """Yield each renamed column of a state or table that has the columns `then`, and each rename that is refused."""
-    for new, old in columns_then(now, then, renames.now).items():
+    due = columns_then(now, then, renames.now)
+    for new, old in due.items():
         yield Change(kind=kind, thing=thing, column=new, was=old, now=new, becomes="renamed, with its values")
+    dropped = [name for name in then if name not in now and name not in due.values()]
     for new, old in renames.now.items():
+        refused = ""
         if new in now and new in then and old in then:
             refused = (
                 f"it has both columns already. Leave out the rename, and {new} keeps its own values while {old} is "
                 f"dropped. Or take another name for what was {old}"
             )
+        elif new in now and new not in then and old not in then and dropped:
+            refused = (
+                f"it has neither of them, and {dropped[0]} would be dropped. If {new} is {dropped[0]}, say that it was "
+                f"renamed from {dropped[0]!r}. Leave out the rename if {new} is a new column"
+            )
+        if refused:
             yield Change(kind=kind, thing=thing, column=new, was=old, now=new, refused=refused)
     for old, new in columns_then(now, then, {was: now for now, was in renames.of_cut.items()}).items():
         if old not in renames.now and new not in now:

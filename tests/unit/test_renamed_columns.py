@@ -59,6 +59,13 @@ def test_both_names_in_one_file_are_refused():
     assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "n", "m"])
 
 
+def test_a_rename_from_a_name_that_was_never_there_is_refused_if_a_column_goes():
+    """A misspelt name, or that of two versions ago. If no column goes, the new one is new, as after a long rollback."""
+    assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "x"])
+    assert [] == judged(["k", "m"], ["k"])
+    assert [("a", "x", "a", False)] == judged(["k", "a", "m"], ["k", "x"], {"a": "x", "m": "n"})
+
+
 def test_a_rename_is_undone_only_by_saying_so():
     """The cut's entry lists it. While files have the old name still, nothing has happened that could be undone."""
     listed = {"m": "n"}

@@ -287,6 +287,18 @@ def test_both_names_in_the_cut_are_refused(tmp_path):
     assert (0, 6) == shown(tmp_path, GOLD)[0]
 
 
+def test_the_name_of_two_versions_ago_is_refused(tmp_path):
+    """The column has its second name in the cut, which would be dropped. The message names it, and that works."""
+    tick(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, ROWS)
+    before = newest(tmp_path)
+    with pytest.raises(CutDoesNotFitError, match=r"neither of them, and rows would be dropped.* renamed from 'rows'"):
+        tick(tmp_path, HALF + 2, Version({"counted": count(renamed_from="n")}))
+    assert before == newest(tmp_path)
+    tick(tmp_path, HALF + 2, Version({"counted": count(renamed_from="rows")}))
+    assert [(6, 0), (6, 1)] == shown(tmp_path, GOLD)[-2:]
+
+
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
 def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
     """A tick that dies there has renamed nothing, and the version of before goes on as if it had never run."""
