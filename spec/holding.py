@@ -73,3 +73,21 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
                     yield f"generation {generation} deleted leftovers before the cut of {newest} was recorded"
             case _:
                 pass
+
+
+def repeated_nonces(history: History) -> Iterator[str]:
+    """Yield every entry, claim and release under the nonce of another: a store that is asked again finds that one."""
+    known: dict[str, str] = {}
+    for event in history.events:
+        match event:
+            case JobClaimed(claim):
+                nonce, what = claim.nonce, f"the claim of generation {claim.generation} from id {claim.first_id}"
+            case JobReleased(release):
+                nonce, what = release.nonce, f"the release of generation {release.generation}"
+            case RowCommitted(record):
+                nonce, what = record.nonce, f"entry {record.checkpoint}"
+            case _:
+                continue
+        if nonce in known:
+            yield f"{what} has the nonce of {known[nonce]}"
+        known[nonce] = what

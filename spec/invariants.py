@@ -17,6 +17,7 @@ from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
+from spec.counted import miscounted
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.declining import wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
@@ -35,7 +36,7 @@ from spec.history import (
     TableChanged,
     TickStuck,
 )
-from spec.holding import held_wrongly, recovered_out_of_order
+from spec.holding import held_wrongly, recovered_out_of_order, repeated_nonces
 from spec.judgements import wrongly_judged
 from spec.letting_in import overtaken, unchecked, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
@@ -287,6 +288,7 @@ INVARIANTS |= {
     "names-follow": wrongly_renamed,
     "one-generation": wrongly_fenced,
     "held": held_wrongly,
+    "nonces-differ": repeated_nonces,
     "recovered-in-order": recovered_out_of_order,
     "retention": wrongly_retained,
     "savepoint-is-silent": not_silent,
@@ -306,6 +308,7 @@ INVARIANTS |= {
     "savepoint-is-aligned": overtaken,
     "caught-up-is-committed": left_uncommitted,
     "statistics-are-true": wrongly_measured,
+    "epochs-are-counted": miscounted,
     "durable": taken_by_power_cuts,
     "cuts-hold": changed_cuts,
     "cuts-stay": dropped_cuts,

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.messages import SavepointKind, TickOutcome
-from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.history import (
     CheckpointEnded,
@@ -19,6 +18,7 @@ from spec.history import (
     TableChanged,
     TickOver,
 )
+from spec.named_files import named_files
 from spec.pipeline import graph_of
 from spec.rollback import goes_back
 
@@ -90,7 +90,7 @@ def unpinned(history: History) -> Iterator[str]:
         match event:
             case RowCommitted(record, kept):
                 if record.is_savepoint:
-                    pinned[record.checkpoint] = files_of(record)
+                    pinned[record.checkpoint] = named_files(record)
                 lost = [checkpoint for checkpoint in pinned if checkpoint not in kept]
                 yield from (f"savepoint {checkpoint} is gone after row {record.checkpoint}" for checkpoint in lost)
             case FilesDiscarded(paths, _):

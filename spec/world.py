@@ -19,7 +19,6 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
-from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ROOT, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from spec.history import (
@@ -39,6 +38,7 @@ from spec.history import (
     SavepointDisposed,
     TableChanged,
 )
+from spec.named_files import named_files
 from spec.pipeline import ROW_BYTES
 from spec.table_log import StateRows, TableLog, Written
 
@@ -138,7 +138,7 @@ class World:
     def paths_of(self, record: CheckpointRecord) -> frozenset[str]:
         """Return every file that a row names."""
         if record.checkpoint not in self._needed:
-            self._needed[record.checkpoint] = files_of(record)
+            self._needed[record.checkpoint] = named_files(record)
         return self._needed[record.checkpoint]
 
     def listed(self) -> list[str]:

@@ -22,10 +22,10 @@ from checkpointing.commit.cleanup import (
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
-from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from spec.machines.judging import expect
+from spec.named_files import named_files
 
 TABLE = TableName("gold/by_key")
 HOUR_MS = 3_600_000
@@ -91,7 +91,7 @@ class CleanupMachine(RuleBasedStateMachine):
         private = [_path(kind, self.version) for kind in ("state", "flying")]
         self.version += 1
         record = _record(self.version)
-        self.files.there |= files_of(record)
+        self.files.there |= named_files(record)
         self.files.shown_from[_path("table", self.version)] = self.version
         self.rows = [record]
         self.cuts[record.checkpoint] = self.version
@@ -102,7 +102,7 @@ class CleanupMachine(RuleBasedStateMachine):
     @rule(lease_ms=_leases)
     def reserve(self, lease_ms: int) -> None:
         """Let a reader reserve the newest cut, with all that its row names."""
-        named = files_of(self.rows[-1])
+        named = named_files(self.rows[-1])
         given = Reservation({TABLE: self.version}, self.now_ms, self.now_ms + lease_ms, named)
         self.readers.append(Reader(given, named))
 
@@ -143,7 +143,7 @@ class CleanupMachine(RuleBasedStateMachine):
         )
         self.files.there -= {each.file.path for each in decide_cleanup(facts).delete}
         counted = [reader.named for reader in self.readers if reader.counts(self.now_ms)]
-        named = frozenset[str]().union(*counted, *(files_of(record) for record in self.rows))
+        named = frozenset[str]().union(*counted, *(named_files(record) for record in self.rows))
         expect(self.files.there <= named, LAPSED_GOES, sorted(self.files.there - named))
 
     @invariant()

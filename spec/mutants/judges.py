@@ -18,6 +18,7 @@ from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
+from spec.machines.keeping import KeepingMachine
 from spec.mishaps import Mishaps
 from spec.moves import Moves
 from spec.simulator import simulate
@@ -101,6 +102,7 @@ GATES = {
 COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 60)
 COMMIT = Judge("commit machine", _by_machine(CommitMachine), 60)
 CLEANUP = Judge("clean-up machine", _by_machine(CleanupMachine), 60)
+KEEPING = Judge("machine of what a clean-up keeps", _by_machine(KeepingMachine), 60)
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from checkpointing import distribution
+from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.statistics import CheckpointStatistics, StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
@@ -13,7 +14,7 @@ from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished
-from checkpointing.metadata.record import SubtaskStatistics
+from checkpointing.metadata.record import CheckpointRecord, SubtaskStatistics
 from spec.mutants.judges import COORDINATOR, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
@@ -147,3 +148,55 @@ def what_a_task_measured_twice_counts_twice(patch: Patch) -> None:
         self.tasks[task] = metrics
 
     patch.put(CheckpointStatistics, "measured", measured)
+
+
+# ------------------------------------------------------------------ epochs
+
+
+@mutant("epochs-are-counted")
+def every_entry_counts_the_rows_of_the_whole_tick(patch: Patch) -> None:
+    real = TwoPhaseCommit._compose
+
+    def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:
+        record = real(self, draft)
+        rows = record.statistics.model_copy(update={"rows": draft.statistics.rows})
+        return record.model_copy(update={"statistics": rows})
+
+    patch.put(TwoPhaseCommit, "_compose", compose)
+
+
+@mutant("epochs-are-counted")
+def the_rows_of_a_failed_epoch_are_counted_by_nobody(patch: Patch) -> None:
+    real = EpochLog.triggered
+    sent: dict[EpochLog, int] = {}
+
+    def triggered(self: EpochLog, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
+        lost = sent.pop(self, 0) if self._epochs else 0
+        sent[self] = rows
+        real(self, checkpoint, now_ms, rows - lost)
+
+    patch.put(EpochLog, "triggered", triggered)
+
+
+@mutant("epochs-are-counted")
+def a_checkpoint_that_fails_never_was(patch: Patch) -> None:
+    real = StatisticsTracker.failed
+
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
+        self.counters.failed -= 1
+        self.counters.total -= 1
+
+    patch.put(StatisticsTracker, "failed", failed)
+
+
+@mutant("epochs-are-counted")
+def an_entry_is_dated_from_its_trigger(patch: Patch) -> None:
+    real = TwoPhaseCommit._compose
+
+    def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:
+        record = real(self, draft)
+        dated = record.statistics.model_copy(update={"committed_ms": draft.statistics.triggered_ms})
+        return record.model_copy(update={"statistics": dated})
+
+    patch.put(TwoPhaseCommit, "_compose", compose)

@@ -21,6 +21,8 @@ from spec.mutants import (
     measuring,
     mishaps,
     names,
+    needing,
+    nonces,
     outside,
     positions,
     publishing,
@@ -61,6 +63,8 @@ _ROOMS = (
     outside,
     measuring,
     reservations,
+    needing,
+    nonces,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

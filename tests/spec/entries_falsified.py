@@ -91,3 +91,29 @@ def lose_state(events):
     cut = _first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
     active = tuple((table, frozenset() if "/state/" in table else files) for table, files in events[cut].active)
     return _swapped(events, cut, replace(events[cut], active=active))
+
+
+def count_a_row_more(events):
+    place = _first(events, RowCommitted)
+    statistics = events[place].record.statistics
+    return _amended(events, place, statistics=statistics.model_copy(update={"rows": statistics.rows + 1}))
+
+
+def take_a_nonce_again(events):
+    place = _first(events, RowCommitted)
+    return _amended(events, _last(events, RowCommitted), nonce=events[place].record.nonce)
+
+
+def measure_a_subtask_too_long(events):
+    """Its tasks ran a millisecond less than the entry says."""
+    place = _first(events, RowCommitted, lambda row: any(v.subtasks.task_ms for v in row.record.statistics.vertices))
+    statistics = events[place].record.statistics
+    vertices = [
+        vertex.model_copy(
+            update={"subtasks": vertex.subtasks.model_copy(update={"task_ms": tuple(ms + 1 for ms in longer)})}
+        )
+        if (longer := vertex.subtasks.task_ms)
+        else vertex
+        for vertex in statistics.vertices
+    ]
+    return _amended(events, place, statistics=statistics.model_copy(update={"vertices": tuple(vertices)}))

@@ -45,10 +45,13 @@ from tests.spec.descriptions_falsified import describe_no_state
 from tests.spec.entries_falsified import (
     build_on_another_version,
     check_a_table_less,
+    count_a_row_more,
     judge_other_files,
     lose_state,
     mark_the_newest,
+    measure_a_subtask_too_long,
     pin_what_holds_rows_in_flight,
+    take_a_nonce_again,
     tell_a_split_too_far,
 )
 from tests.spec.names_falsified import tell_no_rename
@@ -238,7 +241,8 @@ def still_held(events):
 
 
 def release_twice(events):
-    return [*events, events[first(events, JobReleased, skip=-1)]]
+    release = events[first(events, JobReleased, skip=-1)].release
+    return [*events, JobReleased(release.model_copy(update={"nonce": "again"}))]
 
 
 def delete_leftovers_before_the_cut(events):
@@ -250,7 +254,7 @@ def go_back_to_what_is_newest(events):
     """The row of a rollback says where it goes back to, and holds the cut of where the job stood."""
     last = events[first(events, RowCommitted, skip=-1)]
     older = last.kept[-2]
-    wrong = {"kind": RowKind.ROLLBACK, "parent": older, "checkpoint": last.record.checkpoint + 1000}
+    wrong = {"kind": RowKind.ROLLBACK, "parent": older, "checkpoint": last.record.checkpoint + 1000, "nonce": "back"}
     row = last.record.model_copy(update=wrong)
     return [*still_held(events), RowCommitted(row, (*last.kept[:-1], row.checkpoint))]
 
@@ -263,7 +267,9 @@ def move_the_payments_too(events):
         for vertex in last.record.vertices
     )
     wrong = {"kind": RowKind.RESET, "parent": last.record.checkpoint, "checkpoint": last.record.checkpoint + 1000}
-    row = last.record.model_copy(update={**wrong, "pinned": False, "tables": (), "vertices": vertices})
+    row = last.record.model_copy(
+        update={**wrong, "nonce": "moved", "pinned": False, "tables": (), "vertices": vertices}
+    )
     asked = ResetAsked((("a", "99"), ("b", "99")))
     return [*still_held(events), asked, RowCommitted(row, (*last.kept, row.checkpoint))]
 
@@ -282,21 +288,6 @@ def skip_a_micro_batch(events):
     return without(events, place)
 
 
-def measure_a_subtask_too_long(events):
-    """Its tasks ran a millisecond less than the entry says."""
-    place = first(events, RowCommitted, lambda row: any(v.subtasks.task_ms for v in row.record.statistics.vertices))
-    statistics = events[place].record.statistics
-    vertices = [
-        vertex.model_copy(
-            update={"subtasks": vertex.subtasks.model_copy(update={"task_ms": tuple(ms + 1 for ms in longer)})}
-        )
-        if (longer := vertex.subtasks.task_ms)
-        else vertex
-        for vertex in statistics.vertices
-    ]
-    return amend(events, place, statistics=statistics.model_copy(update={"vertices": tuple(vertices)}))
-
-
 def fail_before_anything_failed(events):
     """A tick ends with an expired checkpoint, and none has expired."""
     last = events[first(events, TickOver, skip=-1)]
@@ -311,6 +302,7 @@ def drop_a_cut_of_an_entry(events):
 FALSIFIED = {
     "tables-follow": build_on_another_version,
     "marks": mark_the_newest,
+    "epochs-are-counted": count_a_row_more,
     "tables-are-checked": check_a_table_less,
     "positions-are-true": tell_a_split_too_far,
     "cuts-stay": drop_a_cut_of_an_entry,
@@ -329,6 +321,7 @@ FALSIFIED = {
     "published-completely": record_without_publishing,
     "one-generation": commit_by_an_old_generation,
     "held": release_twice,
+    "nonces-differ": take_a_nonce_again,
     "recovered-in-order": delete_leftovers_before_the_cut,
     "parent-line": leave_the_line,
     "ids-rise": give_an_id_again,

@@ -1,0 +1,81 @@
+"""What must be true of what an entry counts: the rows of its epoch, the checkpoints that failed, and its times (E6)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord
+from spec.history import CheckpointEnded, CheckpointTriggered, DoorStarted, History, RowCommitted, SegmentSent
+from spec.rollback import at_rest
+
+Split = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Tick:
+    """What a generation's sources have sent, and how its checkpoints went."""
+
+    generation: Generation
+    sent: dict[Split, int] = field(default_factory=dict)
+    until: dict[tuple[Split, str | None], int] = field(default_factory=dict)
+    """Rows of a split that were sent up to a position."""
+    failed: int = 0
+    failed_before: dict[CheckpointId, int] = field(default_factory=dict)
+    """How many had failed when a checkpoint was triggered."""
+    rows: dict[CheckpointId, int] = field(default_factory=dict)
+    """Rows that were sent in this tick before the barrier of an entry; none before that of the restored one."""
+
+    def send(self, piece: SourceSlice) -> None:
+        """Note a slice."""
+        split = (str(piece.source), str(piece.split))
+        self.sent[split] = self.sent.get(split, 0) + piece.rows
+        self.until[split, piece.end] = self.sent[split]
+
+    def rows_before(self, record: CheckpointRecord) -> int:
+        """Return how many rows all splits had sent at the barrier; one that has not moved has sent none."""
+        return sum(
+            self.until.get(((str(vertex.vertex), split), subtask.position), 0)
+            for vertex in record.vertices
+            for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False)
+        )
+
+
+def miscounted(history: History) -> Iterator[str]:
+    """Yield every entry of a tick with another number of rows than its sources sent since its parent's barrier.
+
+    And every one that counts fewer failed checkpoints than there were when it was triggered, or that was committed
+    before it was acknowledged. Of a generation that was fenced out nothing is said.
+    """
+    newest: _Tick | None = None
+    ticks: dict[Generation, _Tick] = {}
+    for event in history.events:
+        tick = ticks.get(getattr(event, "generation", Generation(0)))
+        match event:
+            case DoorStarted(generation, _, restored):
+                newest = ticks[generation] = _Tick(generation)
+                newest.rows[restored.checkpoint if restored else NO_CHECKPOINT] = 0
+            case SegmentSent(segment=SourceSlice() as piece) if tick is not None:
+                tick.send(piece)
+            case CheckpointTriggered(_, checkpoint) if tick is not None:
+                tick.failed_before[checkpoint] = tick.failed
+            case CheckpointEnded(_, _, reason) if tick is not None:
+                tick.failed += reason is not None
+            case RowCommitted(record) if newest and record.generation == newest.generation and not at_rest(record):
+                yield from (f"entry {record.checkpoint} {what}" for what in _wrong(record, newest))
+            case _:
+                pass
+
+
+def _wrong(record: CheckpointRecord, tick: _Tick) -> Iterator[str]:
+    said, counts = record.statistics, record.statistics.counts
+    tick.rows[record.checkpoint] = tick.rows_before(record)
+    due = tick.rows[record.checkpoint] - tick.rows.get(record.parent, 0)
+    if tick.sent and record.parent in tick.rows and said.rows != due:
+        yield f"says {said.rows} rows, its sources sent {due} since the barrier of {record.parent}"
+    failed = tick.failed_before.get(record.checkpoint, 0)
+    if counts is not None and counts.failed < failed:
+        yield f"counts {counts.failed} failed checkpoints, there were {failed} when it was triggered"
+    acknowledged_ms = max((vertex.acknowledged_ms for vertex in said.vertices), default=0)
+    if said.committed_ms < acknowledged_ms:
+        yield f"was committed at {said.committed_ms}, and acknowledged at {acknowledged_ms}"

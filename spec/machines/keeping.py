@@ -1,0 +1,261 @@
+"""The machine of what a clean-up keeps: entries, rollbacks, savepoints, readers without a reservation, dead ticks.
+
+Its reference is a sentence: a file stays while an entry names it, the table shows it, a cut of an entry shows it, or a
+reader may have begun to read it less than the grace ago; and it goes once none of that is so.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from checkpointing.commit.cleanup import (
+    CleanupFacts,
+    CleanUpLook,
+    ListedFile,
+    Shown,
+    TableSeen,
+    decide_cleanup,
+    noted,
+    readable_cuts,
+)
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.machines.judging import expect, is_unwinding
+from spec.named_files import named_files
+
+TABLE = TableName("gold/by_key")
+HOUR_MS = 3_600_000
+RETAINED = 2
+NEEDED_STAYS = "needed-stays"
+"""A clean-up deletes nothing that an entry, the table, a cut or a reader within the grace needs."""
+UNNEEDED_GOES = "unneeded-goes"
+"""Clean-ups of a job at rest leave nothing that nobody needs, once the grace is over."""
+
+_pick = st.integers(0, 20)
+_graces = st.sampled_from([HOUR_MS, 0, HOUR_MS])
+_waits = st.sampled_from([HOUR_MS, HOUR_MS // 3])
+
+
+@dataclass(slots=True)
+class Log:
+    """The table's log: the active files of each version, and when it was committed."""
+
+    active: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
+    at_ms: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        return len(self.active) - 1
+
+    def shown(self, path: str) -> tuple[Shown, ...]:
+        """Return the times of a file in the log that are over."""
+        found: list[Shown] = []
+        first: int | None = None
+        for version, active in enumerate(self.active):
+            if path in active and first is None:
+                first = version
+            elif path not in active and first is not None:
+                found.append(Shown(first, version, self.at_ms[version]))
+                first = None
+        return tuple(found)
+
+
+class KeepingMachine(RuleBasedStateMachine):
+    """One table of one job, and whoever needs its files."""
+
+    def __init__(self) -> None:
+        """Begin with one checkpoint."""
+        super().__init__()
+        self.now_ms = 1_000 * HOUR_MS
+        self.grace_ms = HOUR_MS
+        self.there: dict[str, tuple[Generation | None, int]] = {}
+        """Every file, with the generation that staged it (None: a neighbour) and the time."""
+        self.log = Log()
+        self.entries: dict[CheckpointId, CheckpointRecord] = {}
+        self.newest = NO_CHECKPOINT
+        self.shown_at: dict[CheckpointId, int] = {}
+        """The version at which the table showed each entry."""
+        self.cuts: dict[CheckpointId, int] = {}
+        """The same, of the cuts that are recorded."""
+        self.readers: list[tuple[int, frozenset[str]]] = []
+        self.looks: tuple[CleanUpLook, ...] = ()
+        self.current = Generation(1)
+        self.made = 0
+        self.commit(pinned=False, shares=False)
+
+    @initialize(grace_ms=_graces)
+    def configure(self, grace_ms: int) -> None:
+        """Draw how long readers have."""
+        self.grace_ms = grace_ms
+
+    # -------------------------------------------------------------- what is written
+
+    def _stage(self, kind: str, generation: Generation | None) -> FileHandle:
+        self.made += 1
+        folder = "part" if generation is None else f"_data/{generation}"
+        path = f"{TABLE}/{folder}/{kind}-{self.made}"
+        self.there[path] = (generation, self.now_ms)
+        return FileHandle(path, 1, 1, 1)
+
+    def _show(self, active: frozenset[str]) -> None:
+        self.log.active.append(active)
+        self.log.at_ms.append(self.now_ms)
+
+    @rule(pinned=st.booleans(), shares=st.booleans())
+    def commit(self, pinned: bool, shares: bool) -> None:  # noqa: FBT001
+        """A checkpoint completes: its table file takes the place of the one before, its state may share files."""
+        before = self._state_of(self.newest) if shares and self.newest in self.entries else ()
+        shown, state = self._stage("table", self.current), self._stage("state", self.current)
+        self._append(RowKind.CHECKPOINT, self.newest, (*before, state), frozenset({shown.path}), pinned=pinned)
+
+    @precondition(lambda self: len(self.entries) > 1)
+    @rule(pick=_pick)
+    def roll_back(self, pick: int) -> None:
+        """The job goes back to an entry: what came after it leaves, but for savepoints."""
+        to = sorted(self.entries)[pick % len(self.entries)]
+        if to == self.newest:
+            return
+        line, at = {to}, self.entries[to].parent
+        while at in self.entries:
+            line.add(at)
+            at = self.entries[at].parent
+        self.entries = {
+            each: row.model_copy(update={"abandoned": each not in line})
+            for each, row in self.entries.items()
+            if each in line or row.pinned
+        }
+        self._append(RowKind.ROLLBACK, to, self._state_of(to), self.log.active[self.shown_at[to]], pinned=False)
+
+    def _append(
+        self,
+        kind: RowKind,
+        parent: CheckpointId,
+        state: tuple[FileHandle, ...],
+        active: frozenset[str],
+        *,
+        pinned: bool,
+    ) -> None:
+        self.made += 1
+        self.newest = CheckpointId(self.made)
+        self._show(active)
+        files = tuple(FileHandle(path, 1, 1, 1) for path in sorted(active))
+        self.entries[self.newest] = _entry(kind, self.newest, parent, state, files, pinned=pinned)
+        self.shown_at[self.newest] = self.cuts[self.newest] = self.log.newest
+        own = [each for each, row in sorted(self.entries.items()) if not row.pinned]
+        for subsumed in own[:-RETAINED]:
+            del self.entries[subsumed]
+
+    def _state_of(self, checkpoint: CheckpointId) -> tuple[FileHandle, ...]:
+        return tuple(keyed.file for keyed in self.entries[checkpoint].vertices[0].subtasks[0].state)
+
+    @precondition(lambda self: any(row.pinned for row in self.entries.values()))
+    @rule(pick=_pick)
+    def dispose(self, pick: int) -> None:
+        """A savepoint goes, unless the job stands there."""
+        pinned = [each for each, row in sorted(self.entries.items()) if row.pinned]
+        gone = pinned[pick % len(pinned)]
+        if gone != self.newest:
+            del self.entries[gone]
+
+    @rule()
+    def merge(self) -> None:
+        """A neighbour puts other files in the place of the active ones."""
+        self._show(frozenset({self._stage("merged", None).path}))
+
+    @rule()
+    def die(self) -> None:
+        """A tick dies and leaves a file that nothing names; the next one claims the job."""
+        self._stage("left", self.current)
+        self.current = Generation(self.current + 1)
+
+    # -------------------------------------------------------------- time and readers
+
+    @rule(ms=_waits)
+    def wait(self, ms: int) -> None:
+        """Time passes."""
+        self.now_ms += ms
+
+    @rule(oldest=st.booleans())
+    def read(self, oldest: bool) -> None:  # noqa: FBT001
+        """A reader begins with the newest version or with the oldest cut, and takes as long as the grace."""
+        version = self.shown_at[min(self.entries)] if oldest else self.log.newest
+        self.readers.append((self.now_ms, self.log.active[version]))
+
+    # -------------------------------------------------------------- clean-ups
+
+    @rule()
+    def clean_up(self) -> None:
+        """What the core says is deleted; nothing of it was needed."""
+        self.current = Generation(self.current + 1)
+        rows = tuple(self.entries[each] for each in sorted(self.entries))
+        self.cuts = {each: self.cuts[each] for each in readable_cuts(rows, self.cuts)}
+        expect(self.entries.keys() <= self.cuts.keys(), NEEDED_STAYS, f"cuts {self.entries.keys() - self.cuts.keys()}")
+        facts = CleanupFacts(
+            current=self.current,
+            others_hold=False,
+            now_ms=self.now_ms,
+            grace_ms=self.grace_ms,
+            rows=rows,
+            found=tuple(
+                ListedFile(path, TABLE, generation, 1, at_ms, self.log.shown(path))
+                for path, (generation, at_ms) in sorted(self.there.items())
+            ),
+            active=frozenset().union(*(self.log.active[each] for each in {self.log.newest, *self.cuts.values()})),
+            looks=self.looks,
+        )
+        seen = TableSeen(self.log.newest, frozenset(self.cuts.values()), in_every_cut=True)
+        self.looks = noted(self.looks, CleanUpLook(self.now_ms, {TABLE: seen}), self.grace_ms)
+        deleted = {each.file.path for each in decide_cleanup(facts).delete}
+        reading = (files for since, files in self.readers if self.now_ms - since < self.grace_ms)
+        needed = self._needed().union(*reading)
+        expect(deleted.isdisjoint(needed), NEEDED_STAYS, sorted(deleted & needed))
+        for path in deleted:
+            del self.there[path]
+
+    def _needed(self) -> frozenset[str]:
+        named = [named_files(row) for row in self.entries.values()]
+        shown = [self.log.active[self.shown_at[each]] for each in self.entries]
+        return self.log.active[-1].union(*named, *shown)
+
+    def teardown(self) -> None:
+        """The job rests, and is cleaned up again and again until the grace is over."""
+        if is_unwinding():
+            return
+        for _ in range(3):
+            self.clean_up()
+            self.now_ms += self.grace_ms // 2
+        self.now_ms += 1
+        self.clean_up()
+        left = self.there.keys() - self._needed()
+        expect(not left, UNNEEDED_GOES, sorted(left))
+
+
+def _entry(
+    kind: RowKind,
+    checkpoint: CheckpointId,
+    parent: CheckpointId,
+    state: tuple[FileHandle, ...],
+    files: tuple[FileHandle, ...],
+    *,
+    pinned: bool,
+) -> CheckpointRecord:
+    version = Version(Generation(1), checkpoint)
+    keyed = tuple(KeyedFile(file, KeyedFileKind.BASE, 0, 7, version) for file in state)
+    return CheckpointRecord(
+        job="small",
+        kind=kind,
+        pinned=pinned,
+        checkpoint=checkpoint,
+        parent=parent,
+        generation=Generation(1),
+        nonce=str(checkpoint),
+        max_parallelism=8,
+        vertices=(VertexRecord(vertex=VertexId("count"), micro_batch=1, subtasks=(SubtaskSnapshot(state=keyed),)),),
+        tables=(TableRecord(table=TABLE, mode=TableMode.UPSERT, files=files, parent_version=0),),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+    )

@@ -1,0 +1,88 @@
+"""Mutants of the clean-up: which files somebody still needs, and which ones go (K4)."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from checkpointing.commit import cleanup
+from checkpointing.commit.cleanup import CleanupDecision, CleanupFacts, CleanUpLook, ListedFile, Reason, Unneeded
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord, Row
+from spec.machines.keeping import NEEDED_STAYS, UNNEEDED_GOES
+from spec.mutants.judges import KEEPING
+from spec.mutants.planting import Patch, mutant
+
+
+def _see_otherwise(patch: Patch, otherwise: Callable[[CleanupFacts], CleanupFacts]) -> None:
+    real = cleanup.decide_cleanup
+
+    def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
+        return real(otherwise(facts))
+
+    patch.function(cleanup, "decide_cleanup", decide_cleanup)
+
+
+# ------------------------------------------------------------------ what stays
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def an_abandoned_savepoint_needs_nothing(patch: Patch) -> None:
+    def on_the_line(facts: CleanupFacts) -> CleanupFacts:
+        return replace(facts, rows=tuple(row for row in facts.rows if not getattr(row, "abandoned", False)))
+
+    _see_otherwise(patch, on_the_line)
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def a_file_is_unneeded_since_it_was_removed_from_the_log(patch: Patch) -> None:
+    """Cuts that showed it until now had readers until now."""
+    real = cleanup._judged
+
+    def judged(file: ListedFile, facts: CleanupFacts) -> Unneeded:
+        if not file.shown:
+            return real(file, facts)
+        return Unneeded(file, Reason.REMOVED, max(shown.removed_ms for shown in file.shown))
+
+    patch.put(cleanup, "_judged", judged)
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def only_the_cut_of_the_newest_entry_stays(patch: Patch) -> None:
+    def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
+        newest = max(row.checkpoint for row in rows if isinstance(row, CheckpointRecord))
+        return frozenset(recorded) & {newest}
+
+    patch.function(cleanup, "readable_cuts", readable_cuts)
+
+
+# ------------------------------------------------------------------ what goes
+
+
+@mutant(UNNEEDED_GOES, KEEPING)
+def a_file_is_unneeded_since_the_last_look_only(patch: Patch) -> None:
+    _see_otherwise(patch, lambda facts: replace(facts, looks=facts.looks[-1:]))
+
+
+@mutant(UNNEEDED_GOES, KEEPING)
+def what_a_neighbour_wrote_stays_for_ever(patch: Patch) -> None:
+    def is_past(file: ListedFile, current: Generation) -> bool:
+        return file.generation is not None and file.generation < current
+
+    patch.put(cleanup, "_is_past", is_past)
+
+
+@mutant(UNNEEDED_GOES, KEEPING)
+def each_clean_up_forgets_what_the_ones_before_saw(patch: Patch) -> None:
+    def noted(_looks: Iterable[CleanUpLook], now: CleanUpLook, _grace_ms: int) -> tuple[CleanUpLook, ...]:
+        return (now,)
+
+    patch.function(cleanup, "noted", noted)
+
+
+@mutant(UNNEEDED_GOES, KEEPING)
+def a_file_that_no_log_ever_showed_waits_for_a_look(patch: Patch) -> None:
+    real = cleanup._judged
+
+    def judged(file: ListedFile, facts: CleanupFacts) -> Unneeded:
+        return real(file, facts) if file.shown else Unneeded(file, Reason.UNNAMED, facts.now_ms)
+
+    patch.put(cleanup, "_judged", judged)

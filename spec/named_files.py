@@ -1,0 +1,16 @@
+"""Which files an entry needs, told without the core's own list of them: whoever judges deletions must not share it."""
+
+from checkpointing.channel_items import StagedSegment
+from checkpointing.metadata.record import CheckpointRecord
+
+
+def named_files(record: CheckpointRecord) -> frozenset[str]:
+    """Return the paths of state, ranges, staged files and files in flight, and of what its tables begin to show."""
+    found = {file.path for table in record.tables for file in table.adds + table.files}
+    for subtask in (subtask for vertex in record.vertices for subtask in vertex.subtasks):
+        found |= {keyed.file.path for keyed in subtask.state}
+        found |= {keyed.file.path for own in subtask.ranges for keyed in own.files}
+        found |= {staged.file.path for staged in subtask.staged}
+        segments = (segment for held in subtask.in_flight for segment in held.segments)
+        found |= {file.path for each in segments if isinstance(each, StagedSegment) for file in each.files}
+    return frozenset(found)
