@@ -116,7 +116,7 @@ def test_a_waiting_tick_is_asked_over_its_traces_and_ends_when_it_is_told(tmp_pa
             assert tick.poll() is None
             time.sleep(0.05)
         for _ in range(5):
-            assert take_savepoint(at(root), lambda waiting: None).checkpoint in records(root)
+            assert take_savepoint(at(root), lambda waiting: None).record.checkpoint in records(root)
         if ends == "stop":
             stop(at(root), SavepointKind.SUSPEND, lambda waiting: None)
         else:

@@ -156,8 +156,8 @@ def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletio
     taken = stop(at(tmp_path), SavepointKind.SUSPEND, patiently)
     tick.join()
     deleted = delete_checkpoints(at(tmp_path), build())
-    assert [taken.checkpoint] == [record.checkpoint for record in deleted.kept] == list(records(tmp_path))
-    assert taken.checkpoint == deleted.resumes.checkpoint
+    assert [taken.record.checkpoint] == [record.checkpoint for record in deleted.kept] == list(records(tmp_path))
+    assert taken.record.checkpoint == deleted.resumes.checkpoint
     run(tmp_path)
     assert undisturbed == read_cut(tmp_path)
 
@@ -171,14 +171,14 @@ def test_tables_that_went_on_after_a_kept_savepoint_are_not_filled_twice(tmp_pat
     taken = stop(at(root), SavepointKind.SUSPEND, patiently)
     tick.join()
     run(root, plan=build({"a": 400, "b": 400}))
-    assert max(records(root)) > taken.checkpoint
+    assert max(records(root)) > taken.record.checkpoint
     assert None is delete_checkpoints(at(root), build()).resumes
     before = contents(root)
-    said = rf"bronze/numbers in .* shows checkpoint \d+.*from {taken.checkpoint}, the newest that is left"
+    said = rf"bronze/numbers in .* shows checkpoint \d+.*from {taken.record.checkpoint}, the newest that is left"
     with pytest.raises(TablesAheadError, match=said):
         run(root)
     assert before == contents(root)
-    import_row(wanted(f"{root}@{taken.checkpoint}", fork))
+    import_row(wanted(f"{root}@{taken.record.checkpoint}", fork))
     run(fork)
     assert undisturbed == read_cut(fork)
 

@@ -47,8 +47,8 @@ def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
     run(tmp_path, 2)
     newest = newest_checkpoint(tuple(records(tmp_path).values()))
     taken = take_savepoint(at(tmp_path), nobody_waits)
-    row = records(tmp_path)[taken.checkpoint]
-    assert Taken(row.checkpoint, None) == taken
+    row = records(tmp_path)[taken.record.checkpoint]
+    assert Taken(row, None) == taken
     assert (RowKind.SAVEPOINT, newest.checkpoint, ()) == (row.kind, row.parent, row.tables)
     assert row.checkpoint > newest.checkpoint
     assert [v.subtasks[0].position for v in newest.vertices] == [v.subtasks[0].position for v in row.vertices]
