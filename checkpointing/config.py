@@ -115,8 +115,9 @@ class CheckpointConfig(BaseModel):
     """How many checkpoints may be pending at a time. Forced savepoints ignore this."""
     tolerable_failures: Count = Field(default=0, ge=0)
     """How many checkpoints in a row may fail before the job fails.
-    Counted are checkpoints that expired, that a subtask declined, or that could not be written. A failed suite, a
-    changed table and a newer claim always fail the job.
+    Counted are checkpoints that expired, that a subtask declined, or that could not be written: also for a suite that
+    could not be judged, and for rows that could not be written. A rejecting suite, a changed table and a newer claim
+    always fail the job.
     """
     retained: Count = Field(default=1, ge=1)
     """How many completed checkpoints are kept. Savepoints are kept besides."""

@@ -88,6 +88,18 @@ class MicroBatchFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatchNotStaged:
+    """Answer to RunMicroBatch: its files could not be written, as on a full disk. Nothing of it counts.
+
+    The files that it did write are deleted, as far as the system allows. The same rows may succeed later.
+    """
+
+    vertex: VertexId
+    micro_batch: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuitesJudged:
     """Answer to JudgeSuites. `report` is JSON: a verdict per expectation, kept with the checkpoint.
 
@@ -237,6 +249,7 @@ Fact = (
     | PollFailed
     | MicroBatchFinished
     | MicroBatchFailed
+    | MicroBatchNotStaged
     | SuitesJudged
     | JudgementFailed
     | HookAnswered

@@ -70,6 +70,12 @@ def message_of(error: BaseException, way_out: str = "") -> str:
     return f"{sentence}\n{text.strip()[-TRACEBACK_CHARS_MAX:]}"
 
 
+def kind_of(error: BaseException) -> str:
+    """Return the full name of an error's type; of an error in a Python worker, the name that its traceback shows."""
+    words = _last_words(str(error)) if _WORKERS in str(error) else None
+    return f"{type(error).__module__}.{type(error).__qualname__}" if words is None else words[0]
+
+
 def sentence_of(message: str) -> str:
     """Return the first line of a message."""
     return message.partition("\n")[0]

@@ -15,7 +15,7 @@ from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import EdgeId, Generation, VertexId
 from checkpointing.messages import InputSegments
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from spec.history import DoorStarted, History, RowCommitted, SegmentSent, SegmentsRun
+from spec.history import DoorStarted, History, RowCommitted, SegmentSent, SegmentsRun, SegmentsTakenBack
 
 Unit = SourceSlice | str
 """What is counted: a slice of a source, or the path of a file."""
@@ -41,6 +41,12 @@ class _Traffic:
         for entry in event.inputs:
             edge = EdgeId(entry.upstream, event.vertex, entry.input)
             self.run.setdefault(edge, []).append((event.micro_batch, entry))
+
+    def takes_back(self, event: SegmentsTakenBack) -> None:
+        """Forget a micro-batch that could not be written."""
+        for edge, ran in self.run.items():
+            if edge.downstream == event.vertex:
+                ran[:] = [each for each in ran if each[0] != event.micro_batch]
 
     def before(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
         """Yield what the upstream vertex had sent when it passed the barrier of that row."""
@@ -88,6 +94,8 @@ def misaligned(history: History) -> Iterator[str]:
                 generations[event.generation].sends(event)
             case SegmentsRun():
                 generations[event.generation].runs(event)
+            case SegmentsTakenBack():
+                generations[event.generation].takes_back(event)
             case RowCommitted(record, _) if record.generation in generations:
                 yield from _of_row(record, generations[record.generation], history.mode)
             case _:

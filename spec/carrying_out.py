@@ -22,6 +22,8 @@ from checkpointing.messages import (
     JudgementFailed,
     JudgeSuites,
     MicroBatchFailed,
+    MicroBatchFinished,
+    MicroBatchNotStaged,
     NotifyAborted,
     NotifyComplete,
     PollFailed,
@@ -35,6 +37,7 @@ from checkpointing.messages import (
     SavepointTaken,
     SliceOffered,
     SourceIdle,
+    SubtaskOutput,
     SuitesJudged,
     TableCheckFailed,
     TablesChecked,
@@ -121,7 +124,15 @@ class Hands:
             finished = self._micro_batches.run(effect)
         except FileGoneError:
             return failed
+        if self._strikes(faults.micro_batch_not_staged):
+            self._clear_away(finished)
+            return MicroBatchNotStaged(effect.vertex, effect.micro_batch, "the disk is full")
         return failed if self._strikes(faults.micro_batch_fails) else finished
+
+    def _clear_away(self, finished: MicroBatchFinished) -> None:
+        """Delete what a micro-batch could write before the disk was full; of every other one it stays."""
+        if finished.micro_batch % 2:
+            self._world.discard(tuple(path for output in finished.outputs for path in _written(output)))
 
     def _judge(self, effect: JudgeSuites, generation: Generation, faults: Faults) -> Fact:
         try:
@@ -167,3 +178,10 @@ class Hands:
 
     def _strikes(self, probability: float) -> bool:
         return probability > 0 and self._random.random() < probability
+
+
+def _written(output: SubtaskOutput) -> frozenset[str]:
+    """Return the paths of all files that a subtask wrote."""
+    rows = (*output.emitted, *(file for _, file in output.staged))
+    keyed = (*output.state, *(file for entry in output.ranges for file in entry.files))
+    return frozenset({file.path for file in rows} | {each.file.path for each in keyed})

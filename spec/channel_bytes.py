@@ -51,6 +51,11 @@ class ChannelBytes:
         self._running[effect.vertex] = effect
         self.segments[effect.vertex] -= sum(len(entry.segments) for entry in effect.inputs)
 
+    def taken_back(self, vertex: VertexId) -> None:
+        """Let a vertex have its segments before it again: its micro-batch could not be written."""
+        ran = self._running.pop(vertex, None)
+        self.segments[vertex] += sum(len(entry.segments) for entry in ran.inputs) if ran is not None else 0
+
     def finished(self, fact: MicroBatchFinished) -> None:
         """Take out what a micro-batch ran over, and put in what it emitted."""
         ran = self._running.pop(fact.vertex, None)

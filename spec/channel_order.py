@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import EdgeId, VertexId
-from spec.history import DoorStarted, History, SegmentSent, SegmentsRun
+from spec.history import DoorStarted, History, SegmentSent, SegmentsRun, SegmentsTakenBack
 
 NOWHERE = 0
 """No place: what came from nobody who was seen to send it."""
@@ -32,6 +32,8 @@ class _Door:
     sent_so_far: int = 0
     reached: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
     """The place that the reader of a channel has reached."""
+    before: dict[VertexId, dict[tuple[EdgeId, int], int]] = field(default_factory=dict)
+    """The same before the last micro-batch of each vertex."""
 
     def sends(self, edge: EdgeId, sender: int, segment: Segment) -> None:
         """Note a segment at the end of a channel."""
@@ -62,6 +64,15 @@ class _Door:
                 yield f"{edge.upstream} -> {edge.downstream}: {what} was run over after what was sent later"
             self.reached[edge, sender] = max(place, self.reached.get((edge, sender), 0))
 
+    def begins(self, vertex: VertexId) -> None:
+        """Note where a vertex stands before a micro-batch."""
+        self.before[vertex] = {at: place for at, place in self.reached.items() if at[0].downstream == vertex}
+
+    def takes_back(self, vertex: VertexId) -> None:
+        """Put a vertex back to where it stood: its micro-batch could not be written."""
+        others = {at: place for at, place in self.reached.items() if at[0].downstream != vertex}
+        self.reached = others | self.before[vertex]
+
 
 def disordered(history: History) -> Iterator[str]:
     """Yield every segment that a vertex ran over behind one that its channel had sent later."""
@@ -72,7 +83,10 @@ def disordered(history: History) -> Iterator[str]:
                 doors[event.generation] = _opened(event)
             case SegmentSent():
                 doors[event.generation].sent(event)
+            case SegmentsTakenBack():
+                doors[event.generation].takes_back(event.vertex)
             case SegmentsRun():
+                doors[event.generation].begins(event.vertex)
                 for entry in event.inputs:
                     edge = EdgeId(entry.upstream, event.vertex, entry.input)
                     for segment in entry.segments:

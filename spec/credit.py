@@ -6,7 +6,10 @@ from spec.watching import DoorJudge, Split, Watched
 
 
 class Credit(DoorJudge):
-    """Judges polls and micro-batches: nobody sends into a full channel, and credit comes back (C2)."""
+    """Judges polls and micro-batches: nobody sends into a full channel, and credit comes back (C2).
+
+    A vertex that could not write its rows holds credit until a barrier reaches it. The vertices send without it then.
+    """
 
     def __init__(self, door: Watched) -> None:
         """Look up the splits that credit alone holds back."""
@@ -21,7 +24,7 @@ class Credit(DoorJudge):
                 full = channels.full(effect.source, channels.subtask(effect.source, effect.split))
                 if full is not None:
                     self.wrong(f"split {effect.split} of {effect.source} is read, although {full} is full")
-            case RunMicroBatch():
+            case RunMicroBatch() if not self.door.held_back:
                 for subtask in range(channels.graph.vertex(effect.vertex).parallelism):
                     full = channels.full(effect.vertex, subtask)
                     if full is not None:

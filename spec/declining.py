@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
-from checkpointing.messages import EndTick, TickOutcome
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, VertexId
+from checkpointing.messages import EndTick, InputSegments, TickOutcome
 from spec.history import (
     CheckpointEnded,
+    CheckpointTriggered,
     History,
     JudgementBroke,
     JudgementTold,
     SavepointAsked,
+    SegmentsRun,
+    SegmentsTakenBack,
     TablesLookedAt,
     TickOver,
 )
@@ -50,6 +53,8 @@ class _Answers:
     must: dict[_Checkpoint, Reason] = field(default_factory=dict)
     """Checkpoints that must fail now, and for which reason."""
     ended: set[_Checkpoint] = field(default_factory=set)
+    unwritten: set[Generation] = field(default_factory=set)
+    """Generations in which a micro-batch could not be written: any checkpoint may have waited for it."""
 
     def give(self, checkpoint: _Checkpoint, reason: Reason) -> None:
         """Note a reason; the first one decides unless the checkpoint has ended."""
@@ -64,6 +69,8 @@ class _Answers:
         told = "it completed" if reason is None else f"it failed with {reason.name}"
         if due is not None and due is not reason:
             yield f"checkpoint {checkpoint[1]} had to fail with {due.name}, and {told}"
+        elif reason is Reason.CHECKPOINT_ASYNC_EXCEPTION and checkpoint[0] in self.unwritten:
+            return
         elif reason in GIVEN and reason not in self.given.get(checkpoint, ()):
             yield f"checkpoint {checkpoint[1]}: {told}, and no answer said so"
 
@@ -75,6 +82,8 @@ def wrongly_declined(history: History) -> Iterator[str]:
         match event:
             case JudgementTold(generation, _, checkpoint, passed) if not passed:
                 answers.give((generation, checkpoint), Reason.QUALITY)
+            case SegmentsTakenBack(generation):
+                answers.unwritten.add(generation)
             case JudgementBroke(generation, _, checkpoint):
                 answers.give((generation, checkpoint), Reason.CHECKPOINT_ASYNC_EXCEPTION)
             case TablesLookedAt(generation, checkpoint, allow) if not allow:
@@ -85,6 +94,65 @@ def wrongly_declined(history: History) -> Iterator[str]:
             case TickOver(generation):
                 for each in [each for each in answers.must if each[0] == generation]:
                     yield f"checkpoint {each[1]} had to fail with {answers.must.pop(each).name}, and never did"
+            case _:
+                pass
+
+
+@dataclass(slots=True)
+class _TakenBack:
+    """A micro-batch that could not be written: what it ran over, and the id that a barrier must exceed to retry it."""
+
+    inputs: tuple[InputSegments, ...]
+    after: CheckpointId
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What one generation's vertices run over, and what they had to take back."""
+
+    ids: list[CheckpointId] = field(default_factory=list)
+    complete: CheckpointId = NO_CHECKPOINT
+    running: dict[VertexId, tuple[InputSegments, ...]] = field(default_factory=dict)
+    owed: dict[VertexId, _TakenBack] = field(default_factory=dict)
+    used: dict[VertexId, CheckpointId] = field(default_factory=dict)
+    """The newest checkpoint whose barrier allowed a vertex to try again."""
+
+    def takes_back(self, vertex: VertexId) -> None:
+        """Note what a vertex could not write."""
+        after = max(self.complete, self.used.get(vertex, NO_CHECKPOINT))
+        self.owed[vertex] = _TakenBack(self.running.get(vertex, ()), after)
+
+    def runs(self, vertex: VertexId, inputs: tuple[InputSegments, ...]) -> Iterator[str]:
+        """Take a micro-batch; yield what is wrong with it if it is another try."""
+        self.running[vertex] = inputs
+        owed = self.owed.pop(vertex, None)
+        if owed is None:
+            return
+        newer = [checkpoint for checkpoint in self.ids if checkpoint > owed.after]
+        if not newer:
+            yield f"{vertex} tried again before the next barrier"
+        self.used[vertex] = min(newer, default=owed.after)
+        now = {(each.upstream, each.input): each.segments for each in inputs}
+        for each in owed.inputs:
+            again = now.get((each.upstream, each.input), ())
+            if any(one != other for one, other in zip(each.segments, again, strict=False)):
+                yield f"{vertex} tried again with other rows of {each.upstream} than those that it took back"
+
+
+def badly_retried(history: History) -> Iterator[str]:
+    """Yield every vertex that tries a micro-batch again too soon, or not with the rows that it could not write."""
+    generations: dict[Generation, _Tries] = {}
+    for event in history.events:
+        match event:
+            case CheckpointTriggered(generation, checkpoint):
+                generations.setdefault(generation, _Tries()).ids.append(checkpoint)
+            case CheckpointEnded(generation, checkpoint, None):
+                tries = generations.setdefault(generation, _Tries())
+                tries.complete = max(tries.complete, checkpoint)
+            case SegmentsRun(generation, vertex, _, inputs):
+                yield from generations.setdefault(generation, _Tries()).runs(vertex, inputs)
+            case SegmentsTakenBack(generation, vertex):
+                generations.setdefault(generation, _Tries()).takes_back(vertex)
             case _:
                 pass
 

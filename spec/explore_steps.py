@@ -39,13 +39,13 @@ from spec.resetting import to_row
 
 FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
     PollSource: ("poll_fails",),
-    RunMicroBatch: ("micro_batch_fails",),
+    RunMicroBatch: ("micro_batch_fails", "micro_batch_not_staged"),
     CheckTables: ("table_problem", "check_fails"),
     AppendRow: ("reply_lost", "write_lost"),
     PublishTable: ("publish_fails",),
 }
 """How an effect may go wrong; that a row is refused comes of being overtaken."""
-_SURVIVED: Final = frozenset({"check_fails"})
+_SURVIVED: Final = frozenset({"check_fails", "micro_batch_not_staged"})
 """Faults that decline a checkpoint: the tick goes on with the next timer."""
 EFFECTS_MAX: Final = 13
 """As many as a rollback has with a row to roll forward: claim, three tables, a cut, clean-up, its row, those again."""

@@ -30,6 +30,8 @@ class Faults:
     zombie: float = 0.0
     """Of an effect that was outstanding at a crash: it is carried out all the same, later."""
     micro_batch_fails: float = 0.0
+    micro_batch_not_staged: float = 0.0
+    """Its files cannot be written."""
     poll_fails: float = 0.0
     suite_fails: float = 0.0
     judge_fails: float = 0.0
@@ -71,7 +73,7 @@ _WORST = Faults(
 )
 
 
-_DECLINING = {"judge_fails": 0.3, "check_fails": 0.3}
+_DECLINING = {"judge_fails": 0.3, "check_fails": 0.3, "micro_batch_not_staged": 0.2}
 """What declines a checkpoint and lets the job go on."""
 _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
 

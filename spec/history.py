@@ -268,6 +268,15 @@ class SegmentsRun:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentsTakenBack:
+    """The files of a vertex's micro-batch could not be written: it counts as if it had never run."""
+
+    generation: Generation
+    vertex: VertexId
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkMeasured:
     """The tasks of a micro-batch told what they measured of themselves, an entry for each subtask."""
 
@@ -345,6 +354,7 @@ Event = (
     | CheckBegun
     | SegmentSent
     | SegmentsRun
+    | SegmentsTakenBack
     | WorkMeasured
     | OrderBroken
     | TickOver

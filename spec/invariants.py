@@ -19,7 +19,7 @@ from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
 from spec.counted import miscounted
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
-from spec.declining import wrongly_counted, wrongly_declined
+from spec.declining import badly_retried, wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
 from spec.durability import as_a_whole, changed_cuts, dropped_cuts, taken_by_power_cuts
 from spec.history import (
@@ -317,5 +317,6 @@ INVARIANTS |= {
     "judgements": wrongly_judged,
     "declines": wrongly_declined,
     "failures-counted": wrongly_counted,
+    "tried-again": badly_retried,
     "ends-settled": left_unsettled,
 }

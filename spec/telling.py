@@ -17,6 +17,7 @@ from checkpointing.messages import (
     JudgementFailed,
     JudgeSuites,
     MicroBatchFinished,
+    MicroBatchNotStaged,
     NotifyAborted,
     NotifyComplete,
     RunMicroBatch,
@@ -40,6 +41,7 @@ from spec.history import (
     SavepointAsked,
     SegmentSent,
     SegmentsRun,
+    SegmentsTakenBack,
     TablesLookedAt,
     WorkMeasured,
 )
@@ -56,6 +58,8 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # no
                 yield SegmentSent(generation, fact.vertex, fact.micro_batch, StagedSegment(output.emitted))
             if fact.work:
                 yield WorkMeasured(generation, fact.vertex, fact.micro_batch, fact.work)
+        case MicroBatchNotStaged():
+            yield SegmentsTakenBack(generation, fact.vertex, fact.micro_batch)
         case SavepointRequested():
             yield SavepointAsked(generation, fact.request, fact.kind)
         case SuitesJudged():

@@ -10,6 +10,7 @@ from checkpointing.messages import (
     Effect,
     Fact,
     MicroBatchFinished,
+    MicroBatchNotStaged,
     PollSource,
     SavepointKind,
     SliceOffered,
@@ -30,6 +31,10 @@ class TooEarly(DoorJudge):
         """Whether the next trigger can only be a periodic one: the tick had no reason for one, and no user asked."""
         self._periodic = 0
 
+    def told(self, fact: Begun | Fact) -> None:
+        """A vertex that could not write its rows may make the tick ask for a checkpoint."""
+        self._is_sure &= not isinstance(fact, MicroBatchNotStaged)
+
     def asked(self, effect: Effect) -> None:
         """Judge polls and entries."""
         if isinstance(effect, PollSource) and self.door.is_idle((effect.source, effect.split)):
@@ -41,13 +46,14 @@ class TooEarly(DoorJudge):
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge a trigger that can only have been a periodic one."""
         door, config = self.door, self.door.setup.config
-        self._is_sure &= door.is_busy and not door.requests and config.every_rows is None
+        asks_itself = bool(door.held_back) or config.every_rows is not None
+        self._is_sure &= door.is_busy and not door.requests and not asks_itself
         for checkpoint in given:
             self._given_ms[checkpoint] = door.now_ms
             if self._is_sure:
                 self._triggered(checkpoint)
         if given:
-            self._is_sure = door.is_busy and not door.requests and config.every_rows is None
+            self._is_sure = door.is_busy and not door.requests and not asks_itself
 
     def _triggered(self, checkpoint: CheckpointId) -> None:
         door, config = self.door, self.door.setup.config
@@ -150,6 +156,7 @@ class TooLate(DoorJudge):
         for vertex, since_ms in self._waits_ms.items():
             if (
                 vertex in door.running
+                or vertex in door.held_back
                 or door.channels.segments[vertex] <= 0
                 or door.now_ms < since_ms + door.setup.linger_ms
             ):

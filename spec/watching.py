@@ -20,6 +20,7 @@ from checkpointing.messages import (
     HookRestoreFailed,
     MicroBatchFailed,
     MicroBatchFinished,
+    MicroBatchNotStaged,
     NotifyAborted,
     NotifyComplete,
     PollFailed,
@@ -58,6 +59,8 @@ class Watched:
     idle_since: dict[Split, int] = field(default_factory=dict)
     """When a split was last found idle; one that has brought rows since is left out."""
     running: set[VertexId] = field(default_factory=set)
+    held_back: set[VertexId] = field(default_factory=set)
+    """The vertices that could not write a micro-batch and have not tried again since."""
     restoring: set[str] = field(default_factory=set)
     """Hooks that have not yet said that they are restored."""
     asked_hooks: set[tuple[str, CheckpointId]] = field(default_factory=set)
@@ -98,7 +101,7 @@ class Watched:
 
     # -------------------------------------------------------------- steps
 
-    def told(self, fact: Begun | Fact) -> None:
+    def told(self, fact: Begun | Fact) -> None:  # noqa: PLR0912 - one line a fact
         """Take what the door was told."""
         match fact:
             case TimeAdvanced():
@@ -113,6 +116,10 @@ class Watched:
             case MicroBatchFinished():
                 self.running.discard(fact.vertex)
                 self.channels.finished(fact)
+            case MicroBatchNotStaged():
+                self.running.discard(fact.vertex)
+                self.held_back.add(fact.vertex)
+                self.channels.taken_back(fact.vertex)
             case RowAppended():
                 self.last_id = self.reserving.pop(fact.nonce, self.last_id)
             case HookAnswered() | HookFailed():
@@ -138,6 +145,7 @@ class Watched:
                 self.polls[effect.source, effect.split] = effect.max_rows
             case RunMicroBatch():
                 self.running.add(effect.vertex)
+                self.held_back.discard(effect.vertex)
                 self.channels.began(effect)
             case NotifyAborted():
                 self.aborted += 1

@@ -33,6 +33,7 @@ from checkpointing.messages import (
     JudgementFailed,
     MicroBatchFailed,
     MicroBatchFinished,
+    MicroBatchNotStaged,
     PollFailed,
     PublishFailed,
     RowAppended,
@@ -117,6 +118,8 @@ class JobDoor:
                 job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
             case MicroBatchFinished():
                 self._finished(fact)
+            case MicroBatchNotStaged():
+                job.not_staged(job.runs[fact.vertex], fact.error)
             case SuitesJudged() | JudgementFailed():
                 self._judged(fact)
             case HookAnswered() | HookFailed() | HookRestored() | HookRestoreFailed():
@@ -206,7 +209,7 @@ class JobDoor:
             if output.emitted:
                 job.broadcast(subtask, StagedSegment(output.emitted))
         job.discard(dead)
-        if run.input_end is InputEnd.REACHED:
+        if run.input_end is InputEnd.REACHED and not run.collected:
             self._hand_end_on(run)
         job.request_snapshots(run)
 
@@ -254,7 +257,8 @@ class JobDoor:
                 self._request_checkpoint()
             self._poll_sources()
             self._run_vertices()
-        due = self._decide_end() is Next.CHECKPOINT
+        decision = self._decide_end()
+        due = decision is Next.CHECKPOINT or (decision is Next.GO_ON and self._barrier_wanted())
         if due and not self._job.ending.requested and self._job.pause.is_over(self._job.now_ms):
             self._request_checkpoint()
             self._run_vertices()
@@ -273,6 +277,14 @@ class JobDoor:
             self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
             self._job.settle()
 
+    def _barrier_wanted(self) -> bool:
+        """Whether a vertex waits for a barrier and none is on its way: without a period nobody else asks for one."""
+        asked_for = self._setup.config.interval_ms is not None or self._job.coordinator.pending
+        return self._vertex_waits() and not asked_for
+
+    def _vertex_waits(self) -> bool:
+        return any(run.waits_for_barrier for run in self._job.runs.values())
+
     def _poll_sources(self) -> None:
         job = self._job
         job.effects.extend(job.readers.polls(job.now_ms, job.credit.has))
@@ -284,13 +296,15 @@ class JobDoor:
             return True
         ends = run.input_end is InputEnd.REACHED
         enough = ends or run.trigger is not None or run.collected_rows >= self._setup.config.micro_batch_rows_max
-        if not enough:
+        if not enough or run.waits_for_barrier:
             effects = run.poll(self._job.now_ms)
             if effects:
                 self._job.from_gate(run, effects)
                 return True
+        if run.waits_for_barrier:
+            return False
         if (ends or run.collected) and (enough or self._is_time(run)) and self._has_credit(run):
-            self._job.effects.append(run.start())
+            self._job.effects.append(run.start(self._setup.config.micro_batch_rows_max))
         return False
 
     def _is_time(self, run: OperatorRun) -> bool:
@@ -299,6 +313,9 @@ class JobDoor:
         return lingered or not self._more_is_coming(run.vertex.id)
 
     def _has_credit(self, run: OperatorRun) -> bool:
+        """Whether the vertex may send. One that waits for a barrier holds credit, which must not keep it away."""
+        if self._vertex_waits() and self._job.coordinator.pending:
+            return True
         return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
 
     def _more_is_coming(self, vertex: VertexId) -> bool:

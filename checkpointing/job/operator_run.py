@@ -8,6 +8,7 @@ checkpoint, what was collected runs first and the snapshot follows it.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 
 from checkpointing.channel_items import Segment
 from checkpointing.gate import InputGate
@@ -82,6 +83,8 @@ class OperatorRun:
     """The gate has triggered; the snapshot follows the micro-batch that is collected or running."""
     in_flight: InFlightComplete | None = None
     """What the triggered checkpoint holds in flight, complete before its snapshot could follow."""
+    waits_for_barrier: bool = False
+    """The files of the last micro-batch could not be written: its rows wait for the next barrier."""
     input_end: InputEnd = InputEnd.OPEN
     data_ended_on: set[ChannelId] = field(default_factory=set)
     """The channels on which no row follows (drain); a restore begins with none."""
@@ -97,7 +100,8 @@ class OperatorRun:
     @property
     def snapshot_due(self) -> TriggerCheckpoint | None:
         """What the gate has triggered, once the micro-batch that it cuts off is done: until then None."""
-        return None if self.collected or self.busy else self.trigger
+        owes_work = bool(self.collected) or self.input_end is InputEnd.REACHED
+        return None if owes_work or self.busy else self.trigger
 
     @property
     def collected_rows(self) -> int:
@@ -117,6 +121,10 @@ class OperatorRun:
             self.collected_since_ms = now_ms
         self.collected.append((channel, segment))
 
+    def triggered(self, trigger: TriggerCheckpoint) -> None:
+        """The gate triggers a checkpoint: a micro-batch that could not be written may be tried again."""
+        self.trigger, self.waits_for_barrier = trigger, False
+
     def data_ended(self, channel: ChannelId) -> None:
         """No row follows on that channel. Barriers that come between the ends of two channels change nothing."""
         self.data_ended_on.add(channel)
@@ -129,10 +137,16 @@ class OperatorRun:
         idle = not self.busy and not self.collected
         return self.input_end is InputEnd.REACHED and idle and self.vertex.kind is not VertexKind.KEYED
 
-    def start(self) -> RunMicroBatch:
-        """Run what was collected as the next micro-batch; at the end of the data it is the last one."""
+    def start(self, rows_max: int) -> RunMicroBatch:
+        """Run what was collected as the next micro-batch; at the end of the data it is the last one.
+
+        It ends with the segment that reaches `rows_max`, as collecting does. More may have been collected while the
+        vertex waited for a barrier.
+        """
         self.micro_batch += 1
-        self.running, self.collected = tuple(self.collected), []
+        before = accumulate((segment.rows for _, segment in self.collected), initial=0)
+        place = sum(rows < rows_max for rows in list(before)[:-1])
+        self.running, self.collected = tuple(self.collected[:place]), self.collected[place:]
         self.busy = True
         return RunMicroBatch(
             vertex=self.vertex.id,
@@ -141,8 +155,20 @@ class OperatorRun:
             inputs=_by_input(self.running),
             state=tuple(own.state for own in self.live),
             ranges=tuple(own.ranges for own in self.live),
-            end_of_input=self.input_end is InputEnd.REACHED,
+            end_of_input=self.input_end is InputEnd.REACHED and not self.collected,
         )
+
+    def not_staged(self) -> CheckpointId | None:
+        """Take the rows of a micro-batch back that could not be written; return the checkpoint that waited for it.
+
+        No snapshot of that checkpoint can follow any more. Each barrier allows one more try: at once, the disk would
+        still be full.
+        """
+        self.busy = False
+        self.collected, self.running = [*self.running, *self.collected], ()
+        waiting, self.trigger, self.in_flight = self.trigger, None, None
+        self.waits_for_barrier = True
+        return None if waiting is None else waiting.barrier.checkpoint
 
     def finish(self, fact: MicroBatchFinished) -> tuple[str, ...]:
         """Take a finished micro-batch; return the paths that nothing refers to any more."""

@@ -1,8 +1,8 @@
 """How long a tick waits after a checkpoint of its own has failed, before it asks for the next one.
 
-The tick asks for checkpoints of its own when it has read everything. Without the pause it would use up
-`tolerable_failures` within milliseconds, and what went wrong would have no time to pass. Periodic checkpoints keep
-their interval, and those by rows come with the rows.
+The tick asks for checkpoints of its own when it has read everything, and when a vertex waits for a barrier. Without
+the pause it would use up `tolerable_failures` within milliseconds, and what went wrong would have no time to pass.
+Periodic checkpoints keep their interval, and those by rows come with the rows.
 """
 
 from typing import Final

@@ -26,6 +26,7 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
+from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.barriers import snapshot_for
 from checkpointing.job.credit import Credit
@@ -249,11 +250,10 @@ class Wiring:
                 case gate.DeliverEndOfData():
                     run.data_ended(effect.channel)
                 case gate.TriggerCheckpoint():
-                    run.trigger = effect
+                    run.triggered(effect)
                     self.request_snapshots(run)
                 case gate.AbortCheckpoint():
-                    for subtask in run.vertex.subtasks():
-                        self.to_subtask(subtask, task.AlignmentAborted(effect.checkpoint, effect.reason))
+                    self._abort(run.vertex, effect.checkpoint, effect.reason)
                 case gate.InFlightComplete():
                     run.in_flight = effect
                     self._store_in_flight(run)
@@ -303,6 +303,20 @@ class Wiring:
         """The vertex has no snapshot to hand over: it declines the checkpoint (J3)."""
         self.drafts.failed(checkpoint, reason, message)
         self.to_subtask(SubtaskId(vertex, 0), task.SnapshotFailed(checkpoint, reason))
+
+    def not_staged(self, run: OperatorRun, message: str) -> None:
+        """The vertex cannot write its rows: it declines the checkpoint that waits for them, if one does (B2)."""
+        waiting = run.not_staged()
+        if waiting is not None:
+            reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+            if any(pending.id == waiting for pending in self.coordinator.pending):
+                self.drafts.failed(waiting, reason, message)
+            self._abort(run.vertex, waiting, reason)
+
+    def _abort(self, vertex: Vertex, checkpoint: CheckpointId, reason: CheckpointFailureReason) -> None:
+        """Let every subtask decline, and cancel the barrier downstream."""
+        for subtask in vertex.subtasks():
+            self.to_subtask(subtask, task.AlignmentAborted(checkpoint, reason))
 
     def to_subtask(self, subtask: SubtaskId, fact: task.SubtaskFact) -> None:
         """Tell a subtask, and route what it says."""

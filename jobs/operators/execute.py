@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.snapshots import NO_WORK
-from jobs.operators.failures import MicroBatchError, reason_of
+from jobs.operators.failures import MicroBatchError
 from jobs.operators.inputs import read_input
 from jobs.operators.keyed_job import keyed_job, misfits, must_wake
 from jobs.operators.reports import TaskReport, report_from
@@ -44,7 +44,7 @@ def run_micro_batch(
     try:
         tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
     except Exception as error:
-        raise MicroBatchError(effect.vertex, effect.micro_batch, reason_of(error)) from error
+        raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
     finished = result_of(plan, effect, tasks, round((time.monotonic() - started) * 1000))
     return MicroBatch(finished, sum((task.copies for task in tasks), NO_USES))
 

@@ -4,7 +4,8 @@ import re
 from typing import Final
 
 from jobs.accidents import DISK_FULL, READ_ONLY, accident_in
-from jobs.user_code import TRACEBACK_CHARS_MAX, message_of, noted
+from jobs.sinks.staged_files import StagedFileError
+from jobs.user_code import TRACEBACK_CHARS_MAX, kind_of, message_of, noted
 
 _WORKER: Final = "Traceback (most recent call last)"
 _CAUSE: Final = re.compile(r"^(?:Caused by: |: )(?:[\w.$]+\.)?(?P<kind>[\w$]+): (?P<said>.+)$", re.MULTILINE)
@@ -38,12 +39,41 @@ _KNOWN: Final = (
 """Patterns of Spark's messages about problems of the machine, and our sentence for each. The first match counts."""
 
 
-class MicroBatchError(Exception):
-    """A micro-batch failed: names vertex, micro-batch and cause, with the traceback below. Nothing of it counts."""
+_STAGED_FILE_ERROR: Final = f"{StagedFileError.__module__}.{StagedFileError.__qualname__}"
+_SPARKS_OWN_FILES: Final = re.compile(
+    r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded|Read-only file system)"
+)
 
-    def __init__(self, vertex: str, micro_batch: int, reason: str) -> None:
+
+class MicroBatchError(Exception):
+    """A micro-batch failed: names vertex, micro-batch and cause, with the traceback below. Nothing of it counts.
+
+    `not_staged`: it failed only because files could not be written, so the same rows may succeed later.
+    """
+
+    def __init__(self, vertex: str, micro_batch: int, reason: str, *, not_staged: bool = False) -> None:
         """Name the vertex, its micro-batch and the reason, whose first line is a sentence."""
-        super().__init__(f"micro-batch {micro_batch} of vertex {vertex} failed: {reason}")
+        what = "could not be written" if not_staged else "failed"
+        super().__init__(f"micro-batch {micro_batch} of vertex {vertex} {what}: {reason}")
+        self.not_staged = not_staged
+
+    @classmethod
+    def of(cls, vertex: str, micro_batch: int, error: Exception) -> "MicroBatchError":
+        """Describe what a micro-batch raised."""
+        return cls(vertex, micro_batch, reason_of(error), not_staged=is_not_staged(error))
+
+
+def is_not_staged(error: Exception) -> bool:
+    """Return whether a micro-batch failed only because its files could not be written.
+
+    The type decides. In a task it is StagedFileError, which only the writer of staged files raises. In the JVM it is an
+    IOException about a file of Spark's own, such as a shuffle. An error of the user's code is never one of them, even
+    if it says that a disk is full.
+    """
+    text = str(error)
+    if isinstance(error, StagedFileError) or kind_of(error) == _STAGED_FILE_ERROR:
+        return True
+    return _WORKER not in text and _SPARKS_OWN_FILES.search(text) is not None
 
 
 def reason_of(error: Exception) -> str:
@@ -54,7 +84,7 @@ def reason_of(error: Exception) -> str:
         if found is not None:
             return f"{sentence.format(**found.groupdict())}\n{text.strip()[:TRACEBACK_CHARS_MAX]}"
     accident = accident_in(text)
-    if accident in {DISK_FULL, READ_ONLY}:
+    if accident in {DISK_FULL, READ_ONLY} or (accident is not None and is_not_staged(error)):
         return f"{accident}\n{text.strip()[:TRACEBACK_CHARS_MAX]}"
     if _WORKER not in text and "\tat " in text:
         return _of_spark(text)

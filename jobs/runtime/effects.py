@@ -19,6 +19,7 @@ from checkpointing.messages import (
     Fact,
     JudgeSuites,
     MicroBatchFailed,
+    MicroBatchNotStaged,
     NotifyAborted,
     NotifyComplete,
     PollFailed,
@@ -35,7 +36,7 @@ from jobs.accidents import explained
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.holding.boundaries import Boundary, CarriedOut, around, boundary_of
 from jobs.holding.job_stores import JobStores
-from jobs.operators.failures import MicroBatchError, reason_of
+from jobs.operators.failures import MicroBatchError
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.runtime.engine import Engine
@@ -43,6 +44,7 @@ from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites
 from jobs.sources.port import SourceError
+from jobs.stores.leftovers import delete_unfinished, staging_folders
 from jobs.stores.output_tables import TableNotCheckedError
 from jobs.stores.reservations import deletable
 from jobs.user_code import message_of
@@ -132,10 +134,13 @@ class EffectHandlers:
         vertex, number = effect.vertex, effect.micro_batch
         try:
             return self._engine.run(self._plan.vertices[vertex], effect, self._root, self._plan.job)
-        except MicroBatchError as error:
-            return MicroBatchFailed(vertex, number, str(error))
-        except Exception as error:  # noqa: BLE001 - an engine that did not start
-            return MicroBatchFailed(vertex, number, str(MicroBatchError(vertex, number, reason_of(error))))
+        except Exception as error:  # noqa: BLE001 - MicroBatchError, or an engine that did not start
+            failed = error if isinstance(error, MicroBatchError) else MicroBatchError.of(vertex, number, error)
+        if not failed.not_staged:
+            return MicroBatchFailed(vertex, number, str(failed))
+        folders = staging_folders(self._plan.graph, self._stores.warehouse.paths)
+        delete_unfinished(self._stores.warehouse, folders, effect)
+        return MicroBatchNotStaged(vertex, number, str(failed))
 
     def cancel(self, effect: CancelJudgement) -> None:
         """Let a running judgement end at its next step, without an answer."""

@@ -22,6 +22,7 @@ from checkpointing.messages import (
     Fact,
     MicroBatchFailed,
     MicroBatchFinished,
+    MicroBatchNotStaged,
     NotifyAborted,
     NotifyComplete,
     RecordCut,
@@ -108,6 +109,14 @@ class MicroBatchSlow:
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatchHeldBack:
+    """The files of a vertex's micro-batch could not be written: its rows wait for the next barrier."""
+
+    vertex: VertexId
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoticeFailed:
     """A pipeline's listener or source raised when it was notified. The checkpoint stays as it is (F1)."""
 
@@ -124,7 +133,15 @@ class InputLooked:
 
 
 Progress = (
-    SparkStarting | SparkStarted | RowsRead | MicroBatchRan | MicroBatchSlow | Restarting | NoticeFailed | InputLooked
+    SparkStarting
+    | SparkStarted
+    | RowsRead
+    | MicroBatchRan
+    | MicroBatchSlow
+    | MicroBatchHeldBack
+    | Restarting
+    | NoticeFailed
+    | InputLooked
 )
 
 
@@ -234,6 +251,9 @@ class Narrator:
             case TimeAdvanced():
                 self._now_ms = fact.now_ms
                 self._tell_slow()
+            case MicroBatchNotStaged():
+                self._running.pop(fact.vertex, None)
+                self._listener.progress(MicroBatchHeldBack(fact.vertex, fact.error))
             case MicroBatchFailed():
                 self._running.pop(fact.vertex, None)
             case MicroBatchFinished():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.listener import InputLooked, MicroBatchSlow, NoticeFailed, Progress, Restarting
+from jobs.runtime.listener import InputLooked, MicroBatchHeldBack, MicroBatchSlow, NoticeFailed, Progress, Restarting
 from jobs.showing.quantities import seconds
 from jobs.user_code import own_lines, sentence_of
 
@@ -89,6 +89,8 @@ def warnings(event: Progress) -> tuple[str, ...]:
             work = f"vertex {event.vertex} has been at work on micro-batch {event.micro_batch}"
             way_out = "if its function hangs, end the tick and correct the function; what is committed stays"
             return (f"{work} for {seconds(event.for_ms)}: {way_out}",)
+        case MicroBatchHeldBack():
+            return (f"{sentence_of(event.error)}. Vertex {event.vertex} tries again at the next barrier",)
         case InputLooked():
             return tuple(event.seen.sentences())
         case _:

@@ -4,11 +4,13 @@ The rule is `checkpointing.commit.leftovers`. A file whose name is not that of a
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import Generation, TableName
+from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, parse_generation, parse_staged_name
 from jobs.stores.warehouse import Warehouse
 
@@ -22,6 +24,20 @@ def delete_leftovers(
     """
     found = (path for table in tables for path in sorted(_of_table(warehouse, table, current=current, by=by)))
     return tuple(path for path in found if warehouse.delete(path))
+
+
+def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect: RunMicroBatch) -> None:
+    """Delete what a micro-batch wrote before it failed, so that a full disk gets its room back.
+
+    A file that a task writes later, or that the system does not let go, stays until clean-up.
+    """
+    for table in tables:
+        folder = warehouse.paths.staged_folder(table, Generation(effect.generation))
+        with suppress(OSError):
+            for file in [*warehouse.path(folder).iterdir()]:
+                name = parse_staged_name(file.name)
+                if name is not None and (name.vertex, name.micro_batch) == (effect.vertex, effect.micro_batch):
+                    warehouse.delete(f"{folder}/{file.name}")
 
 
 def own_folders(warehouse: Warehouse) -> Iterator[TableName]:

@@ -59,7 +59,7 @@ _KINDS: tuple[tuple[type[Effect], ...], ...] = (
     (RunMicroBatch,),
     (JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, AskHook, RestoreHook, ResetHook),
 )
-_DECLINED = {"judge_fails": 1.0, "check_fails": 1.0, "reply_lost": 1.0}
+_DECLINED = {"micro_batch_not_staged": 1.0, "judge_fails": 1.0, "check_fails": 1.0, "reply_lost": 1.0}
 _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.0, **_ALL), Faults(**_DECLINED)])
 
 

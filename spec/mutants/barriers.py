@@ -113,9 +113,9 @@ def an_alignment_is_aborted_twice(patch: Patch) -> None:
 def a_micro_batch_meets_its_segments_newest_first(patch: Patch) -> None:
     real = OperatorRun.start
 
-    def start(self: OperatorRun) -> RunMicroBatch:
+    def start(self: OperatorRun, rows_max: int) -> RunMicroBatch:
         self.collected.reverse()
-        return real(self)
+        return real(self, rows_max)
 
     patch.put(OperatorRun, "start", start)
 

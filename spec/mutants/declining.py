@@ -11,8 +11,10 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job import judgements
 from checkpointing.job.door import JobDoor
 from checkpointing.job.judgements import Judged
+from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
-from checkpointing.messages import JudgementFailed, TableCheckFailed, TablesChecked
+from checkpointing.job.wiring import Wiring
+from checkpointing.messages import JudgementFailed, RunMicroBatch, TableCheckFailed, TablesChecked
 from spec.mutants.judges import DECLINES
 from spec.mutants.planting import Patch, mutant
 
@@ -121,3 +123,78 @@ def a_check_that_failed_is_not_counted(patch: Patch) -> None:
 @mutant("no-deadlock", DECLINES)
 def a_pause_after_a_failure_never_ends(patch: Patch) -> None:
     patch.put(Pause, "is_over", lambda self, _: self.until_ms is None)
+
+
+@mutant("tried-again", DECLINES)
+def a_micro_batch_that_could_not_be_written_is_tried_at_once(patch: Patch) -> None:
+    real = OperatorRun.not_staged
+
+    def not_staged(self: OperatorRun) -> CheckpointId | None:
+        waiting = real(self)
+        self.waits_for_barrier = False
+        return waiting
+
+    patch.put(OperatorRun, "not_staged", not_staged)
+
+
+@mutant("tried-again", DECLINES)
+def a_micro_batch_that_could_not_be_written_is_tried_with_later_rows(patch: Patch) -> None:
+    real = OperatorRun.start
+
+    def start(self: OperatorRun, rows_max: int) -> RunMicroBatch:
+        if self.trigger is not None:
+            self.collected = self.collected[1:] + self.collected[:1]
+        return real(self, rows_max)
+
+    patch.put(OperatorRun, "start", start)
+
+
+@mutant("tried-again", DECLINES)
+def every_barrier_allows_a_second_try(patch: Patch) -> None:
+    real = Wiring.not_staged
+
+    def not_staged(self: Wiring, run: OperatorRun, message: str) -> None:
+        had_barrier = run.trigger is not None
+        real(self, run, message)
+        run.waits_for_barrier = not had_barrier
+
+    patch.put(Wiring, "not_staged", not_staged)
+
+
+@mutant("alignment", DECLINES)
+def rows_that_could_not_be_written_are_lost(patch: Patch) -> None:
+    real = OperatorRun.not_staged
+
+    def not_staged(self: OperatorRun) -> CheckpointId | None:
+        self.running = ()
+        return real(self)
+
+    patch.put(OperatorRun, "not_staged", not_staged)
+
+
+@mutant("alignment", DECLINES)
+def a_checkpoint_is_taken_without_the_rows_that_it_waits_for(patch: Patch) -> None:
+    def not_staged(self: Wiring, run: OperatorRun, message: str) -> None:
+        del message
+        held, trigger = run.running, run.trigger
+        run.not_staged()
+        if trigger is not None:
+            rest, run.collected, run.waits_for_barrier = run.collected, [], False
+            run.triggered(trigger)
+            self.request_snapshots(run)
+            run.collected = rest or list(held)
+
+    patch.put(Wiring, "not_staged", not_staged)
+
+
+@mutant("no-deadlock", DECLINES)
+def nobody_asks_for_the_barrier_that_a_vertex_waits_for(patch: Patch) -> None:
+    patch.put(JobDoor, "_barrier_wanted", lambda _: False)
+
+
+@mutant("no-deadlock", DECLINES)
+def a_barrier_waits_for_the_credit_of_a_vertex_that_waits_for_it(patch: Patch) -> None:
+    def has_credit(self: JobDoor, run: OperatorRun) -> bool:
+        return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
+
+    patch.put(JobDoor, "_has_credit", has_credit)

@@ -274,8 +274,8 @@ def the_savepoint_of_a_stop_is_told_before_it_is_published(patch: Patch) -> None
 def a_drain_leaves_in_the_state_what_it_should_put_out(patch: Patch) -> None:
     real = OperatorRun.start
 
-    def start(self: OperatorRun) -> RunMicroBatch:
-        return replace(real(self), end_of_input=False)
+    def start(self: OperatorRun, rows_max: int) -> RunMicroBatch:
+        return replace(real(self, rows_max), end_of_input=False)
 
     patch.put(OperatorRun, "start", start)
 

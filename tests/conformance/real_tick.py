@@ -45,6 +45,7 @@ from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import Engine
 from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import RuntimeSettings, TickCarrier
+from jobs.sinks.staged_files import StagedFileError, StagedFiles
 from jobs.state.failures import StateFileError
 from jobs.stores.holders import this_process
 from jobs.stores.requests import RequestFolder
@@ -185,6 +186,9 @@ class RealTick:
                     yield
             case RunMicroBatch() if faults.micro_batch_fails:
                 with self._failing():
+                    yield
+            case RunMicroBatch() if faults.micro_batch_not_staged:
+                with patch.object(StagedFiles, "write", side_effect=StagedFileError("can't write: the disk is full")):
                     yield
             case CheckTables() if faults.check_fails:
                 with self._unreadable():

@@ -95,7 +95,7 @@ def test_a_step_that_there_is_not_is_named():
 def test_every_effect_that_may_fail_in_the_simulator_may_fail_here():
     """What the simulator's faults do to one effect is a step here; suites judge nothing in these worlds."""
     of_an_effect = {"micro_batch_fails", "poll_fails", "table_problem", "publish_fails", "reply_lost", "write_lost"}
-    of_an_effect |= {"check_fails"}
+    of_an_effect |= {"check_fails", "micro_batch_not_staged"}
     assert of_an_effect == {fault for faults in FAULTS.values() for fault in faults}
     assert {"plain", "suspend", "drain"} == {kind.value for kind in SavepointKind}
 

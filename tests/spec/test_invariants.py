@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 
 from checkpointing.commit.recovery import publications
-from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, SavepointKind, TickOutcome
 from checkpointing.metadata.files import files_of
@@ -41,6 +40,7 @@ from spec.moves import Moves
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
+from tests.spec.declining_falsified import fail_before_anything_failed, fail_for_no_reason, try_again_at_once
 from tests.spec.descriptions_falsified import describe_no_state
 from tests.spec.entries_falsified import (
     build_on_another_version,
@@ -288,12 +288,6 @@ def skip_a_micro_batch(events):
     return without(events, place)
 
 
-def fail_before_anything_failed(events):
-    """A tick ends with an expired checkpoint, and none has expired."""
-    last = events[first(events, TickOver, skip=-1)]
-    return [*events, replace(last, generation=GEN, end=EndTick(TickOutcome.FAILED, Reason.CHECKPOINT_EXPIRED))]
-
-
 def drop_a_cut_of_an_entry(events):
     cut = events[first(events, CutWritten)]
     return [*events, CutsDropped((cut.checkpoint,), (cut.checkpoint,))]
@@ -334,8 +328,9 @@ FALSIFIED = {
     "hooks-restored": append(HookRestoring(GEN, "ledger", None, "1")),
     "hook-states": keep_what_no_hook_answered,
     "judgements": append(JudgementCancelled(GEN, "joined", CheckpointId(1))),
-    "declines": append(CheckpointEnded(GEN, CheckpointId(777), Reason.CHECKPOINT_ASYNC_EXCEPTION)),
+    "declines": fail_for_no_reason,
     "failures-counted": fail_before_anything_failed,
+    "tried-again": try_again_at_once,
     "triggers-end": forget_an_end,
     "ends-settled": end_before_the_cut,
     "told-truly": tell_too_early,

@@ -289,14 +289,18 @@ def test_rows_in_flight_keep_a_tick_from_being_caught_up(job):
 
 
 def test_rows_in_flight_come_before_what_is_sent_anew(job):
-    """In-flight rows of a channel that is no more (upstream had more subtasks) are met first, in one micro-batch."""
+    """In-flight rows of a channel that is no more (upstream had more subtasks) are met first, a few at a time."""
     graph = job.two_sources()
     held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 5, "old-1", "old-2"))
     cut = job.record(graph, 7, {"joined": (SubtaskSnapshot(in_flight=held),)})
     story = job.story(graph, {"micro_batch_rows_max": 1, "slice_rows_max": 1}, restored=cut, retained=(cut,))
     story.offers("left", 1)
-    run = story.take(RunMicroBatch)
-    assert ["old-1", "old-2"] == [part.files[0].path for part in run.inputs[0].segments]
+    met = []
+    for _ in range(2):
+        met += [part.files[0].path for part in story.all(RunMicroBatch)[0].inputs[0].segments]
+        story.finishes()
+    assert ["old-1", "old-2"] == met
+    assert [("0", "1")] == rows_given(story.take(RunMicroBatch), 0)
 
 
 @pytest.mark.parametrize(

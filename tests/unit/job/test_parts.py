@@ -222,7 +222,7 @@ def test_a_micro_batch_takes_what_was_collected(run, job):
     for channel, name in [(other, "b"), (ChannelId(EDGE, 0), "a"), (other, "c")]:
         run.collect(channel, StagedSegment((job.file(name),)), 50)
     assert (3, 50, True) == (run.collected_rows, run.collected_since_ms, run.at_work)
-    effect = run.start()
+    effect = run.start(100)
     inputs = [(each.input, [part.files[0].path for part in each.segments]) for each in effect.inputs]
     assert [(0, ["a"]), (1, ["b", "c"])] == inputs
     assert (1, 3, True, []) == (effect.micro_batch, effect.generation, run.busy, run.collected)

@@ -1,5 +1,6 @@
 """The code inside a task, without Spark: the report, the worker's copies, its imports, its error messages."""
 
+import errno
 import subprocess
 import sys
 
@@ -11,8 +12,9 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.snapshots import RangeFiles, TaskWork
 from jobs.operators.arrived import take_apart
-from jobs.operators.failures import MicroBatchError, reason_of
+from jobs.operators.failures import MicroBatchError, is_not_staged, reason_of
 from jobs.operators.reports import TaskReport, report_batch, report_from
+from jobs.sinks.staged_files import StagedFileError
 from jobs.state.frames import FrameSchemaError, conform
 from jobs.state.worker_copy import Copy, WorkerCopies
 from jobs.user_code import sentence_of
@@ -148,3 +150,55 @@ def test_of_a_python_error_the_last_line_is_told():
 def test_of_a_spark_error_the_first_line_is_told():
     """Spark's own messages begin with what is wrong."""
     assert "[CANNOT_CAST] no" == sentence_of(reason_of(RuntimeError("[CANNOT_CAST] no\n== SQL ==\n")))
+
+
+WORKERS_DISK_IS_FULL = """An exception was thrown from the Python worker.
+Traceback (most recent call last):
+  File "/lib/jobs/sinks/staged_files.py", line 132, in _place
+    file.write(content)
+OSError: [Errno 28] No space left on device
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/lib/jobs/operators/stateless_task.py", line 60, in run
+    handle = self.writer.write(self.table, rows)
+{kind}: can't write staged file bronze/a/_data/1/a-1-x.parquet: No space left on device
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "not_staged"),
+    [
+        (RuntimeError(WORKERS_DISK_IS_FULL.format(kind="jobs.sinks.staged_files.StagedFileError")), True),
+        (StagedFileError("can't write staged file: No space left on device"), True),
+        (RuntimeError("Job aborted\njava.io.IOException: No space left on device\n\tat java.base/x"), True),
+        (RuntimeError(WORKERS_DISK_IS_FULL.format(kind="OSError")), False),
+        (RuntimeError(WORKERS_DISK_IS_FULL.format(kind="mine.StagedFileError")), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (
+            RuntimeError(f"{WORKERS_DISK_IS_FULL.format(kind='ValueError')}java.io.IOException: Disk quota exceeded"),
+            False,
+        ),
+        (ValueError("java.io.IOException is what I say"), False),
+    ],
+)
+def test_the_type_decides_whether_files_could_not_be_written(error, not_staged):
+    """A user's own error is none, even if it says that a disk is full: the job fails as it always did."""
+    assert not_staged is is_not_staged(error)
+    failed = MicroBatchError.of("silver", 3, error)
+    assert not_staged is failed.not_staged
+    assert str(failed).startswith(
+        f"micro-batch 3 of vertex silver {'could not be written' if not_staged else 'failed'}: "
+    )
+
+
+@pytest.mark.parametrize("said", ["Permission denied", "Input/output error"])
+def test_every_reason_why_a_file_could_not_be_written_is_named(said):
+    """Missing rights have their own sentence; whatever else the system says stands in the message."""
+    text = WORKERS_DISK_IS_FULL.format(kind="jobs.sinks.staged_files.StagedFileError").replace(
+        "No space left on device", said
+    )
+    sentence = sentence_of(reason_of(RuntimeError(text)))
+    assert ("the system forbids this user" in sentence) or (said in sentence)
+    assert is_not_staged(RuntimeError(text))

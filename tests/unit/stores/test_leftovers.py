@@ -8,10 +8,11 @@ import pytest
 from checkpointing.commit.leftovers import Referenced, is_leftover, is_unreferenced, referenced
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_name, table_name
+from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
-from jobs.stores.leftovers import delete_leftovers
+from jobs.stores.leftovers import delete_leftovers, delete_unfinished
 from jobs.stores.warehouse import Warehouse
 
 SILVER = table_name("silver/flights")
@@ -96,3 +97,21 @@ def test_a_table_that_is_not_there_yet_has_no_leftovers(tmp_path: Path) -> None:
     """The first tick of a job finds nothing and says so."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), by=Referenced())
+
+
+def test_of_a_micro_batch_that_failed_exactly_its_own_files_go(tmp_path):
+    """Those of other micro-batches, vertices and generations stay, and so does what no micro-batch has named."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
+    gone, stays = [], []
+    for generation, vertex, micro_batch in [(2, "join", 7), (2, "join", 8), (2, "other", 7), (1, "join", 7)]:
+        name = StagedName(VertexId(vertex), micro_batch, str(uuid4()))
+        path = tmp_path / warehouse.paths.staged_file(SILVER, Generation(generation), name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+        (gone if (generation, vertex, micro_batch) == (2, "join", 7) else stays).append(path)
+    foreign = tmp_path / warehouse.paths.staged_folder(SILVER, Generation(2)) / "notes.txt"
+    foreign.write_text("x")
+    effect = RunMicroBatch("join", 7, 2, (), (), ())
+    delete_unfinished(warehouse, [SILVER, table_name("gold/absent")], effect)
+    assert [False] == [path.exists() for path in gone]
+    assert {True} == {path.exists() for path in (*stays, foreign)}

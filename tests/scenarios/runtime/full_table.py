@@ -1,0 +1,112 @@
+"""A program that other processes start in a mount namespace of their own: one tick, and a table's disk fills up in it.
+
+`python full_table.py FOLDER HOW [--spark]` puts the staged files of bronze/numbers on a small file system of their own.
+Behind the first checkpoint it is full (HOW `full`) or read-only (`read-only`), until a second checkpoint has failed. It
+prints as JSON how the tick ended, which checkpoints failed and why, what was held back, the rows that the tables hold,
+and the staged files that no table shows.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from jobs.runtime.listener import MicroBatchHeldBack, TickListener
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.spark.session import SparkConfig
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, LocalEngine, build, read_cut
+
+SIZE_KIB = 2_048
+
+
+class Disk:
+    """The small disk of bronze's staged files. It takes nothing from the first cut on, until two checkpoints failed."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        """Mount it."""
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)], check=True)
+        self._folder, self._how = folder, how
+        self._ballast = folder / "ballast"
+        self._refused = False
+
+    def refuse(self, name: str) -> None:
+        """Take nothing any more, once."""
+        if name != "after:RecordCut" or self._refused:
+            return
+        self._refused = True
+        if self._how == "read-only":
+            self._remount("ro")
+            return
+        with self._ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1024))
+            except OSError:
+                return
+
+    def accept(self) -> None:
+        """Be writable again."""
+        if self._how == "read-only":
+            self._remount("rw")
+        else:
+            self._ballast.unlink()
+
+    def _remount(self, how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(self._folder)], check=True)
+
+
+class Repairs(TickListener):
+    """Writes down what fails, and repairs the disk when a second checkpoint has failed."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Nothing has failed."""
+        self._disk = disk
+        self.failures: list[tuple[int, str, str]] = []
+        self.held_back: list[str] = []
+
+    def failed(self, checkpoint, reason, message):
+        """Take note."""
+        self.failures.append((checkpoint, reason.name, message))
+        if len(self.failures) == 2:
+            self._disk.accept()
+
+    def progress(self, progress):
+        """Take note of what is held back."""
+        if isinstance(progress, MicroBatchHeldBack):
+            self.held_back.append(progress.error)
+
+
+def unreferenced(root: Path) -> list[str]:
+    """Return bronze's staged files that its table does not show."""
+    shown = {Path(uri).name for uri in DeltaTable(str(root / BRONZE)).file_uris()}
+    there = {path.name for path in (root / BRONZE / "_data").rglob("*") if path.is_file()}
+    return sorted(there - shown)
+
+
+def main() -> None:
+    """Mount, tick, print."""
+    root, how = Path(sys.argv[1]), sys.argv[2]
+    staged = root / BRONZE / "_data"
+    staged.mkdir(parents=True)
+    disk = Disk(staged, how)
+    repairs = Repairs(disk)
+    settings = RuntimeSettings(warehouse=root, spark=SparkConfig(cores=1, memory="512m"))
+    engine = None if "--spark" in sys.argv else LocalEngine()
+    planned = build(config=CONFIG.model_copy(update={"tolerable_failures": 9}))
+    report = run_tick(planned, settings, repairs, engine=engine, boundary=disk.refuse)
+    told = {
+        "outcome": report.outcome.value,
+        "message": report.message,
+        "failures": repairs.failures,
+        "held_back": repairs.held_back,
+        "rows": read_cut(root),
+        "unreferenced": unreferenced(root),
+        "trace": report.trace.read_text(),
+    }
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Falsifications of what becomes of checkpoints that fail, and of rows that could not be written."""
+
+from dataclasses import replace
+
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.messages import EndTick, TickOutcome
+from spec.history import CheckpointEnded, DoorStarted, SegmentsRun, SegmentsTakenBack, TickOver
+
+
+def fail_for_no_reason(events):
+    """A checkpoint fails because a snapshot could not be taken, and nobody has said so."""
+    return [*events, CheckpointEnded(Generation(1), CheckpointId(777), Reason.CHECKPOINT_ASYNC_EXCEPTION)]
+
+
+def fail_before_anything_failed(events):
+    """A tick ends with an expired checkpoint, and none has expired."""
+    *_, last = (event for event in events if isinstance(event, TickOver))
+    end = EndTick(TickOutcome.FAILED, Reason.CHECKPOINT_EXPIRED)
+    return [*events, replace(last, generation=Generation(1), end=end)]
+
+
+def try_again_at_once(events):
+    """A vertex whose rows could not be written begins anew with no barrier in between."""
+    place = next(at for at, event in enumerate(events) if isinstance(event, DoorStarted))
+    run = SegmentsRun(events[place].generation, "nobody", 1, ())
+    back = SegmentsTakenBack(run.generation, "nobody", 1)
+    return [*events[: place + 1], run, back, replace(run, micro_batch=2), *events[place + 1 :]]
