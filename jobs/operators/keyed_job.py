@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import StructType
 
-from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import Generation
 from checkpointing.key_groups import key_group_ranges, range_of
@@ -24,7 +23,7 @@ from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
 from jobs.operators.schemas import arrow_schema, quoted
-from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
+from jobs.operators.spec import KeyedSpec
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
@@ -41,7 +40,9 @@ def keyed_job(
     writer: StagedFiles,
 ) -> DataFrame:
     """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty."""
-    branches = [_input_branch(spec.inputs[tag], tag, rows) for tag, rows in inputs.items()]
+    branches: list[_Branch] = [
+        (tag, rows, spec.inputs[tag].schema, spec.inputs[tag].keys) for tag, rows in inputs.items()
+    ]
     others = misfits(spec, effect)
     if others:
         rows = renamed_rows(spark, spec.output, others, Path(writer.root), spec.columns_renamed_from)
@@ -62,11 +63,9 @@ def keyed_job(
 
 def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
     """Return the files of the upsert table that were written for ranges of another parallelism."""
-    if spec.table is None or spec.table.mode is not TableMode.UPSERT:
-        return ()
     found = {
         file.file.path: file.file
-        for subtask, files in enumerate(_range_files(spec, spec.table, effect))
+        for subtask, files in enumerate(_range_files(spec, effect))
         if not _fits(spec, subtask, files)
         for file in files
     }
@@ -81,24 +80,20 @@ def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
 
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
     """Return the subtasks whose live state has other columns than the declared ones."""
-    return _holding(spec.outdated, effect.state if spec.outdated else ())
+    return _holding(spec.outdated, effect.state)
 
 
 def _outdated_ranges(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
     """Return the subtasks whose range of the upsert table has other columns than the declared ones."""
-    if not spec.outdated or spec.table is None or spec.table.mode is not TableMode.UPSERT:
-        return frozenset()
-    return _holding(spec.outdated, _range_files(spec, spec.table, effect))
+    return _holding(spec.outdated, _range_files(spec, effect))
 
 
 def _holding(outdated: frozenset[str], held: Sequence[tuple[KeyedFile, ...]]) -> frozenset[int]:
+    if not outdated:
+        return frozenset()
     return frozenset(
         subtask for subtask, files in enumerate(held) if any(keyed.file.path in outdated for keyed in files)
     )
-
-
-def _input_branch(keyed: KeyedInput, tag: int, rows: DataFrame) -> _Branch:
-    return tag, rows, keyed.schema, keyed.keys
 
 
 def _exchanged(rows: Sequence[DataFrame]) -> DataFrame:
@@ -133,8 +128,7 @@ def _flat_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
 
 def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int | None) -> KeyedTask:
     paths = ProtocolPaths(writer.job)
-    upsert = spec.table is not None and spec.table.mode is TableMode.UPSERT
-    kept = spec.table is not None and not upsert
+    kept = spec.table is not None and spec.upserted is None
     return KeyedTask(
         operator=spec.vertex,
         writer=writer,
@@ -161,24 +155,22 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int
 
 
 def _target(spec: KeyedSpec, effect: RunMicroBatch) -> AppendTarget | UpsertTarget | None:
-    match spec.table:
-        case None:
-            return None
-        case StagedTable(name=name, mode=TableMode.UPSERT, keys=keys) as table:
-            ranges = enumerate(_range_files(spec, table, effect))
-            return UpsertTarget(
-                table=name,
-                keys=keys,
-                files=tuple(files if _fits(spec, subtask, files) else None for subtask, files in ranges),
-            )
-        case StagedTable(name=name):
-            return AppendTarget(table=name)
+    if spec.table is None:
+        return None
+    if spec.upserted is None:
+        return AppendTarget(table=spec.table.name)
+    ranges = enumerate(_range_files(spec, effect))
+    fitting = tuple(files if _fits(spec, subtask, files) else None for subtask, files in ranges)
+    return UpsertTarget(table=spec.table.name, keys=spec.table.keys, files=fitting)
 
 
-def _range_files(spec: KeyedSpec, table: StagedTable, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
-    by_subtask = effect.ranges or ((),) * spec.parallelism
+def _range_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
+    """Return the live files of the upsert table by subtask; none without such a table."""
+    if spec.upserted is None:
+        return ()
+    name, by_subtask = spec.upserted.name, effect.ranges or ((),) * spec.parallelism
     return tuple(
-        tuple(file for entry in ranges if entry.table == table.name for file in entry.files) for ranges in by_subtask
+        tuple(file for entry in ranges if entry.table == name for file in entry.files) for ranges in by_subtask
     )
 
 

@@ -131,6 +131,11 @@ class KeyedSpec:
         """Names of the key columns in the state."""
         return self.inputs[0].keys
 
+    @property
+    def upserted(self) -> StagedTable | None:
+        """The table that takes the output by upsert; None without one."""
+        return self.table if self.table is not None and self.table.mode is TableMode.UPSERT else None
+
     def __post_init__(self) -> None:
         """Raise InvalidSpecError naming the vertex and what doesn't fit."""
         if not 1 <= self.parallelism <= self.max_parallelism:
@@ -141,8 +146,8 @@ class KeyedSpec:
         _require_state(self)
         if self.table is not None:
             _require_schema(self.vertex, self.table, self.output)
-        if self.table is not None and self.table.mode is TableMode.UPSERT:
-            _require_upsert_keys(self, self.table)
+        if self.upserted is not None:
+            _require_upsert_keys(self, self.upserted)
 
 
 Spec = StatelessSpec | KeyedSpec
