@@ -28,7 +28,7 @@ from jobs.sources.file_footer import Footer, check_columns, read_footer
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import read_ranges
-from jobs.sources.folder_look import SUFFIX, FolderLook, is_hidden, is_input, look
+from jobs.sources.folder_look import SUFFIX, FolderLook, entries, is_input, look
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 
 Conversions = tuple[tuple[str, Conversion], ...]
@@ -106,8 +106,6 @@ class FileSource:
 
     def _splits(self) -> Iterator[SplitId]:
         for entry in self._entries(self._root):
-            if is_hidden(entry.name):
-                continue
             if entry.is_dir():
                 yield self._as_split(entry.name)
             elif entry.name.endswith(SUFFIX):
@@ -137,8 +135,7 @@ class FileSource:
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(folder) as entries:
-                return list(entries)
+            return entries(folder)
         except OSError as error:
             raise self._not_listed(folder, error) from error
 

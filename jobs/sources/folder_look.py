@@ -61,6 +61,12 @@ def is_hidden(name: str) -> bool:
     return name.startswith(_HIDDEN) or name.endswith(_IN_THE_MAKING)
 
 
+def entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """Return what lies in a folder, without hidden names; raises OSError if it cannot be listed."""
+    with os.scandir(folder) as found:
+        return [entry for entry in found if not is_hidden(entry.name)]
+
+
 def is_input(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry of a split's folder is a file that the source reads."""
     return entry.name.endswith(SUFFIX) and not is_hidden(entry.name) and entry.is_file()
@@ -69,7 +75,7 @@ def is_input(entry: os.DirEntry[str]) -> bool:
 def look(root: Path) -> FolderLook:
     """Look through the folder of a source; raises OSError if it cannot be listed."""
     found = FolderLook(root)
-    for entry in _entries(root):
+    for entry in entries(root):
         if entry.is_dir():
             found.splits += 1
             _look_into(entry, found)
@@ -79,7 +85,7 @@ def look(root: Path) -> FolderLook:
 
 
 def _look_into(split: os.DirEntry[str], found: FolderLook) -> None:
-    for entry in _entries(split.path):
+    for entry in entries(split.path):
         name = f"{split.name}/{entry.name}"
         if is_input(entry):
             found.files += 1
@@ -95,11 +101,6 @@ def _below(folder: str) -> Iterator[str]:
     for where, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         yield from (f"{where}/{name}" for name in files if not is_hidden(name))
-
-
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return [entry for entry in entries if not is_hidden(entry.name)]
 
 
 def _pass_over(found: FolderLook, why: Why, name: str) -> None:
