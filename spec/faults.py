@@ -180,10 +180,12 @@ def declining(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, faults=replace(scenario.faults, **chosen))
 
 
-def paused(scenario: Scenario, pause_ms: int) -> Scenario:
-    """Return the scenario with that minimum pause, if its configuration may have one."""
+def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario:
+    """Return the scenario with a minimum pause, if its configuration may have one, and a quota of orders."""
     may = scenario.config["max_concurrent"] == 1 and "interval_ms" in scenario.config
-    return replace(scenario, config={**scenario.config, "min_pause_ms": pause_ms}) if may else scenario
+    pause = {"min_pause_ms": pause_ms} if may else {}
+    quota = {} if orders_max is None else {ORDERS: orders_max}
+    return replace(scenario, config=scenario.config | pause, rows_per_epoch=scenario.rows_per_epoch | quota)
 
 
 def limited(scenario: Scenario, random: Random) -> Scenario:

@@ -54,6 +54,8 @@ class Moves:
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
+    orders_max: int | None = None
+    """How many rows an epoch may have of the source with two splits."""
 
 
 NO_MOVES: Final = Moves()
@@ -82,5 +84,6 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         declines=apart.random() < SOMETIMES,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
+        orders_max=random.choice([None, None, None, 6]),
     )
     return replace(moves, **forced)

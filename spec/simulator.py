@@ -18,7 +18,7 @@ from checkpointing.metadata.record import Claim
 from spec.at_the_door import Eyes
 from spec.carrying_out import Hands
 from spec.clocks import Jump
-from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paused
+from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paced
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
@@ -72,7 +72,7 @@ class Simulation:
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
         self._shapes = Random(f"shapes of {seed}")  # noqa: S311 - as above
-        scenario = paused(draw(self._random), self.moves.pause_ms)
+        scenario = paced(draw(self._random), self.moves.pause_ms, self.moves.orders_max)
         scenario = limited(scenario, self._shapes) if self.moves.limits else scenario
         scenario = hooked(scenario, seed) if self.moves.hooks else scenario
         self.scenario = declining(scenario, seed) if self.moves.declines else scenario

@@ -114,7 +114,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """Ask for a checkpoint or a savepoint."""
         name = f"request {len(self.model.requests) + 1}"
         self.model.requests[name] = properties
-        self._tell(told.CheckpointRequested(name, properties, periodic and properties == CHECKPOINT))
+        if periodic and properties == CHECKPOINT:
+            self.model.periodic.add(name)
+        self._tell(told.CheckpointRequested(name, properties, name in self.model.periodic))
 
     @rule(properties=_PROPERTIES, hear=st.booleans())
     def trigger(self, properties: CheckpointProperties, hear: bool) -> None:  # noqa: FBT001

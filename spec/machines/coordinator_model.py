@@ -52,6 +52,14 @@ class Known:
     told: bool = False
     states: dict[Task, AcknowledgedState] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
+    finished: int = 0
+    """Tasks that had finished when it began."""
+    after_pause: bool = True
+    """Whether the minimum pause was over when its request was chosen."""
+    ended_ms: tuple[int, int] | None = None
+    """Its end lies between these times."""
+    reason: Reason | None = None
+    """Why it was aborted."""
 
     @property
     def is_full(self) -> bool:
@@ -98,6 +106,8 @@ class CoordinatorModel:
         self.task_states = dict.fromkeys(tasks, TaskState.RUNNING)
         self.checkpoints: dict[CheckpointId, Known] = {}
         self.requests: dict[str, CheckpointProperties] = {}
+        self.periodic: set[str] = set()
+        """Requests that wait for the minimum pause, as the timer's do."""
         self.answered: set[str] = set()
         self.refused = 0
         """Requests that failed before a checkpoint began, and timers: what they ask for has no answer."""
@@ -108,6 +118,8 @@ class CoordinatorModel:
         self.deleted: set[str] = set()
         self._retained = retained
         self._aborted: list[CheckpointId] = []
+        self._completed_ms: int | None = None
+        self._after_pause = True
 
     def pending(self) -> list[CheckpointId]:
         """Return the checkpoints that have not ended."""
@@ -137,6 +149,8 @@ class CoordinatorModel:
         for effect in effects:
             self._see(fact, effect)
         expect(set(self._aborted) == ends, "ends-once", f"{fact} must end {ends}, it ended {self._aborted}")
+        for checkpoint in (*self._aborted, *self._completed(fact)):
+            self._judge_end(fact, effects, checkpoint, reason)
         self._count_failures(fact, effects, reason)
         for effect in effects:
             if isinstance(effect, told.RequestFailed) and effect.checkpoint is not None:
@@ -145,6 +159,30 @@ class CoordinatorModel:
         for checkpoint in () if spared else [*self._aborted, *left]:
             goes |= self.checkpoints[checkpoint].private
         self._deleted_exactly(fact, effects, goes)
+
+    def _completed(self, fact: flink.FlinkFact) -> tuple[CheckpointId, ...]:
+        if not isinstance(fact, told.CommitSucceeded) or self.fate(fact.checkpoint) is not Fate.COMPLETED:
+            return ()
+        return (fact.checkpoint,) if self.checkpoints[fact.checkpoint].ended_ms is None else ()
+
+    def _judge_end(
+        self,
+        fact: flink.FlinkFact,
+        effects: tuple[flink.FlinkEffect, ...],
+        checkpoint: CheckpointId,
+        reason: Reason | None,
+    ) -> None:
+        """Whose request it was is told with its end; nobody hears of the timer's."""
+        known = self.checkpoints[checkpoint]
+        known.ended_ms = (self.now_ms, self._latest_ms(fact))
+        known.reason = reason if checkpoint in self._aborted else None
+        answers = (e for e in effects if isinstance(e, told.RequestSucceeded | told.RequestFailed))
+        names = {answer.request for answer in answers if answer.checkpoint == checkpoint}
+        early = names <= self.periodic and not known.after_pause
+        expect(not early, "pause", f"{checkpoint} was triggered periodically before the pause was over")
+
+    def _latest_ms(self, fact: flink.FlinkFact) -> int:
+        return max(self.now_ms, fact.now_ms) if isinstance(fact, told.CoordinatorTimeAdvanced) else self.now_ms
 
     def _must_end(  # noqa: PLR0911, PLR0912 - one line a fact
         self, fact: flink.FlinkFact
@@ -236,6 +274,7 @@ class CoordinatorModel:
             return []
         known = self.checkpoints[fact.checkpoint]
         known.fate = Fate.COMPLETED
+        self._completed_ms = self.now_ms
         if fact.checkpoint > self.failures.newest_success:
             self.failures.newest_success, self.failures.in_a_row = fact.checkpoint, 0
         if known.properties.is_savepoint:
@@ -264,6 +303,10 @@ class CoordinatorModel:
 
     def _see(self, fact: flink.FlinkFact, effect: flink.FlinkEffect) -> None:
         match effect:
+            case told.FetchCheckpointId():
+                over_ms = self._completed_ms
+                pause_ms = self.settings.min_pause_ms
+                self._after_pause = over_ms is None or self._latest_ms(fact) >= over_ms + pause_ms
             case told.CreateLocation():
                 self._begun(fact, effect)
             case told.TriggerTask():
@@ -290,7 +333,10 @@ class CoordinatorModel:
         crowded = limit is not None and len(self.pending()) >= limit and not effect.properties.forced
         expect(not crowded, "concurrent", f"{effect} while {self.pending()} are pending")
         running = {task for task, state in self.task_states.items() if state is TaskState.RUNNING}
-        self.checkpoints[effect.checkpoint] = Known(effect.properties, self.now_ms, running)
+        finished = sum(state is TaskState.FINISHED for state in self.task_states.values())
+        self.checkpoints[effect.checkpoint] = Known(
+            effect.properties, self.now_ms, running, finished=finished, after_pause=self._after_pause
+        )
 
     def _commits(self, effect: told.CommitCheckpoint) -> None:
         known = self.checkpoints[effect.checkpoint]

@@ -2,12 +2,18 @@
 
 from collections.abc import Sequence
 
-from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.statistics import CheckpointStatistics, CheckpointStatus, StatisticsTracker
 from checkpointing.distribution import Distribution
-from spec.machines.coordinator_model import CoordinatorModel, Fate
+from spec.machines.coordinator_model import CoordinatorModel, Fate, Known
 from spec.machines.judging import expect
 
 RULE = "statistics-add-up"
+_STATUS = {
+    Fate.PENDING: CheckpointStatus.IN_PROGRESS,
+    Fate.COMMITTING: CheckpointStatus.IN_PROGRESS,
+    Fate.COMPLETED: CheckpointStatus.COMPLETED,
+    Fate.ABORTED: CheckpointStatus.FAILED,
+}
 
 
 def statistics_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
@@ -23,8 +29,35 @@ def statistics_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> Non
     for known in tracker.history():
         size = sum(metrics.state_bytes or 0 for metrics in known.tasks.values())
         expect(known.state_size == size, RULE, f"checkpoint {known.id}: {known.state_size} bytes, not {size}")
+        _life_agrees(known, model.checkpoints[known.id])
+    _newest_agree(tracker, model)
     took = [each.ended_ms - each.triggered_ms for each in tracker.history() if each.ended_ms is not None]
     summary_agrees(took)
+
+
+def _life_agrees(known: CheckpointStatistics, due: Known) -> None:
+    begun, status, reason = due.begun_ms, _STATUS[due.fate], due.reason
+    expect((known.triggered_ms, known.status) == (begun, status), RULE, f"{known}: begun at {begun}, {status}")
+    expect(known.failure is reason, RULE, f"checkpoint {known.id} failed for {known.failure}, not {reason}")
+    heard = len(due.states) + due.finished
+    expect(known.acknowledged_subtasks == heard, RULE, f"{known}: {heard} subtasks were heard")
+    times = due.ended_ms
+    if times is None or known.ended_ms is None:
+        right = times is None and known.ended_ms is None
+    else:
+        right = times[0] <= known.ended_ms <= times[1]
+    expect(right, RULE, f"checkpoint {known.id} ended at {known.ended_ms}, between {times} is due")
+
+
+def _newest_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
+    """Raise BrokenRuleError unless the newest of each sort is the one with the highest id."""
+    completed = [n for n, known in model.checkpoints.items() if known.fate is Fate.COMPLETED]
+    savepoints = [n for n in completed if model.checkpoints[n].properties.is_savepoint]
+    plain = [n for n in completed if n not in savepoints]
+    aborted = [n for n, known in model.checkpoints.items() if known.fate is Fate.ABORTED]
+    due = tuple(max(ids, default=None) for ids in (plain, savepoints, aborted))
+    newest = (tracker.latest.completed, tracker.latest.savepoint, tracker.latest.failed)
+    expect(newest == due, RULE, f"the newest are {newest}, due are {due}")
 
 
 def summary_agrees(numbers: Sequence[int]) -> None:

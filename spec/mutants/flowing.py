@@ -24,7 +24,7 @@ from checkpointing.messages import SavepointKind, SavepointRequested, TimeAdvanc
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
 from spec.invariants import violations
-from spec.mutants.judges import PAUSES, directed
+from spec.mutants.judges import PAUSES, QUOTAS, directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import HOOKS, MAX_PARALLELISM, SPLITS, graph
 
@@ -109,6 +109,16 @@ def the_counted_sources_do_not_see_each_others_polls(patch: Patch) -> None:
         every = self._pacing.every_rows
         others = sum(self._granted[other] for other in self._counted if other != source)
         return real(self, source) + (others if every is not None and source in self._counted else 0)
+
+    patch.put(SourceReaders, "_budget", budget)
+
+
+@mutant("paced", QUOTAS)
+def a_source_gives_each_of_its_splits_the_whole_quota(patch: Patch) -> None:
+    real = SourceReaders._budget
+
+    def budget(self: SourceReaders, source: VertexId) -> int:
+        return real(self, source) + (self._granted[source] if source in self._pacing.caps else 0)
 
     patch.put(SourceReaders, "_budget", budget)
 

@@ -88,6 +88,7 @@ HOOKS = Judge(
     "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
 )
 PAUSES = Judge("simulator with pauses", partial(_simulated, savepoints_max=2, pause_ms=150), 400)
+QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), 400)
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
 MISHAPS = Judge(

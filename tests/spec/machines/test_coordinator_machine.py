@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -154,6 +155,11 @@ def give_an_old_id(monkeypatch):
     monkeypatch.setattr(Triggering, "id_fetched", id_fetched)
 
 
+def forget_the_pause(monkeypatch):
+    real = Triggering._view
+    monkeypatch.setattr(Triggering, "_view", lambda self: replace(real(self), pause_left_ms=0))
+
+
 def let_statistics_steer(monkeypatch):
     real = Completion._notify_complete
 
@@ -191,6 +197,7 @@ BUGS = {
     "a request is answered twice": (answer_twice, {"answered-once"}),
     "more are pending than may be": (ignore_the_limit, {"concurrent"}),
     "ids fall": (give_an_old_id, {"ids-rise"}),
+    "the minimum pause is forgotten": (forget_the_pause, {"pause"}),
     "statistics steer": (let_statistics_steer, {"statistics-never-steer"}),
     "an abort wedges the trigger": (wedge_on_an_abort_while_triggering, {"no-deadlock"}),
     "plain savepoints are told complete": (tell_plain_savepoints, {"ends-once", "told-truly"}),
