@@ -105,10 +105,24 @@ def _not_let_through(
 
 
 def overtaken(history: History) -> Iterator[str]:
-    """Yield every savepoint of a tick that holds rows in flight: its barrier is always aligned (C5)."""
+    """Yield every savepoint of a tick that holds rows in flight: its barrier is always aligned (C5).
+
+    A savepoint at rest is a copy of the cut before it, which an unaligned barrier may have made: it holds what that
+    holds in flight, and nothing else.
+    """
+    ticks = {event.generation for event in history.events if isinstance(event, DoorStarted)}
+    rows: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.events:
-        if isinstance(event, RowCommitted) and event.record.is_savepoint and not at_rest(event.record):
-            vertices = event.record.vertices
-            held = [str(each.channel) for v in vertices for subtask in v.subtasks for each in subtask.in_flight]
-            if held:
-                yield f"savepoint {event.record.checkpoint} holds rows in flight on {held}"
+        if not isinstance(event, RowCommitted):
+            continue
+        record = rows[event.record.checkpoint] = event.record
+        if record.is_savepoint and not at_rest(record):
+            is_copy = record.generation not in ticks and record.parent in rows
+            due = _flying(rows[record.parent]) if is_copy else []
+            if _flying(record) != due:
+                yield f"savepoint {record.checkpoint} holds rows in flight on {_flying(record)}"
+
+
+def _flying(record: CheckpointRecord) -> list[str]:
+    held = (each for vertex in record.vertices for subtask in vertex.subtasks for each in subtask.in_flight)
+    return [str(each.channel) for each in held]
