@@ -62,9 +62,9 @@ def _keyed(
     spec: KeyedSpec, effect: RunMicroBatch, inputs: dict[int, pa.Table], writer: StagedFiles
 ) -> Iterator[pa.RecordBatch]:
     tagged = dict(inputs)
-    misfits = keyed_job.misfit_paths(spec, effect)
-    if misfits:
-        tables = [pq.read_table(Path(writer.root, path)).select(spec.output.names) for path in misfits]
+    others = keyed_job.misfits(spec, effect)
+    if others:
+        tables = [pq.read_table(Path(writer.root, file.path)).select(spec.output.names) for file in others]
         tagged[len(spec.inputs)] = pa.concat_tables(tables)
     task = keyed_job._task(spec, effect, writer, only=None)
     for subtask in range(spec.parallelism):
