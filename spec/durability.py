@@ -8,7 +8,8 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import JobName
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord
-from spec.history import CutsDropped, CutsSeen, CutWritten, History, PowerLost
+from spec.history import CutsDropped, CutWritten, History
+from spec.mishap_events import CutsSeen, PowerLost
 from spec.pipeline import graph
 
 if TYPE_CHECKING:

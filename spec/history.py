@@ -17,6 +17,7 @@ from checkpointing.messages import Effect, EndTick, Fact, InputSegments, Publica
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
+from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
 from spec.steps import Begun, Step
 
@@ -88,22 +89,6 @@ class CutsCorrected:
     """Recorded cuts name other versions now, since tables that had lost theirs were published again."""
 
     cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, int], ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CutsSeen:
-    """What readers by cut would find when a generation's door was built: the files of each table, by cut."""
-
-    generation: Generation
-    cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PowerLost:
-    """The power failed, and took versions that a recorded cut names, and files that a row names."""
-
-    versions: tuple[tuple[CheckpointId, TableName, int], ...]
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from spec.history import (
     CutsCorrected,
     CutsDropped,
-    CutsSeen,
     CutWritten,
     FileMissed,
     FilesDiscarded,
@@ -32,12 +31,12 @@ from spec.history import (
     JobClaimed,
     JobReleased,
     LeftoversGone,
-    PowerLost,
     RowCommitted,
     Rows,
     SavepointDisposed,
     TableChanged,
 )
+from spec.mishap_events import CutsSeen, PowerLost
 from spec.named_files import named_files
 from spec.pipeline import ROW_BYTES
 from spec.table_log import StateRows, TableLog, Written

@@ -14,7 +14,6 @@ from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
     CutsDropped,
-    CutsSeen,
     CutWritten,
     DoorBroke,
     DoorStarted,
@@ -24,7 +23,6 @@ from spec.history import (
     JudgementCancelled,
     LeftoversGone,
     OrderBroken,
-    PowerLost,
     ResetAsked,
     RowCommitted,
     SavepointAnswered,
@@ -36,6 +34,7 @@ from spec.history import (
 )
 from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
+from spec.mishap_events import CutsSeen, PowerLost
 from spec.moves import Moves
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from spec.history import CutsSeen, PowerLost
+from spec.mishap_events import CutsSeen, PowerLost
 from spec.mishaps import Mishaps
 from spec.moves import Moves, drawn
 from spec.simulator import simulate as run

@@ -1,0 +1,21 @@
+"""What a power cut takes, and what readers by cut would find behind it: events of a history."""
+
+from dataclasses import dataclass
+
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+
+
+@dataclass(frozen=True, slots=True)
+class CutsSeen:
+    """What readers by cut would find when a generation's door was built: the files of each table, by cut."""
+
+    generation: Generation
+    cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLost:
+    """The power failed, and took versions that a recorded cut names, and files that a row names."""
+
+    versions: tuple[tuple[CheckpointId, TableName, int], ...]
+    files: tuple[str, ...]
