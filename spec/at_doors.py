@@ -5,6 +5,7 @@ from typing import Final
 
 from spec.credit import Credit
 from spec.history import History
+from spec.measured import Measured
 from spec.pacing import Pacing
 from spec.timing import TooEarly, TooLate
 from spec.watching import DoorJudge, watch
@@ -14,6 +15,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "paced": Pacing,
     "not-too-early": TooEarly,
     "not-too-late": TooLate,
+    "measured": Measured,
 }
 """By the id of the invariant."""
 

@@ -28,6 +28,7 @@ _JUDGING = frozenset(
         "hooks",
         "judgements",
         "life",
+        "measured",
         "model",
         "pacing",
         "reset",

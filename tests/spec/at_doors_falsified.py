@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from checkpointing.messages import MicroBatchFinished
 from spec.history import History
 
 
@@ -34,9 +35,23 @@ def trigger_each_millisecond(history):
     return _configured(history, interval_ms=1)
 
 
+def take_longer_for_each_micro_batch(history):
+    def slower(step):
+        told = step.told
+        return (
+            replace(step, told=replace(told, duration_ms=told.duration_ms + 1))
+            if isinstance(told, MicroBatchFinished)
+            else step
+        )
+
+    steps = {generation: [slower(step) for step in taken] for generation, taken in history.steps.items()}
+    return replace(history, steps=steps)
+
+
 FALSIFIED_AT_DOORS = {
     "credit": let_a_byte_fill_a_channel,
     "paced": let_a_slice_have_no_row,
     "not-too-early": leave_idle_splits_alone,
+    "measured": take_longer_for_each_micro_batch,
     "not-too-late": trigger_each_millisecond,
 }

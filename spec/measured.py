@@ -1,0 +1,95 @@
+"""What an entry says of each vertex is what could be measured at its door: times, rows, micro-batches (C7, E6).
+
+A micro-batch that failed counts nowhere. Where the checkpoint before has failed, its vertices may have passed its
+barrier or not: then the work since the newest entry is the most that there can be.
+"""
+
+from typing import NamedTuple
+
+from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.messages import Effect, Fact, MicroBatchFinished, RunMicroBatch
+from checkpointing.metadata.record import CheckpointRecord, VertexStatistics
+from spec.steps import Begun
+from spec.watching import DoorJudge, Watched, drafted
+
+
+class Work(NamedTuple):
+    """What the micro-batches of a vertex did."""
+
+    micro_batches: int = 0
+    rows_in: int = 0
+    busy_ms: int = 0
+
+
+class Measured(DoorJudge):
+    """Judges the statistics of every vertex in every entry (C7, E6)."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin with nothing measured."""
+        super().__init__(door)
+        self._given_ms: dict[CheckpointId, int] = {}
+        self._rows: dict[tuple[VertexId, int], int] = {}
+        self._busy_ms: dict[tuple[VertexId, int], int] = {}
+        self._newest = CheckpointId(door.next_id - 1)
+        self._passed: dict[VertexId, int] = {}
+        """The last micro-batch of each vertex before the barrier of the newest entry."""
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Note how long a micro-batch took."""
+        if isinstance(fact, MicroBatchFinished):
+            self._busy_ms[fact.vertex, fact.micro_batch] = fact.duration_ms
+
+    def asked(self, effect: Effect) -> None:
+        """Note what a micro-batch runs over; judge an entry."""
+        if isinstance(effect, RunMicroBatch):
+            rows = sum(segment.rows for entry in effect.inputs for segment in entry.segments)
+            self._rows[effect.vertex, effect.micro_batch] = rows
+        record = drafted(effect)
+        if record is not None:
+            self._judge(record)
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
+        """Note when an id was used."""
+        self._given_ms |= dict.fromkeys(given, self.door.now_ms)
+
+    def _judge(self, record: CheckpointRecord) -> None:
+        begun, given = record.statistics.triggered_ms, self._given_ms.get(record.checkpoint)
+        late = bool(self.door.setup.graph.hooks)
+        if given is not None and not (given <= begun if late else given == begun):
+            self.wrong(f"checkpoint {record.checkpoint} was triggered at {given}, not at {begun}")
+        if record.checkpoint <= self._newest:
+            return
+        last = {vertex.vertex: vertex.micro_batch for vertex in record.vertices}
+        for vertex in record.statistics.vertices:
+            self._judge_times(record, vertex)
+            self._judge_work(record, vertex, last[vertex.vertex])
+        self._newest, self._passed = record.checkpoint, last
+
+    def _judge_times(self, record: CheckpointRecord, vertex: VertexStatistics) -> None:
+        where = f"checkpoint {record.checkpoint} at {vertex.vertex}"
+        at = [barrier.at_ms for barrier in vertex.barriers]
+        delay_ms = min(at) - record.statistics.triggered_ms if at else None
+        if vertex.start_delay_ms != delay_ms:
+            self.wrong(f"{where}: the first barrier came after {delay_ms} ms, not {vertex.start_delay_ms}")
+        channels = self.door.setup.graph.channels_into(vertex.vertex)
+        if at and len(at) == len(channels) and vertex.alignment_ms != max(at) - min(at):
+            self.wrong(f"{where}: the barriers came at {at}, the alignment took {vertex.alignment_ms} ms")
+        if not vertex.aligned_ms <= vertex.acknowledged_ms <= self.door.now_ms:
+            self.wrong(f"{where}: passed at {vertex.aligned_ms}, acknowledged at {vertex.acknowledged_ms}")
+        if vertex.async_ms != vertex.acknowledged_ms - vertex.aligned_ms:
+            self.wrong(f"{where}: {vertex.async_ms} ms from {vertex.aligned_ms} to {vertex.acknowledged_ms}")
+
+    def _judge_work(self, record: CheckpointRecord, vertex: VertexStatistics, last: int) -> None:
+        if last == 0 and not vertex.micro_batches:
+            return
+        since = self._passed.get(vertex.vertex, 0) + 1
+        numbers = [number for number in range(since, last + 1) if (vertex.vertex, number) in self._busy_ms]
+        due = Work(
+            len(numbers),
+            sum(self._rows[vertex.vertex, number] for number in numbers),
+            sum(self._busy_ms[vertex.vertex, number] for number in numbers),
+        )
+        said = Work(vertex.micro_batches, vertex.rows_in, vertex.busy_ms)
+        exact = record.checkpoint == self._newest + 1
+        if said != due if exact else any(more > most for more, most in zip(said, due, strict=True)):
+            self.wrong(f"checkpoint {record.checkpoint} at {vertex.vertex}: {said}, its micro-batches did {due}")

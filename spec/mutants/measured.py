@@ -1,0 +1,61 @@
+"""Mutants of what an entry says of each vertex."""
+
+from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
+from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.job import epochs
+from checkpointing.job.epochs import EpochLog
+from checkpointing.messages import MicroBatchFinished
+from spec.mutants.planting import Patch, mutant
+
+
+@mutant("measured")
+def the_start_delay_is_that_of_the_last_barrier(patch: Patch) -> None:
+    def start_delay_ms(self: epochs._Epoch, vertex: VertexId) -> int | None:
+        barriers = self.barriers.get(vertex)
+        return max(barrier.at_ms for barrier in barriers) - self.triggered_ms if barriers else None
+
+    patch.put(epochs._Epoch, "start_delay_ms", start_delay_ms)
+
+
+@mutant("measured")
+def the_alignment_of_an_unaligned_checkpoint_is_forgotten(patch: Patch) -> None:
+    def overtaken(self: EpochLog, vertex: VertexId, effect: InFlightComplete) -> None:
+        """Leave what the trigger said."""
+
+    patch.put(EpochLog, "overtaken", overtaken)
+
+
+@mutant("measured")
+def a_vertex_was_busy_for_as_long_as_its_number_says(patch: Patch) -> None:
+    """The number of the micro-batch is added up instead of its duration."""
+    real = epochs._Work.add
+
+    def add(self: epochs._Work, fact: MicroBatchFinished, rows_in: int) -> None:
+        before = self.busy_ms
+        real(self, fact, rows_in)
+        self.busy_ms = before + fact.micro_batch
+
+    patch.put(epochs._Work, "add", add)
+
+
+@mutant("measured")
+def a_vertex_read_as_many_rows_as_it_ran_micro_batches(patch: Patch) -> None:
+    real = EpochLog.passed
+
+    def passed(self: EpochLog, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
+        work = self._work.get(vertex)
+        if work is not None:
+            work.rows_in = work.micro_batches
+        real(self, vertex, trigger, now_ms)
+
+    patch.put(EpochLog, "passed", passed)
+
+
+@mutant("measured")
+def an_epoch_was_triggered_a_millisecond_later(patch: Patch) -> None:
+    real = EpochLog.triggered
+
+    def triggered(self: EpochLog, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
+        real(self, checkpoint, now_ms + 1, rows)
+
+    patch.put(EpochLog, "triggered", triggered)
