@@ -8,7 +8,7 @@ process dies, and then the next tick finds the holder dead. The order is the doo
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -16,12 +16,11 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import Refused, newest_checkpoint
+from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.restart import strategy_of
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.job.restoring import check_fits
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
@@ -48,11 +47,8 @@ from jobs.holding.job_stores import JobStores
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
 from jobs.recovery.carrier import LEASE_MS, Carrier, refusal
-from jobs.recovery.renaming import RenameFailedError, Renaming, find_renaming, link_renamed, names_before
-from jobs.recovery.restore_damage import must_be_sound, observe_sound
-from jobs.recovery.state_migration import plan_with_migrations
-from jobs.recovery.tables_ahead import must_not_be_ahead
-from jobs.recovery.tables_behind import must_be_repairable
+from jobs.recovery.renaming import RenameFailedError, link_renamed
+from jobs.runtime.beginning import Beginning
 from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
 from jobs.runtime.driver import Clock, Inbox
 from jobs.runtime.engine import Engine, SparkEngine
@@ -165,7 +161,21 @@ def run_tick(
 
 
 class TickCarrier(Carrier):
-    """Carries out what the door of one tick asks for."""
+    """Carries out what the door of one tick asks for.
+
+    Each attempt of the tick calls these methods, in this order:
+
+    | method      | does                                                                                   |
+    |-------------|----------------------------------------------------------------------------------------|
+    | `observe`   | reads the entries of `checkpoints`, the cuts and who holds the job                     |
+    | `examine`   | refuses a start from damaged files, or with a pipeline that does not fit               |
+    | `begins`    | the claim is in: the tick hears requests from here on                                  |
+    | `ensure`    | creates missing tables; then the door repairs, publishes and deletes what is left over |
+    | `recovered` | tells what was recovered                                                               |
+    | `work`      | runs the job until it ends                                                             |
+    | `clean_up`  | deletes what nobody needs any more; then the door releases the job                     |
+    | `wait`      | waits until the next attempt is due, if one is                                         |
+    """
 
     def __init__(
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener, inbox: Inbox, boundary: Boundary
@@ -174,7 +184,7 @@ class TickCarrier(Carrier):
         warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(plan.job), now_ms=settings.clock)
         super().__init__(warehouse, boundary, lease_ms=settings.lease_ms)
         self._started = time.monotonic()
-        self.plan = plan
+        self._beginning = Beginning(plan, settings.allow_non_restored_state)
         self._settings = settings
         self._listener = listener
         self._inbox = inbox
@@ -183,11 +193,15 @@ class TickCarrier(Carrier):
         self._narrator = Narrator(listener, self.requests.answer)
         self._notices = Notices(plan.sources, plan.listeners, listener)
         self._engine: Engine
-        self._renaming = Renaming()
         self._claim: Claim | None = None
         """The newest claim of this tick that was in."""
         self._begins = True
         """The next look at the rows begins an attempt, with stores of its own."""
+
+    @property
+    def plan(self) -> JobPlan:
+        """The pipeline's plan as it is known by now."""
+        return self._beginning.plan
 
     def run(self, engine: Engine) -> TickReport:
         """Make attempts until none follows; the engine serves them all."""
@@ -220,44 +234,18 @@ class TickCarrier(Carrier):
 
     def tables(self) -> tuple[TableName, ...]:
         """Return the tables of the pipeline, and those that they are renamed from."""
-        names = [table.name for table in self.plan.graph.tables()]
-        return tuple(dict.fromkeys([*names, *self._renaming.tables_then(self.plan.graph)]))
+        return self._beginning.tables()
 
     def observe(self) -> Observed:
-        """Return what a start must know; the newest row says its columns, also if it was written before rows did."""
+        """Return what a start must know; an attempt begins with stores of its own."""
         if self._begins:
             must_be_usable(self.warehouse)
             self.stores, self._begins = JobStores(self.warehouse, self.boundary), False
-        seen = observe_sound(self.stores, self._settings.run_ended)
-        newest = newest_checkpoint(seen.rows)
-        if newest is None:
-            return seen
-        told = self.stores.told(newest, names_before(self.plan.graph))
-        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
+        return self._beginning.observe(self.stores, self._settings.run_ended)
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the tick may begin where the plan says."""
-        match question:
-            case Question.SOUND:
-                self._renaming = find_renaming(self.plan.graph, plan.restore)
-                must_be_sound(self.warehouse, plan)
-            case Question.FITS:
-                self.plan = self._fitting(self._renaming.record)
-            case Question.REPAIRABLE:
-                must_be_repairable(self.stores, seen.rows, self.tables())
-            case Question.NOT_AHEAD:
-                must_not_be_ahead(self.stores, self.tables(), seen.rows)
-            case Question.POSSIBLE:
-                raise TypeError("nobody asks this of a tick")
-
-    def _fitting(self, restored: CheckpointRecord | None) -> JobPlan:
-        """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
-        plan = self.plan.with_discovered_splits(restored)
-        if restored is not None:
-            allowed = self._settings.allow_non_restored_state
-            check_fits(plan.graph, restored, plan.config.max_parallelism, allow_non_restored_state=allowed)
-            return plan_with_migrations(plan, restored, self.warehouse.root)
-        return plan
+        self._beginning.examine(question, self.stores, seen, plan)
 
     def is_refusal(self, error: Exception) -> bool:
         """Return whether a later attempt that meets this error has failed; any other error ends the tick by itself."""
@@ -278,10 +266,9 @@ class TickCarrier(Carrier):
     def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
         """Create the output tables that are missing, and compare the others with the newest row."""
         del plan  # the newest row has other names, if its tables are renamed
-        graph, renamed = self.plan.graph, self._renaming.tables.values()
-        self.stores.ensure(
-            graph.tables(), self.plan.table_schemas, self._renaming.record, unsettled=unsettled, renamed=renamed
-        )
+        tables, renaming = self.plan.graph.tables(), self._beginning.renaming
+        renamed = renaming.tables.values()
+        self.stores.ensure(tables, self.plan.table_schemas, renaming.record, unsettled=unsettled, renamed=renamed)
 
     def folders(self) -> Iterable[TableName]:
         """Return every folder into which a vertex stages files."""
@@ -316,8 +303,8 @@ class TickCarrier(Carrier):
 
     def job(self, work: Work) -> JobRun:
         """Return the job that this attempt runs; renamed tables have their files from here on."""
-        linked = link_renamed(self.stores, self.plan, self._renaming, work.claim.generation, self.boundary)
-        self.plan = linked.plan
+        linked = link_renamed(self.stores, self.plan, self._beginning.renaming, work.claim.generation, self.boundary)
+        self._beginning.plan = linked.plan
         return JobRun(
             linked=linked,
             work=work,

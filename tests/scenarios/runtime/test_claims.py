@@ -17,7 +17,7 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.holding.failures import JobHeldError
-from jobs.runtime import tick as tick_module
+from jobs.runtime import beginning
 from jobs.runtime.tick import TickReport
 from tests.scenarios.runtime.sequence_job import read_cut
 
@@ -95,7 +95,7 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
     """
     if before:
         tick(limits=TickLimits(checkpoints=before), reader_grace_ms=0)
-    seen, raced = tick_module.observe_sound, []
+    seen, raced = beginning.observe_sound, []
 
     def observe_then_lose_time(*arguments):
         rows = seen(*arguments)
@@ -104,7 +104,7 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
             assert "" == tick(reader_grace_ms=0).message
         return rows
 
-    monkeypatch.setattr(tick_module, "observe_sound", observe_then_lose_time)
+    monkeypatch.setattr(beginning, "observe_sound", observe_then_lose_time)
     assert ("", TickOutcome.CAUGHT_UP) == ((ended := tick()).message, ended.outcome)
     assert undisturbed == read_cut(tmp_path)
 

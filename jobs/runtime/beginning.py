@@ -1,0 +1,65 @@
+"""Decides what a tick begins from: the newest entry under the pipeline's names, if the pipeline fits it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.identifiers import TableName
+from checkpointing.job.restoring import check_fits
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.tick.messages import Question
+from jobs.holding.job_stores import JobStores
+from jobs.planner import JobPlan
+from jobs.recovery.renaming import Renaming, find_renaming, names_before
+from jobs.recovery.restore_damage import must_be_sound, observe_sound
+from jobs.recovery.state_migration import plan_with_migrations
+from jobs.recovery.tables_ahead import must_not_be_ahead
+from jobs.recovery.tables_behind import must_be_repairable
+
+
+@dataclass(slots=True)
+class Beginning:
+    """One pipeline at one job. `plan` has its sources' splits from the question FITS on."""
+
+    plan: JobPlan
+    allow_non_restored_state: bool = False
+    renaming: Renaming = field(default_factory=Renaming)
+
+    def tables(self) -> tuple[TableName, ...]:
+        """Return the tables of the pipeline, and those that they are renamed from."""
+        names = [table.name for table in self.plan.graph.tables()]
+        return tuple(dict.fromkeys([*names, *self.renaming.tables_then(self.plan.graph)]))
+
+    def observe(self, stores: JobStores, run_ended: Callable[[str], bool | None] | None) -> Observed:
+        """Return what a start must know; the newest row says its columns, also if it was written before rows did."""
+        seen = observe_sound(stores, run_ended)
+        newest = newest_checkpoint(seen.rows)
+        if newest is None:
+            return seen
+        told = stores.told(newest, names_before(self.plan.graph))
+        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
+
+    def examine(self, question: Question, stores: JobStores, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless the tick may begin where the plan says."""
+        match question:
+            case Question.SOUND:
+                self.renaming = find_renaming(self.plan.graph, plan.restore)
+                must_be_sound(stores.warehouse, plan)
+            case Question.FITS:
+                self.plan = self._fitting(self.renaming.record, stores)
+            case Question.REPAIRABLE:
+                must_be_repairable(stores, seen.rows, self.tables())
+            case Question.NOT_AHEAD:
+                must_not_be_ahead(stores, self.tables(), seen.rows)
+            case Question.POSSIBLE:
+                raise TypeError("nobody asks this of a tick")
+
+    def _fitting(self, restored: CheckpointRecord | None, stores: JobStores) -> JobPlan:
+        """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
+        plan = self.plan.with_discovered_splits(restored)
+        if restored is None:
+            return plan
+        allowed = self.allow_non_restored_state
+        check_fits(plan.graph, restored, plan.config.max_parallelism, allow_non_restored_state=allowed)
+        return plan_with_migrations(plan, restored, stores.warehouse.root)
