@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from checkpointing.commit.fencing import release_of
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import StopKind, StopRequested, TickOutcome
+from checkpointing.messages import RowAppended, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim
 from jobs.holding.boundaries import cross_freely
@@ -24,7 +24,6 @@ from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import Restarting, TickListener
 from jobs.sources.port import SourceError
 from jobs.sources.sequence import SequenceSource
-from jobs.stores.checkpoints import Appended
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, LocalEngine, build, read_cut
@@ -201,7 +200,7 @@ def rival_claim(root):
         newest = max((row for row in seen.rows if isinstance(row, Claim)), key=lambda row: row.generation)
         changed = {"generation": 2, "nonce": "another", "holder": this_process(), "at_ms": seen.now_ms}
         appended = store.append(newest.model_copy(update=changed), seen.version)
-        if isinstance(appended, Appended):
+        if isinstance(appended, RowAppended):
             return appended
 
 
@@ -216,7 +215,7 @@ def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
                 stores.append(rival_claim(tmp_path))
 
     report = tick(plan=restarting(restart_delay_ms=1_500), engine=Shaky(1), listener=Claims(), take_over=True)
-    assert isinstance(stores[0], Appended)
+    assert isinstance(stores[0], RowAppended)
     assert (TickOutcome.FAILED, CheckpointFailureReason.FENCED) == (report.outcome, report.reason)
     assert "generation 2" in report.message
 
