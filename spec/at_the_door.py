@@ -78,6 +78,10 @@ class Eyes:
     lags: Random | None = None
     """Draws whether a list of entries lags behind; None: no list does."""
 
+    def at(self, now_ms: int) -> int:
+        """Return what the clock shows."""
+        return max(0, now_ms + self.skew_ms)
+
 
 GOOD_EYES: Final = Eyes()
 
@@ -100,7 +104,7 @@ class Carrier:
 
     def moment(self) -> Stamp:
         """Return now. Two rows at one version have one nonce only if the same process appends them."""
-        return Stamp(self._world.now_ms + self._eyes.skew_ms, f"{self._name}-{self._world.version}")
+        return Stamp(self._eyes.at(self._world.now_ms), f"{self._name}-{self._world.version}")
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: C901, PLR0911, PLR0912 - an alphabet
         """Carry out one effect; return its answer. None: nobody answers it, or the code that drives the door does."""
@@ -157,7 +161,7 @@ class Carrier:
         version, rows = world.before if self._lags() else (world.version, world.rows())
         alive = self._alive(newest_claim(rows))
         holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
-        return Observed(version, rows, frozenset(world.cuts), holder, world.now_ms + self._eyes.skew_ms)
+        return Observed(version, rows, frozenset(world.cuts), holder, self._eyes.at(world.now_ms))
 
 
 def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[TickEffect]:

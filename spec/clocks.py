@@ -24,7 +24,7 @@ class Clock:
 
     def now_ms(self) -> int:
         """Return the time."""
-        self._shown_ms = max(self._shown_ms, self.world.now_ms + self.eyes.skew_ms)
+        self._shown_ms = max(self._shown_ms, self.eyes.at(self.world.now_ms))
         return self._shown_ms
 
     def jump(self, jump: Jump) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from checkpointing.commit.live_files import live_files
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord
+from spec.entries_say import files_of_table
 from spec.history import CutWritten, DoorStarted, History, RowCommitted, TableChanged
 from spec.rollback import at_rest
 
@@ -115,7 +115,7 @@ def _due(vertex: Vertex, table: Table, record: CheckpointRecord, parent: Checkpo
     if table.mode is TableMode.APPEND:
         return was | declared
     live = [
-        set(live_files(table, each)) for row in (record, parent) for each in row.vertices if each.vertex == vertex.id
+        files_of_table(table, each) for row in (record, parent) for each in row.vertices if each.vertex == vertex.id
     ]
     return was if len(live) == 2 and live[0] & live[1] else declared  # noqa: PLR2004 - of both rows
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.commit.live_files import live_files
 from checkpointing.graph import Table, TableMode
 from checkpointing.handles import KeyedFile, KeyedFileKind
 from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
-from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.snapshots import ChannelState
+from spec.entries_say import files_of_table, key_groups_of
 from spec.history import CutWritten, History, RowCommitted
 from spec.model import Contents, Pair, replay
 from spec.pipeline import (
@@ -161,19 +160,19 @@ def held(history: History, record: CheckpointRecord, tables: Contents) -> Conten
 def _state(history: History, record: CheckpointRecord, vertex: VertexId) -> Iterator[tuple[int, StateRow]]:
     """Yield the keys of a vertex: each subtask's files, oldest first, in its own range of key groups."""
     was = next(each for each in record.vertices if first_id(each.vertex) == vertex)
-    ranges = key_group_ranges(parallelism=len(was.subtasks), max_parallelism=record.max_parallelism)
-    for own, snapshot in zip(ranges, was.subtasks, strict=True):
+    for index, snapshot in enumerate(was.subtasks):
+        own = key_groups_of(index, len(was.subtasks), record.max_parallelism)
         yield from _merged(history, snapshot.state, own).items()
 
 
-def _merged(history: History, files: tuple[KeyedFile, ...], own: KeyGroupRange) -> dict[int, StateRow]:
+def _merged(history: History, files: tuple[KeyedFile, ...], own: frozenset[int]) -> dict[int, StateRow]:
     found: dict[int, StateRow] = {}
     for file in files:
         if file.kind is KeyedFileKind.BASE:
             kept = file.key_groups
             found = {key: value for key, value in found.items() if not kept.first <= key_group(key) <= kept.last}
         mine = history.state(file).items()
-        found |= {key: value for key, value in mine if own.first <= key_group(key) <= own.last}
+        found |= {key: value for key, value in mine if key_group(key) in own}
     return found
 
 
@@ -184,11 +183,11 @@ def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
     for vertex in graph_of(record).operators():
         for table in vertex.tables:
             if table.mode is not TableMode.APPEND:
-                yield from _other_files(record, table, active, {f.path for f in live_files(table, vertices[vertex.id])})
+                yield from _other_files(record, table, active, files_of_table(table, vertices[vertex.id]))
 
 
 def _other_files(
-    record: CheckpointRecord, table: Table, active: dict[TableName, frozenset[str]], wanted: set[str]
+    record: CheckpointRecord, table: Table, active: dict[TableName, frozenset[str]], wanted: frozenset[str]
 ) -> Iterator[str]:
     there = active.get(table.name, frozenset())
     if there != wanted:

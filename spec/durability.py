@@ -3,11 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import JobName
-from checkpointing.messages import Publication
-from checkpointing.metadata.record import CheckpointRecord
 from spec.history import CutsDropped, CutWritten, History
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.pipeline import graph
@@ -53,9 +49,3 @@ def dropped_cuts(history: History) -> Iterator[str]:
 def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) -> bool:
     """Return whether files hold the same rows: a neighbour may have merged some that are single again."""
     return history.multiset(files) == history.multiset(others)
-
-
-def as_a_whole(record: CheckpointRecord, publication: Publication) -> bool:
-    """Return whether a row that changes nothing of an upsert or state table names just these files as its own."""
-    whole = dict(keyed_tables(record, JobName(record.job))).get(publication.table)
-    return whole is not None and whole.files == publication.files

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from spec import hooks, model
@@ -21,7 +20,8 @@ from spec.counted import miscounted
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.declining import badly_retried, wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
-from spec.durability import as_a_whole, changed_cuts, dropped_cuts, taken_by_power_cuts
+from spec.durability import changed_cuts, dropped_cuts, taken_by_power_cuts
+from spec.entries_say import publishes, publishes_whole
 from spec.history import (
     CheckpointTriggered,
     CutWritten,
@@ -167,7 +167,7 @@ def visible_after_commit(history: History) -> Iterator[str]:
             record = records.get(event.checkpoint)
             if record is None:
                 yield f"{event.publication.table} shows checkpoint {event.checkpoint}, which is not committed"
-            elif event.publication not in publications(record) and not as_a_whole(record, event.publication):
+            elif not (publishes(record, event.publication) or publishes_whole(record, event.publication)):
                 yield f"{event.publication.table} shows something else than row {event.checkpoint} says"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, VertexRecord
-from checkpointing.renames import declared_renames
+from spec.entries_say import renames_of
 from spec.history import ColumnMissed, DoorStarted, History, RowCommitted
 from spec.rollback import at_rest
 
@@ -37,7 +37,7 @@ def wrongly_renamed(history: History) -> Iterator[str]:
 
 def _changed(row: CheckpointRecord, began: CheckpointRecord, graph: JobGraph) -> Iterator[str]:
     """Yield each vertex of the row that the door does not begin with, under its own name or the one declared for it."""
-    called = {rename.was: rename.now for rename in declared_renames(graph) if rename.kind is RenameKind.VERTEX}
+    called = {rename.was: rename.now for rename in renames_of(graph) if rename.kind is RenameKind.VERTEX}
     there = {vertex.vertex: _held(vertex) for vertex in began.vertices}
     for vertex in row.vertices:
         names = (str(vertex.vertex), called.get(vertex.vertex))
@@ -61,7 +61,7 @@ def _held(vertex: VertexRecord) -> tuple[object, ...]:
 
 
 def _untold(record: CheckpointRecord, parent: CheckpointRecord | None, graph: JobGraph) -> Iterator[str]:
-    if record.renames != declared_renames(graph):
+    if frozenset(record.renames) != renames_of(graph):
         yield f"row {record.checkpoint} does not list the renames of its pipeline"
     if parent is None or not parent.columns:
         return

@@ -198,6 +198,13 @@ def _audited(bare: JobGraph) -> JobGraph:
     return replace(bare, vertices=(*bare.vertices, audit), edges=(*bare.edges, EdgeId(ORDERS, AUDIT)))
 
 
+def must_audit(record: CheckpointRecord | None) -> bool:
+    """Return whether a cut holds rows in flight for the vertex that comes and goes: it may not go then."""
+    vertices = record.vertices if record is not None else ()
+    held = (each for vertex in vertices for subtask in vertex.subtasks for each in subtask.in_flight)
+    return any(each.channel.edge.downstream == AUDIT for each in held)
+
+
 def _graph(parallelism: int) -> JobGraph:
     return JobGraph(
         (

@@ -78,7 +78,7 @@ from spec.history import (
     TickOver,
     TickStuck,
 )
-from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed
+from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit
 from spec.renaming import Names, blocked, link, names_of
 from spec.steps import Begun
 from spec.telling import events_of_effect, events_of_fact
@@ -185,7 +185,7 @@ class Tick:
         was = next((each for each in restored.vertices if each.vertex == ORDERS), None) if restored else None
         missing = (SplitId(split) for split in (was.splits if was else ()) if split not in self.plan.orders)
         known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
-        return graph(self.plan.parallelism, release, hooks, known, audited=self.plan.audited)
+        return graph(self.plan.parallelism, release, hooks, known, audited=self.plan.audited or must_audit(restored))
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores are at work; a release that is refused is looked into."""

@@ -13,34 +13,6 @@ from spec.mutants.judges import SIMULATOR, Judge
 _BENT = (f"{checkpointing.__name__}.", f"{spec.__name__}.")
 """How the names of modules begin that see what a mutant replaces."""
 
-_JUDGING = frozenset(
-    f"{spec.__name__}.{name}"
-    for name in (
-        "invariants",
-        "alignment",
-        "channel_bytes",
-        "columns",
-        "credit",
-        "cut_contents",
-        "declining",
-        "durability",
-        "holding",
-        "hooks",
-        "judgements",
-        "life",
-        "measured",
-        "model",
-        "pacing",
-        "reset",
-        "rollback",
-        "savepoints",
-        "statistics",
-        "timing",
-        "watching",
-    )
-)
-"""Modules that go on seeing the core's own functions: a judge must not be bent with the judged."""
-
 
 class NothingToPatchError(LookupError):
     """The core no longer has what a mutant replaces: the mutant must be repaired."""
@@ -64,12 +36,12 @@ class Patch:
         setattr(owner, name, value)
 
     def function(self, home: ModuleType, name: str, value: object) -> None:
-        """Replace a function wherever it was imported to, but for those who judge; NothingToPatchError."""
+        """Replace a function wherever it was imported to. Judges import none; NothingToPatchError."""
         if name not in vars(home):
             raise NothingToPatchError(home, name)
         real = vars(home)[name]
         for module in list(sys.modules.values()):
-            if not getattr(module, "__name__", "").startswith(_BENT) or module.__name__ in _JUDGING:
+            if not getattr(module, "__name__", "").startswith(_BENT):
                 continue
             for alias in [alias for alias, known in vars(module).items() if known is real]:
                 self.put(module, alias, value)

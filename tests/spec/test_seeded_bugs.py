@@ -62,15 +62,6 @@ def test_after_a_mutant_the_core_is_as_before():
     assert (real, real) == (recovery.publications, recovering.publications)
 
 
-def test_those_who_judge_are_not_bent():
-    """An invariant goes on seeing the core's own function while a mutant has replaced it elsewhere."""
-    from spec import invariants
-
-    real = recovery.publications
-    with planted(MUTANTS["the last table is left out of the publications"]):
-        assert invariants.publications is real
-
-
 def test_a_mutant_of_what_is_no_more_is_named():
     """When the core has changed a mutant does not pass silently."""
     with pytest.raises(NothingToPatchError, match="TwoPhaseCommit has no stap of its own"):

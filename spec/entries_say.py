@@ -1,0 +1,66 @@
+"""What an entry says of tables, ranges and names, told in the simplest way and without the product's own functions.
+
+Judges use this, so that an error of the product is not theirs too.
+"""
+
+from typing import Any
+
+from checkpointing.graph import JobGraph, Table, TableMode
+from checkpointing.identifiers import JobName
+from checkpointing.messages import Publication
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
+
+
+def files_of_table(table: Table, vertex: VertexRecord) -> frozenset[str]:
+    """Return the files that an upsert or state table consists of at the cut; none of an append table's."""
+    if table.mode is TableMode.STATE:
+        return frozenset(keyed.file.path for subtask in vertex.subtasks for keyed in subtask.state)
+    ranges = [each for subtask in vertex.subtasks for each in subtask.ranges if each.table == table.name]
+    return frozenset(keyed.file.path for each in ranges for keyed in each.files)
+
+
+def publishes(record: CheckpointRecord, publication: Publication) -> bool:
+    """Return whether this is what the entry says of a table."""
+    columns = next((each.columns for each in record.columns if each.table == publication.table), ())
+    names = {(one.now, one.was) for one in record.renames if one.kind is RenameKind.COLUMN}
+    renamed = all(now == was or (now, was) in names for now, was in publication.renamed)
+    return renamed and publication.columns == columns and _files(publication) in map(_files, record.tables)
+
+
+def _files(told: Any) -> tuple[object, ...]:  # noqa: ANN401 - a table's record or its publication
+    return told.table, told.mode, told.adds, told.files, told.removes, told.leaving
+
+
+def publishes_whole(record: CheckpointRecord, publication: Publication) -> bool:
+    """Return whether a table that the entry does not change consists of just these files, of one vertex."""
+    files = frozenset(file.path for file in publication.files)
+    for vertex in record.vertices:
+        state = Table(table_of_state(JobName(record.job), vertex.vertex), TableMode.STATE)
+        upsert = Table(publication.table, TableMode.UPSERT)
+        table = state if state.name == publication.table else upsert
+        if files and files == files_of_table(table, vertex):
+            return True
+    return False
+
+
+def key_groups_of(subtask: int, parallelism: int, max_parallelism: int) -> frozenset[int]:
+    """Return the key groups of a subtask: key group g belongs to subtask g * parallelism // max_parallelism."""
+    return frozenset(group for group in range(max_parallelism) if group * parallelism // max_parallelism == subtask)
+
+
+def renames_of(graph: JobGraph) -> frozenset[Rename]:
+    """Return the renames that a pipeline declares."""
+    vertex, table, column = RenameKind.VERTEX, RenameKind.TABLE, RenameKind.COLUMN
+    found: set[Rename] = set()
+    for each in graph.vertices:
+        found |= {Rename(kind=vertex, was=each.renamed_from, now=each.id)} if each.renamed_from else set()
+        found |= {
+            Rename(kind=table, was=one.renamed_from, now=one.name)
+            for one in each.tables
+            if one.renamed_from and one.mode is not TableMode.STATE
+        }
+        found |= {
+            Rename(kind=column, was=was, now=now, vertex=each.id) for now, was in each.columns_renamed_from.items()
+        }
+    return frozenset(found)
