@@ -211,8 +211,10 @@ def _world(setup: JobSetup) -> World:
     world = World(new_history)
     world.log = [(version, record) for version, record in enumerate(retained, start=1)]
     world.append(setup.claim, world.version)
+    said = {each.table: each.columns for each in setup.restored.columns} if setup.restored is not None else {}
     for table, version in setup.versions.items():
         _reach(world, table, version)
+        world.table(table).columns[-1] = frozenset(column.name for column in said.get(table, ()))
     return world
 
 
