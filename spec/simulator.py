@@ -215,7 +215,10 @@ class Simulation:
 
     def _clock_jump(self) -> Jump | None:
         jumps = self.moves.clocks_jump and self._shapes.random() < EVENLY
-        return Jump(self._shapes.randint(0, 1_000), self._shapes.choice(SKEWS_MS)) if jumps else None
+        after_ms, by_ms = self._shapes.randint(0, 1_000), self._shapes.choice(SKEWS_MS)
+        # the rule of intervals takes time that a clock leaps over for time in which nothing was triggered
+        by_ms = min(by_ms, 0) if "interval_ms" in self.scenario.config else by_ms
+        return Jump(after_ms, by_ms) if jumps else None
 
     def _audited(self) -> bool:
         return self.moves.vertices and self._shapes.random() < EVENLY
