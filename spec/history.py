@@ -19,6 +19,7 @@ from checkpointing.snapshots import TaskWork
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
+from spec.rest_events import CameToRest
 from spec.steps import Begun, Step
 
 
@@ -318,6 +319,7 @@ Event = (
     | CutsSeen
     | PowerLost
     | FilesDiscarded
+    | CameToRest
     | FileMissed
     | ColumnMissed
     | CheckpointTriggered

@@ -38,6 +38,7 @@ from spec.history import (
 )
 from spec.holding import held_wrongly, recovered_out_of_order, repeated_nonces
 from spec.judgements import wrongly_judged
+from spec.leaks import left_behind
 from spec.letting_in import overtaken, unchecked, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
 from spec.names import wrongly_renamed
@@ -309,6 +310,7 @@ INVARIANTS |= {
     "caught-up-is-committed": left_uncommitted,
     "statistics-are-true": wrongly_measured,
     "epochs-are-counted": miscounted,
+    "files-go": left_behind,
     "durable": taken_by_power_cuts,
     "cuts-hold": changed_cuts,
     "cuts-stay": dropped_cuts,

@@ -111,6 +111,10 @@ class Simulation:
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
         self._play(until_quiet=True)
+        if self.moves.clean_ups_max:
+            self._begin(self._visits.last_clean_up(self._is_held))
+            self._play(until_quiet=True)
+            self.world.come_to_rest()
 
     def _may_lose_power(self) -> None:
         """Let the power fail at some time, or never: all that runs is dead, and nothing of it comes late."""

@@ -39,6 +39,7 @@ from spec.history import (
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.named_files import named_files
 from spec.pipeline import ROW_BYTES
+from spec.rest_events import CameToRest
 from spec.table_log import StateRows, TableLog, Written
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
@@ -323,6 +324,14 @@ class World:
         self.history.add(CutsCorrected(tuple((each, tuple(cut.items())) for each, cut in self.cuts.items())))
         for log in self.tables.values():
             log.durable.update(range(log.version + 1))
+
+    def come_to_rest(self) -> None:
+        """Note what is there. A neighbour's file is the neighbour's, should a log have lost all that it said of it."""
+        ours = (path for path, written in self.files.items() if written.generation)
+        shown = frozenset[str]().union(*(log.active for log in self.tables.values()))
+        cuts = ((each, self._active_at(cut.items())) for each, cut in sorted(self.cuts.items()))
+        active = tuple((each, frozenset[str]().union(*(files for _, files in tables))) for each, tables in cuts)
+        self.history.add(CameToRest(frozenset(ours) - self.gone, shown, active))
 
     # -------------------------------------------------------------- mishaps
 

@@ -8,7 +8,7 @@ from checkpointing.commit.cleanup import CleanupDecision, CleanupFacts, CleanUpL
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, Row
 from spec.machines.keeping import NEEDED_STAYS, UNNEEDED_GOES
-from spec.mutants.judges import KEEPING
+from spec.mutants.judges import CLEAN_UPS, KEEPING
 from spec.mutants.planting import Patch, mutant
 
 
@@ -86,3 +86,30 @@ def a_file_that_no_log_ever_showed_waits_for_a_look(patch: Patch) -> None:
         return real(file, facts) if file.shown else Unneeded(file, Reason.UNNAMED, facts.now_ms)
 
     patch.put(cleanup, "_judged", judged)
+
+
+# ------------------------------------------------------------------ what is left when the job rests
+
+
+def _past_otherwise(patch: Patch, stays: Callable[[ListedFile], bool]) -> None:
+    real = cleanup._is_past
+
+    def is_past(file: ListedFile, current: Generation) -> bool:
+        return not stays(file) and real(file, current)
+
+    patch.put(cleanup, "_is_past", is_past)
+
+
+@mutant("files-go", CLEAN_UPS)
+def what_a_table_has_shown_once_stays_for_ever(patch: Patch) -> None:
+    _past_otherwise(patch, lambda file: bool(file.shown))
+
+
+@mutant("files-go", CLEAN_UPS)
+def what_no_table_has_shown_stays_for_ever(patch: Patch) -> None:
+    _past_otherwise(patch, lambda file: not file.shown)
+
+
+@mutant("files-go", CLEAN_UPS)
+def a_clean_up_leaves_tables_of_state_alone(patch: Patch) -> None:
+    _past_otherwise(patch, lambda file: "/state/" in file.table)

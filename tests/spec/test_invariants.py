@@ -36,6 +36,7 @@ from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.moves import Moves
+from spec.rest_events import CameToRest
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
@@ -296,6 +297,7 @@ FALSIFIED = {
     "tables-follow": build_on_another_version,
     "marks": mark_the_newest,
     "epochs-are-counted": count_a_row_more,
+    "files-go": append(CameToRest(frozenset({"a"}), frozenset(), ())),
     "tables-are-checked": check_a_table_less,
     "positions-are-true": tell_a_split_too_far,
     "cuts-stay": drop_a_cut_of_an_entry,
