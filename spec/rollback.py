@@ -123,13 +123,17 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[C
 
 
 def wrongly_marked(history: History) -> Iterator[str]:
-    """Yield every commit after which rows off the line are not marked as abandoned, or rows on it are (K2)."""
-    line = Line()
+    """Yield every commit after which rows off the line are not marked as abandoned, or rows on it are (K2).
+
+    Rows that are older than the history are not judged: it does not say which line they lie on.
+    """
+    line, told = Line(), set[CheckpointId]()
     for event in history.events:
         match event:
             case RowCommitted(record, kept, abandoned):
                 line.take(record, kept)
-                if abandoned is not None and set(abandoned) != line.off:
+                told.add(record.checkpoint)
+                if abandoned is not None and set(abandoned) & told != line.off & told:
                     due = sorted(line.off)
                     yield f"after row {record.checkpoint} rows {list(abandoned)} are marked as abandoned, due are {due}"
             case SavepointDisposed(checkpoint):
