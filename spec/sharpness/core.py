@@ -1,0 +1,59 @@
+"""The modules in which slips are planted, and the planting: a function of a loaded module gets other code."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
+
+import checkpointing
+from spec.sharpness.slips import Slip, planted, slips
+
+
+@cache
+def modules() -> tuple[ModuleType, ...]:
+    """Return all modules of the core, in the order of their names."""
+    names = sorted(found.name for found in pkgutil.walk_packages(checkpointing.__path__, "checkpointing."))
+    return tuple(importlib.import_module(name) for name in names)
+
+
+def all_slips() -> tuple[Slip, ...]:
+    """Return every slip that could be planted."""
+    return tuple(slip for module in modules() for slip in slips(module))
+
+
+def plant(slip: Slip) -> None:
+    """Give the slip's function the changed code, in this process, until it ends."""
+    function, code = changed(slip)
+    function.__code__ = code
+
+
+def changed(slip: Slip) -> tuple[FunctionType, CodeType]:
+    """Return the slip's function and the code that it has with the slip."""
+    module = importlib.import_module(slip.module)
+    made = compile(planted(module, slip), module.__file__ or slip.module, "exec")
+    function = _function(module, slip.function)
+    return function, next(code for code in _codes(made) if code.co_qualname == function.__code__.co_qualname)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            yield from _codes(inner)
+
+
+def _function(module: ModuleType, name: str) -> FunctionType:
+    owner: object = module
+    *owners, last = name.split(".")
+    for part in owners:
+        owner = getattr(owner, part)
+    found = inspect.getattr_static(owner, last)
+    if isinstance(found, property):
+        found = found.fget
+    found = getattr(found, "__func__", getattr(found, "func", found))
+    found = inspect.unwrap(found)
+    if not isinstance(found, FunctionType):
+        raise TypeError(f"{module.__name__}.{name} is no function whose code can be replaced")
+    return found

@@ -1,0 +1,304 @@
+"""The slips that a maintainer could make, found in the source of a module by a fixed set of operators."""
+
+import ast
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from types import MappingProxyType, ModuleType
+from typing import Final
+
+_FLIPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = MappingProxyType(
+    {
+        ast.Lt: ast.LtE,
+        ast.LtE: ast.Lt,
+        ast.Gt: ast.GtE,
+        ast.GtE: ast.Gt,
+        ast.Eq: ast.NotEq,
+        ast.NotEq: ast.Eq,
+        ast.Is: ast.IsNot,
+        ast.IsNot: ast.Is,
+        ast.In: ast.NotIn,
+        ast.NotIn: ast.In,
+    }
+)
+_OTHER: Final = MappingProxyType({"max": "min", "min": "max", "any": "all", "all": "any"})
+_EMPTY: Final = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
+_SYMMETRIC: Final = ("max", "min")
+_TOLD_ONLY: Final = ("__repr__", "__str__")
+"""Methods whose result is read by people alone."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Change = Callable[[ast.AST], ast.AST]
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """One change of one node. `function` is the outermost function or method that has it, `node` its number there."""
+
+    module: str
+    function: str
+    node: int
+    operator: str
+    line: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """Return where it is and what it changes."""
+        return f"{self.key} (line {self.line})"
+
+    @property
+    def key(self) -> str:
+        """A name that survives changes elsewhere in the module."""
+        return f"{self.module}:{self.function} {self.operator}: {self.before} -> {self.after}"
+
+
+def slips(module: ModuleType) -> Iterator[Slip]:
+    """Yield every slip that the operators find in the functions of a module, in the order of its lines."""
+    for name, function in functions(_tree(module)):
+        if name.rpartition(".")[2] in _TOLD_ONLY:
+            continue
+        for number, node in enumerate(_nodes(function)):
+            for operator, change in _changes(node):
+                before, after = ast.unparse(node), ast.unparse(change(_copy(node)))
+                yield Slip(module.__name__, name, number, operator, getattr(node, "lineno", 0), before, after)
+
+
+def planted(module: ModuleType, slip: Slip) -> ast.Module:
+    """Return the module's tree with the slip in it."""
+    tree = _tree(module)
+    function = dict(functions(tree))[slip.function]
+    target = list(_nodes(function))[slip.node]
+    change = next(
+        change
+        for operator, change in _changes(target)
+        if operator == slip.operator and ast.unparse(change(_copy(target))) == slip.after
+    )
+    _Replacing(target, change(_copy(target))).visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+    """Yield the module's functions and its classes' methods, each with its qualified name."""
+    for node in tree.body:
+        if isinstance(node, Function):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, Function):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+def _tree(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
+
+
+def _nodes(function: Function) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body in a fixed order, without messages, docstrings and annotations."""
+    waiting: list[ast.AST] = list(reversed(function.body))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Raise | ast.JoinedStr) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
+            continue
+        yield node
+        skipped = {"annotation", "returns", "decorator_list"}
+        inner = [value for name, value in ast.iter_fields(node) if name not in skipped]
+        children = [child for value in inner for child in (value if isinstance(value, list) else [value])]
+        waiting.extend(reversed([child for child in children if isinstance(child, ast.AST)]))
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, Change]]:
+    for operator, applies, change in _OPERATORS:
+        if applies(node):
+            yield operator, change
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        for sibling in _siblings().get(node.attr, ()):
+            yield "other field", partial(_set, attr=sibling)
+
+
+def _copy(node: ast.AST) -> ast.AST:
+    return ast.parse(ast.unparse(node), mode="exec").body[0] if isinstance(node, ast.stmt) else _expression(node)
+
+
+def _expression(node: ast.AST) -> ast.AST:
+    if isinstance(node, ast.comprehension):
+        made = ast.parse(f"[0 {ast.unparse(node)}]", mode="eval").body
+        return made.generators[0] if isinstance(made, ast.ListComp) else node
+    if isinstance(node, ast.expr):
+        return ast.parse(ast.unparse(node), mode="eval").body
+    return node
+
+
+def _set(node: ast.AST, **fields: object) -> ast.AST:
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+class _Replacing(ast.NodeTransformer):
+    def __init__(self, target: ast.AST, made: ast.AST) -> None:
+        self._target = target
+        self._made = made
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if node is self._target:
+            return ast.copy_location(self._made, node)
+        return super().generic_visit(node)
+
+
+# ---------------------------------------------------------------------- the operators
+
+
+def _flips(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and len(node.ops) == 1
+
+
+def _flip(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.Compare)  # noqa: S101 - the operator applies to nothing else
+    return _set(node, ops=[_FLIPPED[type(node.ops[0])]()])
+
+
+def _has_test(node: ast.AST) -> bool:
+    return isinstance(node, ast.If | ast.IfExp | ast.While)
+
+
+def _negate(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.If | ast.IfExp | ast.While)  # noqa: S101
+    return _set(node, test=ast.UnaryOp(ast.Not(), node.test))
+
+
+def _filters(node: ast.AST) -> bool:
+    return isinstance(node, ast.comprehension) and bool(node.ifs)
+
+
+def _is_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _next_number(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.Constant) and isinstance(node.value, int)  # noqa: S101, PT018
+    return _set(node, value=node.value + 1)
+
+
+def _is_truth(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+
+
+def _adds(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
+
+
+def _other_sign(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.BinOp)  # noqa: S101
+    return _set(node, op=ast.Sub() if isinstance(node.op, ast.Add) else ast.Add())
+
+
+def _joins(node: ast.AST) -> bool:
+    return isinstance(node, ast.BoolOp)
+
+
+def _other_join(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.BoolOp)  # noqa: S101
+    return _set(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+
+
+def _denies(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
+def _affirm(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.UnaryOp)  # noqa: S101
+    return ast.Call(ast.Name("bool", ast.Load()), [node.operand], [])
+
+
+def _calls(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and "super()" not in ast.unparse(node)
+
+
+def _assigns_a_field(node: ast.AST) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    return bool(targets) and all(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
+
+
+def _takes_two(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or any(isinstance(arg, ast.Starred) for arg in node.args):
+        return False
+    return len(node.args) > 1 and ast.unparse(node.func) not in _SYMMETRIC
+
+
+def _swap(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.Call)  # noqa: S101
+    first, second, *rest = node.args
+    return _set(node, args=[second, first, *rest])
+
+
+def _chooses(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OTHER
+
+
+def _choose_other(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)  # noqa: S101, PT018
+    return _set(node, func=ast.Name(_OTHER[node.func.id], ast.Load()))
+
+
+def _returns_many(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Return)
+        and isinstance(node.value, _EMPTY)
+        and bool(ast.unparse(node.value).strip("()[]{}"))
+    )
+
+
+def _return_none_of_them(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.Return)  # noqa: S101
+    made: ast.expr = ast.Tuple([], ast.Load())
+    if isinstance(node.value, ast.List | ast.ListComp):
+        made = ast.List([], ast.Load())
+    elif isinstance(node.value, ast.Dict | ast.DictComp):
+        made = ast.Dict([], [])
+    elif isinstance(node.value, ast.Set | ast.SetComp):
+        made = ast.Call(ast.Name("set", ast.Load()), [], [])
+    return _set(node, value=made)
+
+
+_OPERATORS: Final[tuple[tuple[str, Callable[[ast.AST], bool], Change], ...]] = (
+    ("comparison flipped", _flips, _flip),
+    ("negation", _has_test, _negate),
+    ("negation dropped", _denies, _affirm),
+    ("and for or", _joins, _other_join),
+    ("filter dropped", _filters, lambda node: _set(node, ifs=[])),
+    ("off by one", _is_number, _next_number),
+    ("other truth", _is_truth, lambda node: _set(node, value=not getattr(node, "value", False))),
+    ("other sign", _adds, _other_sign),
+    ("other choice", _chooses, _choose_other),
+    ("dropped call", _calls, lambda _: ast.Pass()),
+    ("dropped assignment", _assigns_a_field, lambda _: ast.Pass()),
+    ("swapped arguments", _takes_two, _swap),
+    ("empty for full", _returns_many, _return_none_of_them),
+)
+
+
+@cache
+def _siblings() -> Mapping[str, tuple[str, ...]]:
+    """Return, by name, the fields that one could write instead: of the same class, with the same type.
+
+    A name that several classes have stands for the fields that all of them have.
+    """
+    from spec.sharpness.core import modules  # noqa: PLC0415 - it finds its modules by this one's operators
+
+    found: dict[str, list[set[str]]] = defaultdict(list)
+    for module in modules():
+        for node in _tree(module).body:
+            if isinstance(node, ast.ClassDef):
+                fields = {
+                    inner.target.id: ast.unparse(inner.annotation)
+                    for inner in node.body
+                    if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name)
+                }
+                for name, kind in fields.items():
+                    found[name].append({other for other, same in fields.items() if same == kind and other != name})
+    return {name: tuple(sorted(set.intersection(*others))) for name, others in found.items()}
