@@ -144,7 +144,7 @@ Price(j, work) ==
       [] work = "dispose" -> {"disposals"}
 
 \* Observe, decide, and send the claim. A holder that lives can be taken over: its lease has run out, or a user says so.
-\* models: jobs.stores.observe.observe
+\* models: jobs.holding.job_stores.JobStores.observe
 \* models: checkpointing.commit.recovery.decide_recovery
 \* models: checkpointing.commit.fencing.decide_claim
 \* models: checkpointing.tick.claiming.Claiming.claimed
@@ -391,7 +391,7 @@ EndTick(p) ==
 ------------------------------------------------------------------------------
 (* Commands at rest: a savepoint of the newest cut, a rollback, the end of a savepoint. *)
 
-\* models: jobs.at_rest.savepoint.savepoint_at_rest
+\* models: jobs.at_rest.savepoints.savepoint_at_rest
 SaveAtRest(p) ==
     LET j == p[1]
         me == proc[p]
@@ -424,7 +424,7 @@ RollBack(p, to) ==
     /\ UNCHANGED <<log, tables, cuts, files, left, ended, recorded>>
 
 \* The entry of a savepoint leaves with the release. Afterwards the state files go that it alone named.
-\* models: jobs.at_rest.disposing.dispose
+\* models: jobs.at_rest.savepoints.dispose
 Dispose(p, e) ==
     LET j == p[1]
         rows == Rows(j, proc[p].at)
@@ -436,7 +436,7 @@ Dispose(p, e) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* There is nothing to dispose of.
-\* models: jobs.at_rest.disposing.dispose
+\* models: jobs.at_rest.savepoints.dispose
 NothingToDispose(p) ==
     /\ proc[p].pc = "disposing"
     /\ ~\E e \in Rows(p[1], proc[p].at) : e.kind \in Pinned /\ e # Newest(p[1], proc[p].at)
@@ -513,7 +513,7 @@ GatherLogs(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* models: jobs.cleanup.deleting.delete_unneeded
-\* models: jobs.at_rest.disposing.dispose
+\* models: jobs.at_rest.savepoints.dispose
 DeleteUnneeded(p) ==
     LET j == p[1] IN
     /\ proc[p].pc = "deleting"

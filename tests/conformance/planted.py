@@ -30,12 +30,12 @@ def _publish_whatever_the_table_shows(monkeypatch):
 
 
 def _take_any_version_for_the_cut(monkeypatch):
-    real = cuts.CutStore._row
+    real = cuts.CutStore.record
 
-    def row(self, checkpoint, table, version):
-        return real(self, checkpoint, table, max(0, version - 1))
+    def record(self, checkpoint, versions, retained=None):
+        return real(self, checkpoint, [(table, max(0, version - 1)) for table, version in versions], retained)
 
-    monkeypatch.setattr(cuts.CutStore, "_row", row)
+    monkeypatch.setattr(cuts.CutStore, "record", record)
 
 
 def _commit_without_comparing(monkeypatch):

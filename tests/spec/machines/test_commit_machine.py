@@ -176,6 +176,22 @@ def refuse_for_ever(monkeypatch):
     monkeypatch.setattr(recovery, "decide_claim", decide)
 
 
+def check_no_table(monkeypatch):
+    real = TwoPhaseCommit._checked
+    monkeypatch.setattr(TwoPhaseCommit, "_checked", lambda self, fact: real(self, replace(fact, problems=())))
+
+
+def build_on_the_version_behind_the_parents_cut(monkeypatch):
+    real = net.net_tables
+
+    def net_tables(graph, vertices, parent, versions, *args, **named):
+        return real(
+            graph, vertices, parent, {table: version + 1 for table, version in versions.items()}, *args, **named
+        )
+
+    monkeypatch.setattr(two_phase, "net_tables", net_tables)
+
+
 BUGS = {
     "a committed row is not rolled forward": (never_roll_forward, {"published-in-order"}),
     "what is not published yet is deleted": (delete_what_is_not_published_yet, {"no-file-is-missed"}),
@@ -184,7 +200,10 @@ BUGS = {
         {"visible-after-commit", "no-file-is-missed"},
     ),
     "a lost reply is taken for a failure": (take_lost_replies_for_failures, {"no-commit-after-abort", "recovers"}),
-    "a lost row is taken for a commit": (publish_a_lost_row, {"visible-after-commit", "told-truly", "one-generation"}),
+    "a lost row is taken for a commit": (
+        publish_a_lost_row,
+        {"visible-after-commit", "told-truly", "one-generation", "no-file-is-missed"},
+    ),
     "what an aborted epoch staged is lost": (forget_what_was_declined, {"exactly-once"}),
     "what was published is published again": (take_what_is_published_again, {"exactly-once"}),
     "ids are given out again": (give_ids_out_again, {"ids-rise", "no-commit-after-abort"}),
@@ -194,6 +213,8 @@ BUGS = {
     "an older generation commits": (commit_for_an_older_generation, {"one-generation"}),
     "what was declined is committed": (commit_what_was_declined, {"no-commit-after-abort"}),
     "a dead holder keeps the job": (refuse_for_ever, {"recovers"}),
+    "what is wrong with a table is passed over": (check_no_table, {"tables-are-checked"}),
+    "a table builds on the version behind the cut": (build_on_the_version_behind_the_parents_cut, {"tables-follow"}),
 }
 
 
