@@ -100,7 +100,7 @@ def test_what_a_task_cannot_write_is_named(bench):
     vertex = bench(bronze())
     (vertex.warehouse / "bronze").write_text("in the way")
     with pytest.raises(
-        MicroBatchError, match=r"micro-batch 1 of vertex bronze failed: StagedFileError: .*bronze/flights"
+        MicroBatchError, match=r"micro-batch 1 of vertex bronze could not be written: StagedFileError: .*bronze/flights"
     ):
         vertex.run(ROWS)
 
