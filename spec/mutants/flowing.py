@@ -94,8 +94,8 @@ def an_idle_split_is_never_asked_again(patch: Patch) -> None:
 def an_epoch_begins_without_the_polls_under_way(patch: Patch) -> None:
     real = SourceReaders.barrier_sent
 
-    def barrier_sent(self: SourceReaders) -> None:
-        real(self)
+    def barrier_sent(self: SourceReaders, *, last: bool) -> None:
+        real(self, last=last)
         self._granted = dict.fromkeys(self._granted, 0)
 
     patch.put(SourceReaders, "barrier_sent", barrier_sent)
