@@ -20,7 +20,7 @@ from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, Split
 from checkpointing.job.setup import JobSetup
 from checkpointing.job.wiring import Wiring
-from checkpointing.messages import SavepointKind, SavepointRequested, TimeAdvanced
+from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointRequested, TimeAdvanced
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
 from spec.invariants import violations
@@ -136,12 +136,17 @@ def a_slice_may_have_a_row_more(patch: Patch) -> None:
 
 @mutant("paced")
 def a_micro_batch_is_as_large_as_its_newest_segment_allows(patch: Patch) -> None:
-    """The limit is compared with the last segment, where all that is collected should be."""
+    """The limit is compared with the last segment, where all that is collected should be, and nothing else cuts it."""
+    real = OperatorRun.start
 
     def collected_rows(self: OperatorRun) -> int:
         return self.collected[-1][1].rows if self.collected else 0
 
+    def start(self: OperatorRun, rows_max: int) -> RunMicroBatch:
+        return real(self, max(rows_max, sum(segment.rows for _, segment in self.collected)))
+
     patch.put(OperatorRun, "collected_rows", property(collected_rows))
+    patch.put(OperatorRun, "start", start)
 
 
 @mutant("paced")
