@@ -5,7 +5,7 @@ from dataclasses import replace
 from checkpointing.channel_items import Barrier, Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.completion import Completion
-from checkpointing.coordinator.messages import AskHook, CommitSucceeded, RequestFailed
+from checkpointing.coordinator.messages import AskHook, CommitSucceeded, RequestFailed, RequestSucceeded
 from checkpointing.coordinator.scheduler import PeriodicScheduler
 from checkpointing.gate import messages as gate
 from checkpointing.gate.handler import Effects
@@ -15,7 +15,7 @@ from checkpointing.identifiers import ChannelId, SplitId, VertexId
 from checkpointing.job import readers
 from checkpointing.job.credit import Credit
 from checkpointing.job.door import JobDoor
-from checkpointing.job.ending import Cause
+from checkpointing.job.ending import Ending
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.readers import SourceReaders, Split
 from checkpointing.job.setup import JobSetup
@@ -231,13 +231,15 @@ def _triggering_goes_on_after_a_failed_stop() -> bool:
 
 @mutant("not-too-late", directed(_triggering_goes_on_after_a_failed_stop, "not-too-late"))
 def nobody_starts_the_scheduler_when_a_stop_has_failed(patch: Patch) -> None:
-    def stop_failed(self: Wiring, effect: RequestFailed) -> None:
-        if self.readers.ended:
-            self.ending.failed(effect.reason, f"the savepoint of the stop failed: {effect.message}")
-        else:
-            self.ending.told(Cause.SAVEPOINT_FAILED)
+    real = Ending.answered
 
-    patch.put(Wiring, "_stop_failed", stop_failed)
+    def answered(
+        self: Ending, effect: RequestSucceeded | RequestFailed, kind: SavepointKind | None, *, behind_barrier: bool
+    ) -> bool:
+        real(self, effect, kind, behind_barrier=behind_barrier)
+        return False
+
+    patch.put(Ending, "answered", answered)
 
 
 @mutant("not-too-late")
