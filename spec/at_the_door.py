@@ -95,10 +95,10 @@ class Carrier:
         self._world = world
         self._alive = alive
         self._name = name
-        self._retained = frozenset[CheckpointId]()
+        self._retained: frozenset[CheckpointId] | None = None
 
     def begin(self, effect: TickEffect) -> None:
-        """Read what an effect is carried out by: others may have their turns before it is."""
+        """Read what an effect is carried out by, if others have their turns before that."""
         if isinstance(effect, RecordCut):
             self._retained = self._world.retained()
 
@@ -136,7 +136,9 @@ class Carrier:
             case PublishTable():
                 return world.publish(effect.checkpoint, effect.publication)
             case RecordCut():
-                world.record_cut(effect.checkpoint, effect.versions, self._retained)
+                begun_with, self._retained = self._retained, None
+                retained = world.retained() if begun_with is None else begun_with
+                world.record_cut(effect.checkpoint, effect.versions, retained)
                 return CutRecorded(effect.checkpoint)
             case DiscardLeftovers():
                 return LeftoversDiscarded(world.discard_leftovers(effect.current, effect.by))

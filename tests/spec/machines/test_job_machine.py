@@ -32,6 +32,23 @@ def test_the_job_keeps_every_invariant_when_a_source_is_read_on_from_elsewhere(m
     run_machine(machine)
 
 
+def test_a_start_that_rolls_a_dead_rollback_forward_keeps_the_cuts_of_entries():
+    """A rollback dies once its entry is there: the next start records its cut, and drops no cut that is needed."""
+    machine = JOB_MACHINES[GatePolicy.UNALIGNED]()
+    machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=150)
+    machine.answer(picks=[0])
+    machine.fire(times=1)
+    machine.answer_in_order(steps=40)
+    driven = machine.driven
+    (behind,) = driven.others()
+    driven.crash()
+    driven.roll_back(behind, effects_max=3)
+    waiting = driven.world.checkpoints()[-1].checkpoint
+    assert waiting not in driven.world.cuts
+    driven.start()
+    assert {behind, waiting} <= driven.world.cuts.keys()
+
+
 def forget_staged_at_abort(monkeypatch):
     real = SubtaskCheckpointing._abort
 
