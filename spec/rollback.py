@@ -67,9 +67,10 @@ class Line:
         """Return which rows lie off the line once it ends in a row that is there.
 
         Below the oldest row of the line that is there nobody knows who built on whom: rows there stay what they were.
+        The line ends at a row that names a parent which is not older: such a row breaks a rule of its own.
         """
         line, at = [to], self.there[to].parent
-        while at in self.there:
+        while at in self.there and at < line[-1]:
             line.append(at)
             at = self.there[at].parent
         on = {*line, at}
