@@ -333,6 +333,8 @@ class Publication:
     APPEND: `adds` enter the log, and `removes`, of a rollback, leave it. UPSERT, STATE: the active files become
     exactly `files`. In the same commit the table gets `columns` and loses those that are `leaving`; what others have
     added stays. No columns: they stay as they are. `renamed` are the new and the old name of each renamed column.
+    `no_others`: the table lost entries, so `leaving` does not tell all that it has too many, and it keeps no other
+    columns.
     """
 
     table: TableName
@@ -343,6 +345,7 @@ class Publication:
     columns: tuple[TableColumn, ...] = ()
     leaving: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    no_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,8 +243,7 @@ class World:
         paths = frozenset(file.path for file in wanted)
         leaving = frozenset(file.path for file in publication.removes)
         active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
-        said = frozenset(column.name for column in publication.columns)
-        log.commit(active, checkpoint, self.now_ms, (log.columns[-1] - frozenset(publication.leaving)) | said)
+        log.commit(active, checkpoint, self.now_ms, _columns_shown(log, publication))
         if again:
             log.again.add(log.version)
             log.durable.update(range(log.version + 1))
@@ -376,6 +375,13 @@ def _marked(row: Row, marks: Mapping[CheckpointId, bool]) -> Row:
     if not isinstance(row, CheckpointRecord) or row.checkpoint not in marks:
         return row
     return row.model_copy(update={"abandoned": marks[row.checkpoint]})
+
+
+def _columns_shown(log: TableLog, publication: Publication) -> frozenset[str]:
+    said = frozenset(column.name for column in publication.columns)
+    if publication.no_others and said:
+        return said
+    return (log.columns[-1] - frozenset(publication.leaving)) | said
 
 
 def _is_left(table: TableName, said: Collection[TableName]) -> bool:

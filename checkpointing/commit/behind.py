@@ -380,7 +380,8 @@ def _named(row: CheckpointRecord, table: TableName) -> TableRecord:
 
 
 def _again(row: CheckpointRecord, table: TableRecord) -> Again:
-    return Again(row.checkpoint, publication_of(row, table))
+    whole = table.mode is not TableMode.APPEND
+    return Again(row.checkpoint, replace(publication_of(row, table), no_others=whole))
 
 
 def _line(seen: Standing, row: CheckpointRecord) -> Iterator[CheckpointRecord]:

@@ -9,6 +9,7 @@ from checkpointing.commit.behind import Correction, Doubt, Versions, corrected
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.leftovers import referenced
 from checkpointing.commit.recovery import Observed, publications
+from checkpointing.graph import TableMode
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import (
     CutRecorded,
@@ -94,6 +95,9 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
     entry does not touch what its parent's cut says. An entry that no tick wrote, or that says no columns, keeps all
     tables of its parent's cut.
 
+    An upsert or state table that had lost entries is no longer in the parent's cut if no retained entry tells its
+    version there (`behind.corrected`). Nobody knows which columns it shows then, so it keeps this entry's alone.
+
     The holder before may go on meanwhile, record the cut and drop its parent's. So the own cut is looked for after the
     parent's, and what it says is what counts.
     """
@@ -103,13 +107,21 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
         yield RolledForward(record, tuple(own.items()), ())
         return
     versions, notes = _versions_at(parent, record), []
+    untold = _untold(parent, record)
     for publication in publications(record):
-        published = yield from asked(PublishTable(record.checkpoint, publication), TablePublished)
+        due = replace(publication, no_others=publication.table in untold)
+        published = yield from asked(PublishTable(record.checkpoint, due), TablePublished)
         versions[publication.table] = published.version
         if published.note:
             notes.append(f"{publication.table}: {published.note}")
     yield from asked(RecordCut(record.checkpoint, tuple(versions.items())), CutRecorded)
     yield RolledForward(record, tuple(versions.items()), tuple(notes))
+
+
+def _untold(parent: Versions, record: CheckpointRecord) -> frozenset[TableName]:
+    """Return the upsert and state tables that were in the parent's cut and have been taken out of it."""
+    were = (table for table in record.tables if parent and table.parent_version and table.table not in parent)
+    return frozenset(table.table for table in were if table.mode is not TableMode.APPEND)
 
 
 def _versions_at(parent: Versions, record: CheckpointRecord) -> dict[TableName, int]:

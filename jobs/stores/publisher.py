@@ -117,8 +117,8 @@ class Publisher:
         """Return the columns that the table gets in this commit, None if it keeps those that it has."""
         publication = request.publication
         leaving = publication.leaving
-        if request.again and publication.mode is not TableMode.APPEND:
-            leaving = tuple(field.name for field in table.schema().fields)  # the table is brought back whole
+        if publication.no_others:
+            leaving = tuple(field.name for field in table.schema().fields)
         schema = next_schema(table, publication.columns, leaving)
         if schema is not None:
             self._must_be_writable(table, request, actions)

@@ -96,6 +96,11 @@ MISHAPS = Judge(
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
     400,
 )
+RELEASES_WITH_MISHAPS = Judge(
+    "simulator with releases and mishaps",
+    partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
+    400,
+)
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)
     for policy, machine in GATE_MACHINES.items()

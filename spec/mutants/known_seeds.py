@@ -196,6 +196,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "columns change under a file of the old ones": 4,
     "an older release takes columns out of an append table": 2,
     "a new column counts since the table began": 2,
+    "a table that is brought back keeps the columns that it shows": 335,
     "a cut is recorded before the tables entries are durable": 18,
     "only the first table is made durable": 18,
     "a row is appended before its files are durable": 18,

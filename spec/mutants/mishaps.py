@@ -8,8 +8,9 @@ from checkpointing.commit.behind import Correction, LogSeen, Standing, Wanted
 from checkpointing.commit.durability import Entries
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from checkpointing.tick import recovering
 from spec.mutants import scenes
-from spec.mutants.judges import MISHAPS, directed
+from spec.mutants.judges import MISHAPS, RELEASES_WITH_MISHAPS, directed
 from spec.mutants.planting import Patch, mutant
 
 _Cuts = Mapping[CheckpointId, Mapping[TableName, int]]
@@ -114,3 +115,23 @@ def what_is_published_again_lacks_a_file(patch: Patch) -> None:
         return whole.model_copy(update={"adds": whole.adds[1:], "files": whole.files[1:]})
 
     patch.function(behind, "_named", named)
+
+
+@mutant("columns-of-cut", RELEASES_WITH_MISHAPS)
+def a_table_that_is_brought_back_keeps_the_columns_that_it_shows(patch: Patch) -> None:
+    real = behind._again
+
+    def again(row: CheckpointRecord, table: TableRecord) -> behind.Again:
+        due = real(row, table)
+        return replace(due, publication=replace(due.publication, no_others=False))
+
+    patch.function(behind, "_again", again)
+
+
+@mutant("columns-of-cut", directed(scenes.a_table_that_no_cut_tells_of_gets_the_columns_of_its_row, "columns-of-cut"))
+def a_table_that_is_rolled_forward_keeps_the_columns_that_it_shows(patch: Patch) -> None:
+    def untold(parent: Mapping[TableName, int], record: CheckpointRecord) -> frozenset[TableName]:
+        del parent, record
+        return frozenset()
+
+    patch.function(recovering, "_untold", untold)

@@ -14,21 +14,24 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph, Vertex, VertexKind
-from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
 from checkpointing.job.ending import Cause, Ending
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import (
     AppendRow,
     CutRecorded,
     EndTick,
+    PublishTable,
     RowAppended,
     StopKind,
     TablesChecked,
     TickOutcome,
 )
 from checkpointing.metadata.paths import StagedName
-from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableRecord
+from checkpointing.tick import recovering
+from checkpointing.tick.messages import CutRead
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
 
@@ -119,6 +122,27 @@ def a_tick_ends_as_it_was_asked() -> bool:
     failed.failed(CheckpointFailureReason.TASK_FAILURE, "a task died")
     ends = [_decided(ending) for ending in (suspended, stopped, finished, failed)]
     return ends == [None, TickOutcome.STOPPED, TickOutcome.STOPPED, TickOutcome.FAILED]
+
+
+def a_table_that_no_cut_tells_of_gets_the_columns_of_its_row() -> bool:
+    """An upsert table lost entries and was taken out of the parent's cut; the row that follows is rolled forward."""
+    other, table = TableName("out/b"), TableRecord(table=TableName("out/a"), mode=TableMode.UPSERT, parent_version=6)
+    row = CheckpointRecord(
+        job=JobName("j"),
+        checkpoint=CheckpointId(2),
+        parent=_FIRST,
+        generation=Generation(1),
+        nonce="n",
+        max_parallelism=1,
+        vertices=(),
+        tables=(table,),
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
+    steps = recovering.rolled_forward(row)
+    next(steps)
+    steps.send(CutRead({other: 3}))
+    asked = steps.send(CutRead({}))
+    return isinstance(asked, PublishTable) and asked.publication.no_others
 
 
 def _decided(ending: Ending) -> TickOutcome | None:

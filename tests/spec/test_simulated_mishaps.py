@@ -34,7 +34,7 @@ def test_the_seeds_meet_what_they_are_there_for():
         told.update(word for word in ("POWER CUT", "lost its newest") if word in line)
 
     events = [
-        event for seed in range(36) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events
+        event for seed in range(48) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events
     ]
     assert min(told["POWER CUT"], told["lost its newest"]) > 5
     assert {CutsSeen, PowerLost} <= {type(event) for event in events}

@@ -12,6 +12,7 @@ from jobs.at_rest.rollback import roll_back
 from jobs.pipeline import count, max_of
 from jobs.recovery.state_migration import all_changes, find_migrations
 from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime import evolving_job
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
     BRONZE,
@@ -140,6 +141,28 @@ def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, v
     tick(tmp_path, HALF + 7, version)
     assert at_cut(tmp_path, pending)[GOLD] == (NEW[GOLD], [(key, 6, HALF + key) for key in range(7)])
     assert NEW[BRONZE] == at_cut(tmp_path, pending)[BRONZE][0]
+
+
+@pytest.mark.parametrize("boundary", ["before:RecordCut", f"before:PublishTable:{GOLD}"])
+@pytest.mark.parametrize("died_again", [None, "after:CorrectCuts"])
+def test_a_column_that_went_stays_away_from_a_table_that_lost_that_entry(tmp_path, boundary, died_again, monkeypatch):
+    """Gold loses the entry that took the column out, and the row that said so is subsumed by one not published yet."""
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr(evolving_job, "CONFIG", evolving_job.CONFIG.model_copy(update={"retained": 1}))
+    tick(tmp_path, HALF, SECOND)
+    tick(tmp_path, HALF + 7)
+    took_out = versions(tmp_path)[GOLD]
+    with pytest.raises(Dead):
+        tick(tmp_path, HALF + 14, boundary=Mortal(boundary))
+    for lost in range(took_out, versions(tmp_path)[GOLD] + 1):
+        (tmp_path / GOLD / "_delta_log" / f"{lost:020}.json").unlink()
+    assert NEW[GOLD] == sorted(columns(tmp_path, GOLD))
+    if died_again is not None:
+        with pytest.raises(Dead):
+            tick(tmp_path, HALF + 14, boundary=Mortal(died_again))
+    tick(tmp_path, HALF + 14)
+    assert OLD[GOLD] == sorted(columns(tmp_path, GOLD))
+    assert [(key, 7) for key in range(7)] == shown(tmp_path, GOLD)
 
 
 def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_path):

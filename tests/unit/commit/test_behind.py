@@ -102,6 +102,13 @@ def test_an_upsert_table_needs_only_the_newest_rows():
     assert [] == again(seen(rows, CUTS, log(5, 5, v3=3, v5=5)))
 
 
+def test_an_upsert_table_that_comes_back_has_the_columns_of_its_row_alone():
+    """The row that took a column out may be subsumed. An append table comes back row by row, so it keeps the others."""
+    for mode, expected in ((TableMode.UPSERT, [True]), (TableMode.STATE, [True]), (TableMode.APPEND, [False])):
+        facts = seen([row(5, mode=mode)], {5: 5}, shortened(4))
+        assert expected == [each.publication.no_others for each in decide_repairs(facts).again]
+
+
 def test_a_foreign_entry_at_the_version_of_a_cut_is_not_taken_for_ours():
     """A table from an older backup into which somebody appended has the version, and not the content."""
     facts = seen(ROWS, CUTS, log(5, 3, v1=1, v2=2, v3=3))

@@ -1,5 +1,7 @@
 """Rolling a committed entry forward beside a holder that was taken over and goes on (G1)."""
 
+import pytest
+
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import RecordCut, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord
@@ -37,3 +39,23 @@ def test_without_a_cut_of_its_own_it_follows_from_its_parents():
     assert 2 == steps.send(CutRead({})).checkpoint
     cut = steps.send(TablePublished(CheckpointId(2), "out/a", 7))
     assert RecordCut(CheckpointId(2), (("out/a", 7), ("out/b", 3))) == cut
+
+
+@pytest.mark.parametrize(
+    ("mode", "parent_version", "parent", "expected"),
+    [
+        ("upsert", 6, {"out/b": 3}, True),
+        ("state", 6, {"out/b": 3}, True),
+        ("append", 6, {"out/b": 3}, False),
+        ("upsert", 0, {"out/b": 3}, False),
+        ("upsert", 6, {"out/a": 6}, False),
+        ("upsert", 6, {}, False),
+    ],
+)
+def test_a_table_that_was_taken_out_of_the_parents_cut_keeps_no_other_columns(mode, parent_version, parent, expected):
+    """It had lost entries, so nobody knows what columns it shows. A new table is in no cut of its parent, either."""
+    table = TableRecord(table="out/a", mode=mode, parent_version=parent_version)
+    steps = rolled_forward(RECORD.model_copy(update={"tables": (table,)}))
+    next(steps)
+    steps.send(CutRead(parent))
+    assert expected == steps.send(CutRead({})).publication.no_others
