@@ -1,7 +1,7 @@
 """The form of a case, checked against its file's legend before it runs: a typing error is no failure of a door.
 
 The legends describe themselves: the words of events and steps with their arguments, the kinds, the facts. What
-is found is told with its step, so that whoever wrote the case finds the place.
+is found is told with its step, so that the author of the case finds the place.
 """
 
 from collections.abc import Callable, Iterator, Mapping

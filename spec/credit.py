@@ -17,7 +17,7 @@ class Credit(DoorJudge):
         self._free = _without_quota(door)
 
     def asked(self, effect: Effect) -> None:
-        """Judge whoever is to send more."""
+        """Judge the sources and vertices that are to send more."""
         channels = self.door.channels
         match effect:
             case PollSource():

@@ -1,6 +1,6 @@
 """What happened in a run, in order, as the stores saw it: the one thing that the invariants judge.
 
-A simulation writes it as it goes. Whoever has a real run's rows, cuts and table logs can write it as well.
+A simulation writes it as it goes. It can also be written from a real run's rows, cuts and table logs.
 """
 
 from collections import Counter
@@ -155,7 +155,7 @@ class SavepointAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SavepointDisposed:
-    """Whoever owns a savepoint disposed of it, while no tick ran."""
+    """The owner of a savepoint disposed of it, while no tick ran."""
 
     checkpoint: CheckpointId
 

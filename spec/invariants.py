@@ -132,7 +132,7 @@ def state_is_exact(history: History) -> Iterator[str]:
 
 @_named("cut-is-one")
 def cut_is_one(history: History) -> Iterator[str]:
-    """The cut of a checkpoint is the same whoever records it, and its upsert and state tables are the row's files."""
+    """Every tick records the same cut of a checkpoint. Its upsert and state tables are the row's files."""
     seen: dict[CheckpointId, CutWritten] = {}
     records = {event.record.checkpoint: event.record for event in _of(history, RowCommitted)}
     for event in _of(history, CutWritten):

@@ -1,4 +1,4 @@
-"""Which files an entry needs, told without the core's own list of them: whoever judges deletions must not share it."""
+"""Which files an entry needs, told without the core's own list of them: a judge of deletions must not share it."""
 
 from checkpointing.channel_items import StagedSegment
 from checkpointing.metadata.record import CheckpointRecord

@@ -1,6 +1,6 @@
 """What must be true of resets in every run: positions move, just those that somebody asked for, and nothing else (K2).
 
-A reset is a row like any other for whoever watches. What tables hold after it is the reference's to say
+To an observer a reset is a row like any other. What tables hold after it is the reference's to say
 (`cut_contents`): rows that are given again count once more, rows that are left out never.
 """
 

@@ -1,6 +1,6 @@
 """What must be true of rollbacks and resets in every run: the line of the rows, and what going back brings back (K2).
 
-A rollback is a row like any other for whoever watches: it is appended, tables change, a cut is written. So the
+To an observer a rollback is a row like any other: it is appended, tables change, a cut is written. So the
 predicates read the same history as all others, and a history without rollbacks is judged too: its rows are one line.
 """
 

@@ -1,6 +1,6 @@
 """What a door's facts and effects tell the history: the same for simulations, explorations and traces of real runs.
 
-What the stores do is told by the stores; here is what passes between a door and whoever drives it.
+What the stores do is told by the stores; here is what passes between a door and its driver.
 """
 
 from collections.abc import Iterator

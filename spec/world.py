@@ -325,7 +325,7 @@ class World:
             log.durable.update(range(log.version + 1))
 
     def come_to_rest(self) -> None:
-        """Note what is there. A neighbour's file is the neighbour's, should a log have lost all that it said of it."""
+        """Note which files of ours are there; not those of neighbours, even if a log lost every entry about them."""
         ours = (path for path, written in self.files.items() if written.generation)
         shown = frozenset[str]().union(*(log.active for log in self.tables.values()))
         cuts = ((each, self._active_at(cut.items())) for each, cut in sorted(self.cuts.items()))

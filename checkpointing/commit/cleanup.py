@@ -72,7 +72,7 @@ class TableSeen:
 
 @dataclass(frozen=True, slots=True)
 class CleanUpLook:
-    """What a clean-up saw of all tables at `at_ms`: whoever begins to read later reads one of these, or a newer."""
+    """What a clean-up saw of all tables at `at_ms`. A later reader reads these versions or newer ones."""
 
     at_ms: int
     tables: Mapping[TableName, TableSeen]
@@ -222,8 +222,8 @@ def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tupl
 def log_floor(looks: Collection[CleanUpLook], table: TableName, now_ms: int, grace_ms: int) -> int:
     """Return the oldest version of a table that somebody may still be reading; 0 as long as that cannot be told.
 
-    Whoever began to read before the newest look that is a grace old has come to the end, and whoever began after it
-    reads what that look or a younger one saw, or what is newer still. So the log's entries before that version can go.
+    A reader that began before the newest look that is a grace old has come to its end. A reader that began after it
+    reads what that look or a younger one saw, or something newer. So the log's entries before that version can go.
     """
     past = max((look.at_ms for look in looks if now_ms - look.at_ms >= grace_ms), default=None)
     if past is None:

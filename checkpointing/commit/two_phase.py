@@ -1,7 +1,7 @@
 """The commit of one checkpoint at a time: check, append the row (THE COMMIT POINT), publish, record the cut.
 
 Theory of operation. Before `RowAppended` a crash means that the epoch never was; after it the epoch
-is, and whoever comes next rolls it forward. A checkpoint that waits here is FINALISING for its
+is committed, and the next tick rolls it forward. A checkpoint that waits here is FINALISING for its
 coordinator: from sending the row until its outcome is known it can't expire, be declined or be
 subsumed. At most one checkpoint is committed but unpublished: the next waits until the cut of the
 one before is recorded. A plain savepoint is only the row: it publishes nothing, so no table is checked

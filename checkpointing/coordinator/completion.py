@@ -55,7 +55,7 @@ class Completion:
             self._acknowledge_pending(pending, fact)
 
     def decline(self, fact: TaskDeclined) -> None:
-        """Abort what a task declined, whoever it is; a late or foreign one changes nothing."""
+        """Abort the checkpoint that a task declined. A late decline, or one of another job, changes nothing."""
         pending = self._books.pending.get(fact.checkpoint)
         if pending is None or fact.job != self._books.settings.job or self._books.is_shut_down:
             return

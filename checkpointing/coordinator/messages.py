@@ -128,7 +128,7 @@ class TaskAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeclined:
-    """A task will not take its snapshot: the checkpoint fails, whoever says so."""
+    """A task will not take its snapshot: the checkpoint fails, no matter which task it is."""
 
     job: str
     task: Task

@@ -1,6 +1,6 @@
 """The job door: coordinator, gates, subtasks and commit as one machine, `step(fact) -> effects`.
 
-All order is decided here, so that whoever drives it (Spark or a simulator) meets every interleaving.
+All order is decided here, so its drivers (Spark and the simulator) meet the same interleavings.
 Between two facts the door is at rest: every message between its rooms has been delivered, every idle
 vertex has been given what its gate lets through, every split with credit is being polled.
 """

@@ -1,7 +1,7 @@
 """How persisted rows of older formats become rows of the present one: a chain of single steps.
 
 A step takes the JSON object of a row in format n and returns the one of format n + 1; nothing is ever
-read in an old format anywhere else. Whoever raises `FORMAT` adds the step from the format before, and a
+read in an old format anywhere else. A change that raises `FORMAT` adds the step from the format before, and a
 test with a row of it.
 """
 

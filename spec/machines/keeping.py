@@ -66,7 +66,7 @@ class Log:
 
 
 class KeepingMachine(RuleBasedStateMachine):
-    """One table of one job, and whoever needs its files."""
+    """One table of one job, and the entries, cuts and readers that need its files."""
 
     def __init__(self) -> None:
         """Begin with one checkpoint."""

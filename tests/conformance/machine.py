@@ -194,7 +194,7 @@ class RealStoresMachine(ResettingMachine):
                 rmtree(self.root, ignore_errors=True)
 
     def _answer_all(self) -> None:
-        """Whoever still waits for a savepoint is answered by a tick that nothing disturbs."""
+        """A request for a savepoint that still waits is answered by a tick that nothing disturbs."""
         folder = RequestFolder(self.driven.world.warehouse)
         if any(folder.is_waiting(request) for request in self.requests):
             self.driven.crash()
@@ -211,7 +211,7 @@ class RealStoresMachine(ResettingMachine):
         self._requests_are_answered()
 
     def _requests_are_answered(self) -> None:
-        """Whoever asked has an answer by now, and one that names a savepoint is true (F4)."""
+        """Every request has an answer by now, and an answer that names a savepoint is true (F4)."""
         folder = RequestFolder(self.driven.world.warehouse)
         pinned = {
             row.checkpoint for row in self.driven.world.rows() if isinstance(row, CheckpointRecord) and row.pinned

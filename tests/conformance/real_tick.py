@@ -1,4 +1,4 @@
-"""One real tick in slow motion: the product's own steps, its effects carried out one at a time by whoever drives it.
+"""One real tick in slow motion: the product's own steps, its effects carried out one at a time by its driver.
 
 Observe, decide, claim, recover, set up, carry out, release are the product's code over the product's stores. What is
 left out is its clock, its threads and its loop.
@@ -262,5 +262,5 @@ class RealTick:
                 yield fact
 
     def answer(self, effect: SavepointTaken | SavepointFailed) -> None:
-        """Write the door's answer where whoever asked looks for it."""
+        """Write the door's answer where the command that asked looks for it."""
         self._carrier.requests.answer(effect)

@@ -123,5 +123,5 @@ class RealWorld:
             yield Violation("cut-is-exact", f"{table} at {what} reads as other rows than its files hold")
 
     def missed(self, what: str, reader: str) -> None:
-        """Note that whoever holds the job wanted a file that is gone."""
+        """Note that the holder of the job wanted a file that is gone."""
         self.history.add(FileMissed(what, reader))

@@ -96,7 +96,7 @@ def test_a_rollback_over_real_stores_goes_back_in_every_table(planted, monkeypat
 
 @pytest.mark.parametrize("effects", [ITS_ROW_IS_IN, NEVER])
 def test_a_reset_over_real_stores_moves_one_source(effects):
-    """Choices written down: split a is read once more, by whoever comes next if the reset died behind its row."""
+    """Choices written down: split a is read once more, by the next tick if the reset died after its row."""
     with numbered_names():
         machine = RealStoresMachine()
         machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=LONGEST_MS)

@@ -32,7 +32,7 @@ class Aftermath:
 
 
 class Matrix:
-    """Runs cases ahead of whoever asks for them."""
+    """Runs cases before a test asks for them."""
 
     def __init__(self, folder: Path, crossed: Counter[str], connect_url: str | None) -> None:
         """Run them below `folder`; `crossed` says how often an undisturbed tick crosses each boundary."""

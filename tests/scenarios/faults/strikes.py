@@ -33,7 +33,7 @@ class At:
 
 @dataclass
 class LoseReply:
-    """The commit is in, and whoever asked for it gets an error."""
+    """The commit is in, and its caller gets an error."""
 
     at: At
 

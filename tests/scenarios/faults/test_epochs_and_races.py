@@ -73,7 +73,7 @@ def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, cha
     ],
 )
 def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbed, changed, deaths):
-    """Whoever recovers may die too, and whoever recovers from that."""
+    """A tick that recovers may die too, and so may the next one."""
     for kill_at in deaths:
         assert KILLED == tick(replace(order, kill_at=kill_at)).code
     assert "caught_up" == tick(order).said["outcome"]
@@ -104,7 +104,7 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
     assert ("caught_up", "") == _told(tick(order))
-    # Whoever came first: the loser staged on until its row was refused, perhaps after its rival had recovered (below).
+    # The loser staged on until its row was refused, perhaps after its rival had recovered (below).
     clean_up(_at(order.root), 0)
     assert NOTHING == changed(undisturbed)
 

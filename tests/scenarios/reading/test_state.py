@@ -1,4 +1,4 @@
-"""An operator's state at a cut is what the operator itself would load: one row per key, whoever reads it."""
+"""An operator's state at a cut is what the operator itself would load: one row per key, for every reader."""
 
 import duckdb
 import pytest

@@ -1,4 +1,4 @@
-"""A rollback that dies at a boundary never was, or is finished by whoever starts next; zombies change nothing."""
+"""A rollback that dies at a boundary never was, or the next tick finishes it; zombies change nothing."""
 
 import shutil
 from contextlib import suppress

@@ -40,7 +40,7 @@ def test_without_a_checkpoint_the_job_starts_from_the_start():
 
 
 def test_a_committed_row_without_a_cut_is_rolled_forward():
-    """The crash came after the commit point: the epoch is, and whoever comes next publishes it."""
+    """The crash came after the commit point: the epoch is committed, and the next tick publishes it."""
     plan = decide((row(4), row(5)), {4})
     assert (5, 5) == (plan.roll_forward.checkpoint, plan.restore.checkpoint)
 

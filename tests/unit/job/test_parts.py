@@ -77,7 +77,7 @@ def test_the_first_failure_is_the_one_that_is_told():
 
 
 def test_now_wins_over_after_checkpoint():
-    """Whoever asks to stop now is not made to wait for a checkpoint by somebody who asked before."""
+    """A user who asks to stop now does not have to wait for a checkpoint by somebody who asked before."""
     ending = Ending(TickLimits())
     ending.uncommitted = True
     ending.stop_requested(StopKind.NOW)

@@ -237,7 +237,7 @@ def test_an_expired_savepoint_of_a_stop_fails_the_job(job):
 
 
 def test_a_row_of_unknown_fate_is_said_to_be_unknown(job):
-    """The tick ends in doubt: whoever asked hears what is known, once."""
+    """The tick ends in doubt: the user who asked hears what is known, once."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.tell(asked(PLAIN))
     story.tell(RowUnknown("nonce/1", "no answer"))
