@@ -115,19 +115,34 @@ def test_a_judgement_that_nobody_waits_for_ends_at_its_next_step(tmp_path):
 
 
 class Hidden:
-    """Takes bronze's staged files away while the first suite is judged."""
+    """Takes bronze's staged files away while the first suite is judged; no micro-batch runs meanwhile."""
 
     def __init__(self, root):
         self._staged, self._aside = root / BRONZE / "_data", root / BRONZE / "_aside"
+        self.there = threading.Lock()
         self.times = 0
 
     def __call__(self, name):
         if name == "before:JudgeSuites":
             self.times += 1
             if self.times == 1:
+                self.there.acquire()
                 self._staged.rename(self._aside)
         elif name == "after:JudgeSuites" and self.times == 1 and self._aside.exists():
             self._aside.rename(self._staged)
+            self.there.release()
+
+
+class PatientEngine(LocalEngine):
+    """Runs a micro-batch only while no file is hidden."""
+
+    def __init__(self, there):
+        super().__init__()
+        self._there = there
+
+    def run(self, *args):
+        with self._there:
+            return super().run(*args)
 
 
 @pytest.mark.timeout(120)
@@ -136,7 +151,11 @@ def test_a_file_that_cannot_be_read_declines_the_checkpoint_and_the_job_goes_on(
     failed = Failed()
     hidden = Hidden(tmp_path)
     report = run_tick(
-        judged(60_000), RuntimeSettings(warehouse=tmp_path), failed, engine=LocalEngine(), boundary=hidden
+        judged(60_000),
+        RuntimeSettings(warehouse=tmp_path),
+        failed,
+        engine=PatientEngine(hidden.there),
+        boundary=hidden,
     )
     assert TickOutcome.CAUGHT_UP is report.outcome, report.message
     assert [(1, "CHECKPOINT_ASYNC_EXCEPTION")] == failed.checkpoints
