@@ -92,6 +92,8 @@ class TooLate(DoorJudge):
         super().__init__(door)
         self._free_ms = door.now_ms
         """Since when nothing has held a periodic trigger back."""
+        self._was_held_back = False
+        """Something held it back until the step that is judged."""
         self._waits_ms: dict[VertexId, int] = {}
         """Since when each vertex with segments could certainly have run over them."""
 
@@ -129,7 +131,8 @@ class TooLate(DoorJudge):
         if config.interval_ms is None:
             return
         interval_ms = max(config.interval_ms, config.min_pause_ms)
-        if given or self._is_held_back():
+        was_held_back, self._was_held_back = self._was_held_back, self._is_held_back()
+        if given or was_held_back or self._was_held_back:
             self._free_ms = door.now_ms
         elif door.now_ms > self._free_ms + interval_ms:
             self.wrong(f"nothing was triggered for {door.now_ms - self._free_ms} ms, the interval is {interval_ms}")

@@ -1,15 +1,17 @@
-"""Measures how sharp the spec is: `python -m spec.sharpness --sample 1000 --seed 1`.
+"""Measures how sharp the spec is: `python -m spec.sharpness --sample 1000 --seed 1 --results FILE`.
 
 Draws slips that a maintainer could make in `checkpointing`, plants each in a process of its own, and says which judge
 finds it. Ends with the figures of each package, and with every slip that survived all judges. Exit 1 if fewer than
-85 % are found by the spec proper (simulator and machines), or fewer than 95 % by all.
+85 % are found by the spec proper (simulator and machines), or fewer than 95 % by all. Each result is written to FILE
+at once. A later run with the same FILE goes on after the slips that are in it.
 """
 
+import json
 import random
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -18,9 +20,10 @@ from spec.extra import must_have_hypothesis
 
 must_have_hypothesis()
 
-from spec.sharpness.core import all_slips
+from spec.sharpness.core import all_slips, lines_of
 from spec.sharpness.equivalent import EQUIVALENT
-from spec.sharpness.judges import OTHERS, SPEC, judged
+from spec.sharpness.judges import JUDGES, SPEC, Trial, judged, reach, trials, unit_tests
+from spec.sharpness.reach import Lines
 from spec.sharpness.slips import Slip
 
 BY_SPEC: Final = 0.85
@@ -29,35 +32,66 @@ BY_ALL: Final = 0.95
 
 def main(arguments: list[str] | None = None) -> int:
     """Judge the sample that the command line asks for; return 0 if enough of it is found, else 1."""
+    given = _options(arguments)
+    counted = [slip for slip in all_slips() if slip.key not in EQUIVALENT and given.only in str(slip)]
+    sample = random.Random(given.seed).sample(counted, min(given.sample, len(counted)))  # noqa: S311 - a sample
+    known = _read(given.results)
+    finders = {slip: known[slip.identity] for slip in sample if slip.identity in known}
+    waiting = [slip for slip in sample if slip not in finders][: given.portion]
+    for slip, trial in found(waiting, given.processes):
+        finders[slip] = trial.judge if trial is not None else ""
+        sys.stderr.write(f"[{len(finders)} of {len(sample)}] {trial or 'SURVIVED'}: {slip}\n")
+        _write(given.results, slip, trial)
+    sys.stdout.write("\n".join(report(finders)) + "\n")
+    return 0 if sharp_enough(finders) else 1
+
+
+def _options(arguments: list[str] | None) -> Namespace:
     parser = ArgumentParser(prog="python -m spec.sharpness", description=__doc__)
     parser.add_argument("--sample", type=int, default=1000, metavar="N", help="how many slips, 1000 by default")
     parser.add_argument("--seed", type=int, default=1, help="which sample")
     parser.add_argument("--only", default="", metavar="TEXT", help="only slips whose place contains this")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--survivors", type=Path, metavar="FILE", help="write the slips that nothing found there")
-    given = parser.parse_args(arguments)
-    counted = [slip for slip in all_slips() if slip.key not in EQUIVALENT and given.only in str(slip)]
-    sample = random.Random(given.seed).sample(counted, min(given.sample, len(counted)))  # noqa: S311 - a sample
-    finders: dict[Slip, str] = {}
-    for slip, finder in found(sample, given.processes):
-        finders[slip] = finder
-        sys.stderr.write(f"[{len(finders)} of {len(sample)}] {finder or 'SURVIVED'}: {slip}\n")
-    lines = list(report(finders))
-    sys.stdout.write("\n".join(lines) + "\n")
-    if given.survivors is not None:
-        alive = [f"{slip}\n" for slip, finder in finders.items() if not finder]
-        given.survivors.write_text("".join(alive), encoding="utf-8")
-    return 0 if sharp_enough(finders) else 1
+    parser.add_argument("--results", type=Path, metavar="FILE", help="write each result there, and go on after those")
+    parser.add_argument("--portion", type=int, metavar="N", help="judge so many slips now; 0 only reports")
+    return parser.parse_args(arguments)
 
 
-def found(sample: Sequence[Slip], processes: int) -> Iterator[tuple[Slip, str]]:
-    """Yield each slip with the judge that found it, as they end; each in a fresh copy of this process."""
+def found(slips: Sequence[Slip], processes: int) -> Iterator[tuple[Slip, Trial | None]]:
+    """Yield each slip with the trial that found it, as they end; each in a fresh copy of this process."""
+    if not slips:
+        return
+    tried = trials()
     with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(_judged, sample)
+        reached = dict(zip(tried, pool.imap(reach, tried), strict=True))
+        tasks = ((slip, (*_worth_trying(slip, reached), unit_tests(slip))) for slip in slips)
+        yield from pool.imap_unordered(_judged, tasks)
 
 
-def _judged(slip: Slip) -> tuple[Slip, str]:
-    return slip, judged(slip, {**SPEC, **OTHERS})
+def _worth_trying(slip: Slip, reached: Mapping[Trial, Lines]) -> Iterable[Trial]:
+    """Return the trials that run what the slip changes."""
+    file, lines = lines_of(slip)
+    return (trial for trial, ran in reached.items() if lines & ran.get(file, frozenset()))
+
+
+def _judged(task: tuple[Slip, Sequence[Trial]]) -> tuple[Slip, Trial | None]:
+    slip, tried = task
+    return slip, judged(slip, tried)
+
+
+def _read(results: Path | None) -> Mapping[str, str]:
+    """Return the judge that found a slip, by the slip's identity; none for a slip that survived."""
+    if results is None or not results.exists():
+        return {}
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {row["slip"]: row["judge"] for row in rows}
+
+
+def _write(results: Path | None, slip: Slip, trial: Trial | None) -> None:
+    if results is not None:
+        judge, name = (trial.judge, trial.name) if trial is not None else ("", "")
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"slip": slip.identity, "judge": judge, "trial": name}) + "\n")
 
 
 def sharp_enough(finders: Mapping[Slip, str]) -> bool:
@@ -73,12 +107,13 @@ def report(finders: Mapping[Slip, str]) -> Iterator[str]:
     for slip, finder in finders.items():
         for row in (".".join(slip.module.split(".")[:2]), "all"):
             counts[row][finder or "survived"] += 1
-    names = (*SPEC, *OTHERS, "survived")
-    yield f"| package | slips | {' | '.join(names)} | spec proper |"
-    yield f"|---|{'---|' * (len(names) + 2)}"
+    names = (*JUDGES, "survived")
+    yield f"| package | slips | {' | '.join(names)} | spec proper | all judges |"
+    yield f"|---|{'---|' * (len(names) + 3)}"
     for row in (*sorted(set(counts) - {"all"}), "all"):
         total, spec = counts[row].total(), sum(counts[row][name] for name in SPEC)
-        yield f"| `{row}` | {total} | {' | '.join(str(counts[row][name]) for name in names)} | {spec / total:.0%} |"
+        shares = f"{spec / max(1, total):.0%} | {1 - counts[row]['survived'] / max(1, total):.0%}"
+        yield f"| `{row}` | {total} | {' | '.join(str(counts[row][name]) for name in names)} | {shares} |"
     yield from (f"survived: {slip}" for slip, finder in finders.items() if not finder)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import CodeType, FunctionType, ModuleType
 
 import checkpointing
-from spec.sharpness.slips import Slip, planted, slips
+from spec.sharpness.slips import Slip, lines, planted, slips
 
 
 @cache
@@ -21,6 +21,12 @@ def modules() -> tuple[ModuleType, ...]:
 def all_slips() -> tuple[Slip, ...]:
     """Return every slip that could be planted."""
     return tuple(slip for module in modules() for slip in slips(module))
+
+
+def lines_of(slip: Slip) -> tuple[str, frozenset[int]]:
+    """Return the slip's file, and lines of which Python runs at least one whenever it runs what the slip changes."""
+    module = importlib.import_module(slip.module)
+    return str(module.__file__), lines(module, slip)
 
 
 def plant(slip: Slip) -> None:

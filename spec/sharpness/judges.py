@@ -1,97 +1,142 @@
 """Who looks for a planted slip: the simulator, the machines, the vectors, and at last the unit tests.
 
-Each judge runs in a process of its own, in which the slip is planted. An error counts as found, and so does a judge
-that does not come to its end.
+A judge's work is cut into trials: a seed, a machine, a file of vectors. Only trials that run the slip's lines are worth
+it. Each has a bound. An error counts as found, and so does a trial that does not come to its end.
 """
 
 import contextlib
 import io
 import os
+import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from spec import profiles
 from spec.machines.__main__ import MACHINES
-from spec.profiles import hunting
 from spec.sharpness.core import plant
+from spec.sharpness.reach import Lines, lines_run
 from spec.sharpness.slips import Slip
 from spec.simulate import run_seed
 from spec.vectors import run_file
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SEEDS: Final = range(120)
-EXAMPLES: Final = 12
+FIRST_SEEDS: Final = range(12)
+"""Most slips are found by these, in less time than the machines take."""
 STEPS: Final = 60
+EXAMPLES: Final = 12
+EXAMPLES_OF_ONE_DOOR: Final = 48
+"""A machine of one door is some ten times as fast as one of a whole job."""
+SEED_BOUND_S: Final = 20
 BOUND_S: Final = 90
-"""A judge that computes for longer hangs. Without a slip none takes half of it."""
-
-Judge = Callable[[Slip], bool]
-
-
-def simulator(_slip: Slip, seeds: Iterable[int] = SEEDS) -> bool:
-    """Whether a seed breaks an invariant."""
-    return any(broken for _, broken in map(run_seed, seeds))
+"""What computes for longer hangs. Without a slip a seed takes a tenth of a second, all else less than half of this."""
+MEMORY_BYTES_MAX: Final = 4 << 30
+"""What takes more has no end either."""
+SIMULATOR, MACHINE, VECTORS, UNIT_TESTS = "simulator", "machines", "vectors", "unit tests"
+SPEC: Final = (SIMULATOR, MACHINE)
+JUDGES: Final = (*SPEC, VECTORS, UNIT_TESTS)
 
 
-def machines(_slip: Slip) -> bool:
-    """Whether a state machine of Hypothesis finds its door wrong; its first error ends the search."""
-    sought = settings(hunting(), max_examples=EXAMPLES, stateful_step_count=STEPS)
-    for machine in MACHINES:
-        run_state_machine_as_test(machine, settings=sought)
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A part of a judge's work. `finds` says whether something was found wrong, or raises."""
+
+    judge: str
+    name: str
+    finds: Callable[[], bool]
+    bound_s: int = BOUND_S
+
+    def __str__(self) -> str:
+        """Return who looks, and at what."""
+        return f"{self.judge}, {self.name}"
+
+
+def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
+    """Return what is tried on every slip, in this order: first what finds most in the least time."""
+    profiles.register()
+    simulated = [Trial(SIMULATOR, f"seed {seed}", partial(_breaks, seed), SEED_BOUND_S) for seed in seeds]
+    machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
+    files = sorted((ROOT / "tests" / "vectors").glob("*.json"))
+    vectors = [Trial(VECTORS, file.name, partial(_differs, file)) for file in files]
+    first = len(FIRST_SEEDS)
+    return (*simulated[:first], *machines, *simulated[first:], *vectors)
+
+
+def unit_tests(slip: Slip) -> Trial:
+    """Return the trial by the unit tests of the slip's package; it is the last one, for it is the slowest."""
+    room = ROOT / "tests" / "unit" / slip.module.split(".")[1]
+    folder = room if room.is_dir() else ROOT / "tests" / "unit"
+    return Trial(UNIT_TESTS, str(folder.relative_to(ROOT)), partial(_fails, folder))
+
+
+def reach(trial: Trial) -> Lines:
+    """Run a trial on the core as it is and return the lines that it runs; raise AssertionError if it finds anything."""
+    os.chdir(ROOT)
+    found: list[bool] = []
+    with _silence():
+        reached = lines_run(lambda: found.append(trial.finds()))
+    if found != [False]:
+        raise AssertionError(f"{trial} finds the core wrong as it is")
+    return reached
+
+
+def judged(slip: Slip, tried: Sequence[Trial]) -> Trial | None:
+    """Plant a slip in this process and return the first trial that finds it, or None.
+
+    Call it in a process that ends afterwards.
+    """
+    os.chdir(ROOT)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    plant(slip)
+    return next((trial for trial in tried if _found(trial)), None)
+
+
+def _found(trial: Trial) -> bool:
+    with _silence():
+        try:
+            with _bound(trial.bound_s):
+                return trial.finds()
+        except BaseException:  # noqa: BLE001 - whatever a slip makes raise, it has been noticed
+            return True
+
+
+def _breaks(seed: int) -> bool:
+    return bool(run_seed(seed)[1])
+
+
+def _errs(machine: type[RuleBasedStateMachine]) -> bool:
+    """Let Hypothesis search; its first error ends the search, and is raised."""
+    examples = EXAMPLES if "Job" in machine.__name__ else EXAMPLES_OF_ONE_DOOR
+    sought = settings(profiles.hunting(), max_examples=examples, stateful_step_count=STEPS)
+    run_state_machine_as_test(machine, settings=profiles.fitting(machine, sought))
     return False
 
 
-def vectors(_slip: Slip) -> bool:
-    """Whether a case of Flink's fails."""
-    files = sorted((ROOT / "tests" / "vectors").glob("*.json"))
-    return any(outcome.problems for file in files for outcome in run_file(str(file)))
+def _differs(file: Path) -> bool:
+    return any(outcome.problems for outcome in run_file(str(file)))
 
 
-def unit_tests(slip: Slip) -> bool:
-    """Whether a unit test of the slip's package fails."""
-    room = ROOT / "tests" / "unit" / slip.module.split(".")[1]
-    folder = room if room.is_dir() else ROOT / "tests" / "unit"
+def _fails(folder: Path) -> bool:
     chosen = ["-m", "not spark and not kill and not dear and not browser and not matrix"]
     plain = ["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen]
     return pytest.main([*plain, str(folder)]) != pytest.ExitCode.OK
 
 
-SPEC: Final[Mapping[str, Judge]] = MappingProxyType({"simulator": simulator, "machines": machines})
-OTHERS: Final[Mapping[str, Judge]] = MappingProxyType({"vectors": vectors, "unit tests": unit_tests})
-
-
-def judged(slip: Slip, judges: Mapping[str, Judge]) -> str:
-    """Plant a slip in this process and return the name of the first judge that finds it, or nothing.
-
-    Call it in a process that ends afterwards.
-    """
-    os.chdir(ROOT)
-    plant(slip)
-    for name, judge in judges.items():
-        with _silence():
-            try:
-                with _bound():
-                    found = judge(slip)
-            except BaseException:  # noqa: BLE001 - whatever a slip makes raise, it has been noticed
-                found = True
-        if found:
-            return name
-    return ""
-
-
 @contextlib.contextmanager
-def _bound() -> Iterator[None]:
+def _bound(seconds: int) -> Iterator[None]:
     def hang(_signal: int, _frame: object) -> None:
         raise TimeoutError
 
     signal.signal(signal.SIGVTALRM, hang)
-    signal.setitimer(signal.ITIMER_VIRTUAL, BOUND_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:

@@ -46,13 +46,19 @@ class Slip:
     after: str
 
     def __str__(self) -> str:
-        """Return where it is and what it changes."""
-        return f"{self.key} (line {self.line})"
+        """Return where it is and what it changes, of a statement with a body the first line."""
+        before, after = self.before.partition("\n")[0], self.after.partition("\n")[0]
+        return f"{self.module}:{self.function} {self.operator}: {before} -> {after} (line {self.line})"
 
     @property
     def key(self) -> str:
         """A name that survives changes elsewhere in the module."""
         return f"{self.module}:{self.function} {self.operator}: {self.before} -> {self.after}"
+
+    @property
+    def identity(self) -> str:
+        """A name that no other slip has, and that survives changes of other functions."""
+        return f"{self.key} [{self.node}]"
 
 
 def slips(module: ModuleType) -> Iterator[Slip]:
@@ -69,8 +75,7 @@ def slips(module: ModuleType) -> Iterator[Slip]:
 def planted(module: ModuleType, slip: Slip) -> ast.Module:
     """Return the module's tree with the slip in it."""
     tree = _tree(module)
-    function = dict(functions(tree))[slip.function]
-    target = list(_nodes(function))[slip.node]
+    target = _places(tree, slip)[slip.node]
     change = next(
         change
         for operator, change in _changes(target)
@@ -78,6 +83,27 @@ def planted(module: ModuleType, slip: Slip) -> ast.Module:
     )
     _Replacing(target, change(_copy(target))).visit(tree)
     return ast.fix_missing_locations(tree)
+
+
+def lines(module: ModuleType, slip: Slip) -> frozenset[int]:
+    """Return the lines of which Python runs one at least whenever it runs what the slip changes."""
+    places = _places(_tree(module), slip)
+    target = places[slip.node]
+    statement = next(
+        each
+        for each in reversed(places[: slip.node + 1])
+        if isinstance(each, ast.stmt) and any(inner is target for inner in ast.walk(each))
+    )
+    body = getattr(statement, "body", None) or [each for case in getattr(statement, "cases", ()) for each in case.body]
+    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+    own = [node for node in ast.walk(target) if isinstance(node, ast.expr)] if target is not statement else []
+    found = [range(statement.lineno, max(statement.lineno, last) + 1)]
+    found += [range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in own]
+    return frozenset(line for each in found for line in each)
+
+
+def _places(tree: ast.Module, slip: Slip) -> list[ast.AST]:
+    return list(_nodes(dict(functions(tree))[slip.function]))
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:

@@ -7,7 +7,9 @@ from checkpointing.gate import GatePolicy
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job import door as job_door
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
+from checkpointing.messages import SavepointKind
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+from spec.machines.job import SPLITS
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.judging import BrokenRuleError
 
@@ -47,6 +49,26 @@ def test_a_start_that_rolls_a_dead_rollback_forward_keeps_the_cuts_of_entries():
     assert waiting not in driven.world.cuts
     driven.start()
     assert {behind, waiting} <= driven.world.cuts.keys()
+
+
+def test_periodic_triggering_is_due_an_interval_after_a_stop_has_failed():
+    """The savepoint of a drain expires, all at once as far as the door can see: nothing was overdue until then."""
+    machine = JOB_MACHINES[GatePolicy.ALIGNED_BLOCKING]()
+    machine.open(retained=1, concurrent=2, slice_rows=2, timeout_ms=150, tolerable=0)
+    machine.answer_in_order(steps=10)
+    machine.answer(picks=[26, 13, 29, 1, 22, 27, 2])
+    machine.fire(times=2)
+    machine.start(parallelism=2, split=SPLITS[0])
+    machine.fire(times=2)
+    machine.answer(picks=[12, 14, 2, 26, 30, 28])
+    machine.answer_in_order(steps=30)
+    machine.ask(kind=SavepointKind.DRAIN)
+    machine.crash(come_true=15, later=True, parallelism=1, really=True, split=SPLITS[2])
+    machine.fire(times=5)
+    machine.start(parallelism=1, split=SPLITS[2])
+    machine.answer_in_order(steps=38)
+    machine.ask(kind=SavepointKind.DRAIN)
+    machine.fire(times=3)
 
 
 def forget_staged_at_abort(monkeypatch):

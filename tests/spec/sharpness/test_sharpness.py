@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+from spec.sharpness import __main__ as command
 from spec.sharpness.__main__ import report, sharp_enough
-from spec.sharpness.core import all_slips, changed
+from spec.sharpness.core import all_slips, changed, lines_of
 from spec.sharpness.equivalent import EQUIVALENT
+from spec.sharpness.judges import reach, trials
 from spec.sharpness.slips import Slip, slips
 
 SOURCE = '''
@@ -32,11 +34,10 @@ def both(a, b):
 '''
 LOOK = """
 import sys
-from functools import partial
 from spec.sharpness.core import all_slips
-from spec.sharpness.judges import judged, simulator
+from spec.sharpness.judges import judged, trials
 slip = next(slip for slip in all_slips() if slip.key.startswith(sys.argv[1]))
-print(judged(slip, {"simulator": partial(simulator, seeds=range(15))}))
+print(judged(slip, trials()[:12]))
 """
 OPERATORS = {
     "comparison flipped",
@@ -95,15 +96,59 @@ def test_a_field_is_only_confused_with_one_of_the_same_class_and_type(drawn):
 @pytest.mark.parametrize(
     ("place", "finder"),
     [
-        ("checkpointing.gate.aligner:Aligner._block negation", "simulator"),
-        ("checkpointing.rescale.operator_state:_split", ""),
+        ("checkpointing.gate.aligner:Aligner._block negation", "simulator, seed"),
+        ("checkpointing.rescale.operator_state:_split", "None"),
     ],
 )
 def test_a_slip_that_matters_is_found_and_one_that_nothing_uses_is_not(drawn, place, finder):
     """The simulator looks in a process of its own, so this one stays as it is."""
     assert any(slip.key.startswith(place) for slip in drawn)
     looked = subprocess.run([sys.executable, "-c", LOOK, place], check=True, capture_output=True, text=True)
-    assert finder == looked.stdout.strip()
+    assert looked.stdout.startswith(finder)
+
+
+def test_only_trials_that_run_a_slips_lines_are_worth_it(drawn):
+    """A trial runs the lines of a slip, or it cannot see it: of a condition over several lines one is enough."""
+    seed, gates = trials()[0], trials()[12]
+    ran, by_gates = reach(seed), reach(gates)
+    met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.rescale")
+    assert _meets(ran, met)
+    assert not _meets(by_gates, met)
+    assert not _meets(ran, unmet)
+
+
+def test_a_slip_in_the_head_of_a_statement_is_in_none_of_its_body(drawn):
+    """A trial that only asks the condition runs the slip in it, and none in the body."""
+    head = _slip(drawn, "checkpointing.coordinator.completed:subsume negation")
+    assert head.after.startswith("if not ")
+    assert {head.line} == lines_of(head)[1]
+
+
+def test_a_run_goes_on_where_another_has_stopped(tmp_path, capsys, monkeypatch):
+    """Results are written one by one; a slip that has one is not judged again, and the report counts all."""
+    monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
+    results = tmp_path / "results.ndjson"
+    asked = ["--sample", "2", "--only", "gate.aligner:Aligner._block", "--processes", "1", "--results", str(results)]
+    command.main([*asked, "--portion", "1"])
+    first = results.read_text(encoding="utf-8")
+    assert "[1 of 2] simulator, seed" in capsys.readouterr().err
+    assert 0 == command.main(asked)
+    told = capsys.readouterr()
+    assert "[2 of 2] simulator, seed" in told.err
+    assert "[1 of 2]" not in told.err
+    assert "| `all` | 2 | 2 |" in told.out
+    assert results.read_text(encoding="utf-8").startswith(first)
+    assert 0 == command.main([*asked, "--portion", "0"])
+    assert not capsys.readouterr().err
+
+
+def _slip(drawn, place):
+    return next(slip for slip in drawn if slip.key.startswith(place))
+
+
+def _meets(ran, slip):
+    file, lines = lines_of(slip)
+    return bool(lines & ran.get(file, frozenset()))
 
 
 def test_every_equivalent_slip_exists_and_has_a_reason(drawn):
@@ -117,7 +162,7 @@ def test_the_report_counts_by_package_and_names_survivors():
     slip = Slip("checkpointing.gate.aligner", "Aligner._block", 1, "negation", 7, "a", "not a")
     other = Slip("checkpointing.gate.aligner", "Aligner._block", 2, "negation", 8, "b", "not b")
     lines = list(report({slip: "simulator", other: ""}))
-    assert "| `checkpointing.gate` | 2 | 1 | 0 | 0 | 0 | 1 | 50% |" in lines
+    assert "| `checkpointing.gate` | 2 | 1 | 0 | 0 | 0 | 1 | 50% | 50% |" in lines
     assert f"survived: {other}" == lines[-1]
     assert not sharp_enough({slip: "simulator", other: ""})
     assert sharp_enough({slip: "simulator"})
