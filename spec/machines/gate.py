@@ -4,6 +4,7 @@ A sender obeys the protocol: ids rise on its channel, a cancelled id has no barr
 end. Senders skip ids, so that newer barriers subsume; they send in advance, so that much lies behind barriers.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -59,7 +60,9 @@ class GateMachine(RuleBasedStateMachine):
     )
     def open(self, channels: int, limit: int, ends_count: bool) -> None:  # noqa: FBT001
         """Open a gate."""
-        limited = limit if self.policy is GatePolicy.ALIGNED_BUFFERING else UNLIMITED
+        buffers = self.policy is GatePolicy.ALIGNED_BUFFERING
+        limited = limit if buffers else UNLIMITED
+        channels = CHANNELS_MAX if buffers and channels == 2 else channels  # noqa: PLR2004 - two interrupt no replay
         self.config = GateConfig(self.policy, limited, ends_count)
         self.channels = tuple(ChannelId(EDGE, index) for index in range(channels))
         self.gate = InputGate(self.config, self.channels)
@@ -104,6 +107,31 @@ class GateMachine(RuleBasedStateMachine):
         self.poll_dry()
         self.advance(TIMEOUT_MS, runs_timer=True)
 
+    @precondition(lambda self: self.config.policy is GatePolicy.ALIGNED_BUFFERING)
+    @rule(sizes=st.sampled_from([[1], [1], [2, 3], [20, 30]]))
+    def interrupt_replays(self, sizes: list[int]) -> None:
+        """Each channel ends an alignment of those before it, so that replays interrupt each other."""
+        self._send_nested(range(len(self.channels)), CheckpointId(max(self.newest.values()) + 1), sizes)
+
+    def _send_nested(self, numbers: Sequence[int], checkpoint: CheckpointId, sizes: list[int]) -> None:
+        """Send, and let the task read at once, so that all is put aside in the order in which it is sent."""
+        *before, last = numbers
+        for number in before:
+            self._send_own(number, checkpoint, ())
+        if len(before) > 1:
+            self._send_nested(before, CheckpointId(checkpoint + 2), sizes)
+        for number in before:
+            self._send_own(number, None, sizes)
+        self._send_own(last, CheckpointId(checkpoint + 1), sizes)
+        for number in before:
+            self._send_own(number, None, sizes)
+
+    def _send_own(self, number: int, checkpoint: CheckpointId | None, sizes: Iterable[int]) -> None:
+        if checkpoint is not None:
+            self._send_barrier(number, checkpoint - self.newest[self.channels[number]] - 1, None)
+        self._send_segments(number, sizes)
+        self.poll_dry()
+
     @precondition(lambda self: self.config.policy is GatePolicy.AT_LEAST_ONCE)
     @rule(number=_channels, many=st.sampled_from([10, 30, 60]))
     def send_many_barriers(self, number: int, many: int) -> None:
@@ -124,7 +152,7 @@ class GateMachine(RuleBasedStateMachine):
         if really:
             self._send(number, EndOfChannel())
 
-    def _send_segments(self, number: int, sizes: list[int]) -> None:
+    def _send_segments(self, number: int, sizes: Iterable[int]) -> None:
         for size in sizes:
             self.segments += 1
             start, end = str(self.segments), str(self.segments + 1)

@@ -1,5 +1,7 @@
 """Mutants inside a gate: replays, the limit of what is put aside, recordings, timers of alignments."""
 
+from collections.abc import Callable
+
 from checkpointing.channel_items import Barrier, Segment
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import GatePolicy, InputGate, buffers, unaligned
@@ -60,6 +62,63 @@ def new_items_come_before_a_replay(patch: Patch) -> None:
         return self._handle(channel, item)
 
     patch.put(InputGate, "_poll", poll)
+
+
+def _interrupting(
+    pushes_back: Callable[[AlignmentBuffer, buffers._Sequence], None],
+) -> Callable[[AlignmentBuffer, ChannelId], None]:
+    """Return `resume` with another way to keep the rest of a replay that is interrupted."""
+
+    def resume(self: AlignmentBuffer, name: ChannelId) -> None:
+        if not self._aside.items:
+            return
+        if self._replay.items:
+            pushes_back(self, self._replay)
+        self._replay, self._aside = self._aside, buffers._Sequence()
+
+    return resume
+
+
+@mutant("replay", _BUFFERING)
+def an_interrupted_replay_waits_behind_older_ones(patch: Patch) -> None:
+    def pushes_back(self: AlignmentBuffer, replay: buffers._Sequence) -> None:
+        self._pushed_back.append(replay)
+        self._pushed_back_bytes += replay.bytes
+
+    patch.put(AlignmentBuffer, "resume", _interrupting(pushes_back))
+
+
+@mutant("replay", _BUFFERING)
+def the_oldest_interrupted_replay_goes_on_first(patch: Patch) -> None:
+    def take(self: AlignmentBuffer) -> buffers.Queued | None:
+        if not self._replay.items:
+            return None
+        queued = self._replay.popleft()
+        if not self._replay.items and self._pushed_back:
+            self._replay = self._pushed_back.pop()
+            self._pushed_back_bytes -= self._replay.bytes
+        return queued
+
+    patch.put(AlignmentBuffer, "take", take)
+
+
+@mutant("replay", _BUFFERING)
+def interrupted_replays_are_joined_in_the_wrong_order(patch: Patch) -> None:
+    def pushes_back(self: AlignmentBuffer, replay: buffers._Sequence) -> None:
+        older = self._pushed_back.popleft() if self._pushed_back else buffers._Sequence()
+        self._pushed_back.appendleft(buffers._Sequence((*older.items, *replay.items)))
+        self._pushed_back_bytes += replay.bytes
+
+    patch.put(AlignmentBuffer, "resume", _interrupting(pushes_back))
+
+
+@mutant("costs", _BUFFERING)
+def of_interrupted_replays_only_the_newest_is_counted(patch: Patch) -> None:
+    def pushes_back(self: AlignmentBuffer, replay: buffers._Sequence) -> None:
+        self._pushed_back.appendleft(replay)
+        self._pushed_back_bytes = replay.bytes
+
+    patch.put(AlignmentBuffer, "resume", _interrupting(pushes_back))
 
 
 # ------------------------------------------------------------------ the limit

@@ -311,7 +311,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a replay hands out its newest item": 0,
     "a new replay waits for the one under way": 0,
     "new items come before a replay": 0,
-    "what was pushed back counts for ever": 0,
+    "what was pushed back counts for ever": 1,
     "what is replayed counts as held": 0,
     "a full limit is exceeded": 1,
     "a recording goes on after its checkpoint": 0,
@@ -321,7 +321,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "the age of a barrier is the time of day": 0,
     "any announcement runs the timer": 0,
     "the timer of an alignment outlives it": 0,
-    "what was pushed back is not counted": 0,
+    "what was pushed back is not counted": 1,
     "a claim that was beaten is appended behind the winner": 46,
     "a claim that was beaten is released": 46,
     "leftovers go before a row is rolled forward": 4,
@@ -340,4 +340,5 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a new table is published when rows come": 7,
     "a new table loses only the first file that its name had": 37,
     "a percentile is taken of the numbers as they came": 4,
+    "of interrupted replays only the newest is counted": 15,
 }
