@@ -4,34 +4,29 @@ Each question of the coordinator lies in a list until a rule answers it, well or
 their snapshots in order of id and build on their live files; what they send may come late, twice or not at all.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
-from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from checkpointing.identifiers import CheckpointId
 from spec.explore_branching import branch
 from spec.flink import messages as flink
 from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.coordinator_model import CoordinatorModel
+from spec.machines.coordinator_queue import QueueModel, TimerModel
+from spec.machines.coordinator_tasks import JOB, PAUSE_MS, ROUNDS_MAX, TASKS, TOPOLOGY, LiveFiles
 from spec.machines.judging import expect, is_unwinding
 from spec.machines.statistics import statistics_agree
 
-JOB = "job"
-TASKS: tuple[Task, ...] = ("source/0", "source/1", "sink/0")
-TOPOLOGY = Topology(
-    (PlannedVertex("source", TASKS[:2]), PlannedVertex("sink", TASKS[2:])), (PlannedEdge("source", "sink"),)
-)
-ROUNDS_MAX = 200
 _DECLINES = st.sampled_from([Reason.CHECKPOINT_DECLINED, Reason.CHECKPOINT_ASYNC_EXCEPTION, Reason.QUALITY])
 _PROPERTIES = st.sampled_from(
     [
@@ -45,14 +40,6 @@ _PROPERTIES = st.sampled_from(
 )
 _pick = st.integers(0, 30)
 _Question = told.CreateLocation | told.AskOperatorCoordinator | told.AskHook
-
-
-@dataclass(slots=True)
-class LiveFiles:
-    """The shared files that a task builds on, and the newest checkpoint it took a snapshot for."""
-
-    shared: tuple[str, ...] = ()
-    newest: CheckpointId = NO_CHECKPOINT
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
@@ -82,7 +69,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.settings = CoordinatorSettings(
             job=JOB,
             interval_ms=100,
-            min_pause_ms=20,
+            min_pause_ms=PAUSE_MS,
             timeout_ms=timeout_ms,
             max_concurrent=concurrent,
             tolerable_failures=tolerable,
@@ -94,6 +81,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.coordinator = self._coordinator(self.settings)
         self.twin = self._coordinator(replace(self.settings, history_max=1))
         self.model = CoordinatorModel(self.settings, TASKS, retained)
+        self.queue = QueueModel(self.settings)
+        self.timer = TimerModel(self.settings)
         self.next_id = 1
         self.fetching = 0
         self.questions: list[_Question] = []
@@ -147,6 +136,27 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self._tell(message)
         if self.commits:
             self.answer_commit(told.CommitSucceeded)
+
+    @rule(crowd=st.lists(st.tuples(_PROPERTIES, st.booleans()), min_size=4, max_size=8))
+    def crowd(self, crowd: list[tuple[CheckpointProperties, bool]]) -> None:
+        """Many ask at once, more than may wait."""
+        for properties, periodic in crowd:
+            self.request(properties, periodic)
+
+    @precondition(lambda self: not self.model.is_shut_down)
+    @rule(seed=st.integers(0, 30), waits_ms=st.integers(0, PAUSE_MS - 1))
+    def fire_in_the_pause(self, seed: int, waits_ms: int) -> None:
+        """A checkpoint completes, and the timer fires before the pause behind it is over."""
+        self._tell(told.SchedulerStarted(seed))
+        self.trigger(CHECKPOINT, hear=True)
+        while self.fetching or self.questions or self.commits or self.deletions:
+            self._answer_one()
+        completed_ms = self.model.completed_ms
+        if completed_ms is not None and not self.coordinator.pending and not self.queue.waiting:
+            self.advance(waits_ms)
+            self._tell(flink.PeriodicTimerFired())
+            if self.model.now_ms < completed_ms + PAUSE_MS and not self.fetching:
+                self.timer.refused(self.coordinator.wake_at_ms, completed_ms + PAUSE_MS)
 
     @rule(steps=st.integers(1, 12))
     def go_well(self, steps: int) -> None:
@@ -308,6 +318,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         effects = self.coordinator.tell(fact)
         self._tell_twin(fact, effects)
         self.model.take(fact, effects)
+        self.queue.take(fact, effects, self.coordinator.pending)
+        self.timer.take(fact, effects, self.coordinator.wake_at_ms, self.model.latest_ms(fact))
         for effect in effects:
             match effect:
                 case told.FetchCheckpointId():

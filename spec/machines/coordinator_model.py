@@ -118,7 +118,7 @@ class CoordinatorModel:
         self.deleted: set[str] = set()
         self._retained = retained
         self._aborted: list[CheckpointId] = []
-        self._completed_ms: int | None = None
+        self.completed_ms: int | None = None
         self._after_pause = True
 
     def pending(self) -> list[CheckpointId]:
@@ -174,14 +174,15 @@ class CoordinatorModel:
     ) -> None:
         """Whose request it was is told with its end; nobody hears of the timer's."""
         known = self.checkpoints[checkpoint]
-        known.ended_ms = (self.now_ms, self._latest_ms(fact))
+        known.ended_ms = (self.now_ms, self.latest_ms(fact))
         known.reason = reason if checkpoint in self._aborted else None
         answers = (e for e in effects if isinstance(e, told.RequestSucceeded | told.RequestFailed))
         names = {answer.request for answer in answers if answer.checkpoint == checkpoint}
         early = names <= self.periodic and not known.after_pause
         expect(not early, "pause", f"{checkpoint} was triggered periodically before the pause was over")
 
-    def _latest_ms(self, fact: flink.FlinkFact) -> int:
+    def latest_ms(self, fact: flink.FlinkFact) -> int:
+        """Return what the time is once the fact was taken."""
         return max(self.now_ms, fact.now_ms) if isinstance(fact, told.CoordinatorTimeAdvanced) else self.now_ms
 
     def _must_end(  # noqa: PLR0911, PLR0912 - one line a fact
@@ -274,7 +275,7 @@ class CoordinatorModel:
             return []
         known = self.checkpoints[fact.checkpoint]
         known.fate = Fate.COMPLETED
-        self._completed_ms = self.now_ms
+        self.completed_ms = self.now_ms
         if fact.checkpoint > self.failures.newest_success:
             self.failures.newest_success, self.failures.in_a_row = fact.checkpoint, 0
         if known.properties.is_savepoint:
@@ -304,9 +305,9 @@ class CoordinatorModel:
     def _see(self, fact: flink.FlinkFact, effect: flink.FlinkEffect) -> None:
         match effect:
             case told.FetchCheckpointId():
-                over_ms = self._completed_ms
+                over_ms = self.completed_ms
                 pause_ms = self.settings.min_pause_ms
-                self._after_pause = over_ms is None or self._latest_ms(fact) >= over_ms + pause_ms
+                self._after_pause = over_ms is None or self.latest_ms(fact) >= over_ms + pause_ms
             case told.CreateLocation():
                 self._begun(fact, effect)
             case told.TriggerTask():

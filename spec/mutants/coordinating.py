@@ -1,11 +1,14 @@
-"""Mutants of the coordinator's minimum pause, and of what it says of each checkpoint."""
+"""Mutants of the coordinator's minimum pause, its timer, its queue, and of what it says of each checkpoint."""
 
 from dataclasses import replace
 
+from checkpointing.coordinator import scheduler
 from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.messages import CheckpointRequested, CommitSucceeded
 from checkpointing.coordinator.properties import CheckpointProperties
-from checkpointing.coordinator.request_decider import DeciderView, Decision, RequestDecider
+from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
+from checkpointing.coordinator.scheduler import PeriodicScheduler
 from checkpointing.coordinator.statistics import CheckpointStatus, StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.coordinator.triggering import Triggering
@@ -48,6 +51,90 @@ def a_savepoint_begins_no_pause(patch: Patch) -> None:
             self._books.last_completion_ms = before
 
     patch.put(Completion, "committed", committed)
+
+
+@mutant("pause", COORDINATOR)
+def what_the_pause_refused_waits_for_the_next_interval(patch: Patch) -> None:
+    patch.put(PeriodicScheduler, "postpone_to", lambda self, at_ms: None)
+
+
+@mutant("pause", COORDINATOR)
+def the_first_delay_ignores_the_pause(patch: Patch) -> None:
+    real = scheduler.initial_delay_ms
+    patch.function(scheduler, "initial_delay_ms", lambda seed, _, interval_ms: real(seed, 0, interval_ms))
+
+
+# ------------------------------------------------------------------ the timer
+
+
+@mutant("wake", COORDINATOR)
+def how_long_the_pause_lasts_is_taken_for_its_end(patch: Patch) -> None:
+    def apply(self: Triggering, decision: Decision) -> None:
+        after_ms = decision.retry_after_ms
+        later = None if after_ms is None else after_ms - self._books.now_ms
+        real(self, replace(decision, retry_after_ms=later))
+
+    real = Triggering._apply
+    patch.put(Triggering, "_apply", apply)
+
+
+@mutant("wake", COORDINATOR)
+def the_coordinator_asks_only_for_its_first_timer(patch: Patch) -> None:
+    real = CheckpointCoordinator._tell_wake
+
+    def tell_wake(self: CheckpointCoordinator) -> None:
+        if self._wake_at_ms is None:
+            real(self)
+
+    patch.put(CheckpointCoordinator, "_tell_wake", tell_wake)
+
+
+@mutant("wake", COORDINATOR)
+def a_late_clock_loses_the_rate(patch: Patch) -> None:
+    """What should be a whole number of intervals later is one interval later, and that may be over."""
+
+    def fire(self: PeriodicScheduler, now_ms: int) -> bool:
+        if self.next_ms is None or self.interval_ms is None:
+            return False
+        self.next_ms = now_ms + self.interval_ms if now_ms < self.next_ms else self.next_ms + 2 * self.interval_ms
+        return True
+
+    patch.put(PeriodicScheduler, "fire", fire)
+
+
+# ------------------------------------------------------------------ requests that wait
+
+
+@mutant("queue", COORDINATOR)
+def a_stop_leaves_requests_queued(patch: Patch) -> None:
+    patch.put(Triggering, "drop_queued", lambda self, reason: None)
+
+
+@mutant("queue", COORDINATOR)
+def a_full_queue_refuses_the_new_request(patch: Patch) -> None:
+    real = RequestDecider.submit
+
+    def submit(self: RequestDecider, request: CheckpointRequest, view: DeciderView) -> tuple[Decision, ...]:
+        if self._queue_max is not None and len(self) >= self._queue_max:
+            return (Decision(refused=(request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)),)
+        return real(self, request, view)
+
+    patch.put(RequestDecider, "submit", submit)
+
+
+@mutant("queue", COORDINATOR)
+def requests_begin_in_the_order_of_their_arrival(patch: Patch) -> None:
+    patch.put(CheckpointRequest, "urgency", property(lambda self: (False, False, False, self.sequence)))
+
+
+@mutant("queue", COORDINATOR)
+def a_full_queue_takes_one_more(patch: Patch) -> None:
+    real = RequestDecider.__init__
+
+    def init(self: RequestDecider, *, max_concurrent: int | None, queue_max: int | None) -> None:
+        real(self, max_concurrent=max_concurrent, queue_max=None if queue_max is None else queue_max + 1)
+
+    patch.put(RequestDecider, "__init__", init)
 
 
 # ------------------------------------------------------------------ what is said of each checkpoint

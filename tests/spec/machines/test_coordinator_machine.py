@@ -12,11 +12,12 @@ from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import AcknowledgeResult, RequestSucceeded
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.request_decider import RequestDecider
+from checkpointing.coordinator.scheduler import PeriodicScheduler
 from checkpointing.coordinator.shared_state import SharedStateRegistry, Unregistered
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.machines import coordinator, coordinator_model
+from spec.machines import coordinator, coordinator_model, coordinator_queue
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.judging import BrokenRuleError
 
@@ -160,6 +161,14 @@ def forget_the_pause(monkeypatch):
     monkeypatch.setattr(Triggering, "_view", lambda self: replace(real(self), pause_left_ms=0))
 
 
+def leave_requests_queued(monkeypatch):
+    monkeypatch.setattr(Triggering, "drop_queued", lambda self, reason: None)
+
+
+def wake_in_the_past(monkeypatch):
+    monkeypatch.setattr(PeriodicScheduler, "postpone_to", lambda self, at_ms: setattr(self, "next_ms", 1))
+
+
 def let_statistics_steer(monkeypatch):
     real = Completion._notify_complete
 
@@ -198,6 +207,8 @@ BUGS = {
     "more are pending than may be": (ignore_the_limit, {"concurrent"}),
     "ids fall": (give_an_old_id, {"ids-rise"}),
     "the minimum pause is forgotten": (forget_the_pause, {"pause"}),
+    "a stop leaves requests queued": (leave_requests_queued, {"queue"}),
+    "the timer is due in the past": (wake_in_the_past, {"wake"}),
     "statistics steer": (let_statistics_steer, {"statistics-never-steer"}),
     "an abort wedges the trigger": (wedge_on_an_abort_while_triggering, {"no-deadlock"}),
     "plain savepoints are told complete": (tell_plain_savepoints, {"ends-once", "told-truly"}),
@@ -206,7 +217,7 @@ BUGS = {
 
 def test_every_rule_of_the_coordinator_can_be_broken():
     """The list above is complete: a rule that nothing can break is none."""
-    text = inspect.getsource(coordinator) + inspect.getsource(coordinator_model)
+    text = "".join(map(inspect.getsource, (coordinator, coordinator_model, coordinator_queue)))
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
     assert rules <= {rule for _, found in BUGS.values() for rule in found}
 

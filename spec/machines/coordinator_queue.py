@@ -1,0 +1,117 @@
+"""What a coordinator must do with requests that wait, and with its timer: told from facts and effects (A1 to A3)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.pending import PendingCheckpoint
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.failures import CheckpointFailureReason as Reason
+from spec.flink import messages as flink
+from spec.machines.judging import expect
+
+Urgency = tuple[bool, bool, bool, int]
+
+
+@dataclass(slots=True)
+class QueueModel:
+    """Knows the requests that have a name. The periodic timer's have none, and are less urgent than any user's."""
+
+    settings: CoordinatorSettings
+    waiting: dict[str, Urgency] = field(default_factory=dict)
+    """The requests that are unanswered and not pending, with their urgency. The id of one may be on its way."""
+    is_fetching: bool = False
+    chosen: str | None = None
+    """The request that must begin next; None: it may be the timer's."""
+    asked: int = 0
+
+    def take(
+        self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect], pending: Iterable[PendingCheckpoint]
+    ) -> None:
+        """Judge one step; `pending` are the checkpoints that have not ended after it."""
+        if isinstance(fact, told.CheckpointRequested):
+            self.asked += 1
+            self.waiting[fact.request] = _urgency(fact.properties, periodic=fact.periodic, place=self.asked)
+        if isinstance(fact, told.CheckpointIdFetched | flink.CheckpointIdFailed):
+            self.is_fetching = False
+        begun = {each.request for each in pending}
+        for effect in effects:
+            match effect:
+                case told.RequestFailed(request, Reason.TOO_MANY_CHECKPOINT_REQUESTS):
+                    self._refused(request)
+                case told.CreateLocation():
+                    right = self.chosen is None or self.chosen in begun
+                    expect(right, "queue", f"{effect.checkpoint} is of {begun}, {self.chosen} is more urgent")
+                case _:
+                    pass
+            if isinstance(effect, told.RequestFailed | told.RequestSucceeded):
+                self.waiting.pop(effect.request, None)
+        self.waiting = {name: urgency for name, urgency in self.waiting.items() if name not in begun}
+        if any(isinstance(effect, told.FetchCheckpointId) for effect in effects):
+            self._chooses()
+        self._bounded(fact)
+
+    def _chooses(self) -> None:
+        self.is_fetching = True
+        first = min(self.waiting, key=lambda name: self.waiting[name], default=None)
+        is_users = first is not None and not self.waiting[first][2]
+        self.chosen = first if is_users else None
+
+    def _refused(self, request: str) -> None:
+        """Judge whom a full queue refuses: the newest periodic request, or the new one if no periodic one waits."""
+        periodic = [name for name, (_, _, is_periodic, _) in self.waiting.items() if is_periodic]
+        if len(periodic) > self.is_fetching:
+            newest = max(periodic, key=lambda name: self.waiting[name])
+            expect(request == newest, "queue", f"{request} is refused, {newest} can wait for the next interval")
+
+    def _bounded(self, fact: flink.FlinkFact) -> None:
+        most = (self.settings.queue_max or 0) + self.is_fetching
+        limited = self.settings.queue_max is not None
+        expect(not limited or len(self.waiting) <= most, "queue", f"{len(self.waiting)} requests wait, {most} may")
+        if isinstance(fact, told.SchedulerStarted | told.SchedulerStopped | told.ShutDown):
+            left = len(self.waiting) <= self.is_fetching
+            expect(left, "queue", f"{fact} leaves {[*self.waiting]} in the queue")
+
+
+def _urgency(properties: CheckpointProperties, *, periodic: bool, place: int) -> Urgency:
+    return (not properties.is_savepoint, not properties.forced, periodic, place)
+
+
+@dataclass(slots=True)
+class TimerModel:
+    """Knows when the coordinator must be woken at the latest and at the earliest."""
+
+    settings: CoordinatorSettings
+    is_running: bool = False
+    told_ms: int | None = None
+    """What the coordinator has last asked for."""
+
+    def take(
+        self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect], wake_ms: int | None, now_ms: int
+    ) -> None:
+        """Judge one step; `wake_ms` is when the coordinator says that its next timer is due."""
+        for effect in effects:
+            if isinstance(effect, told.WakeCoordinatorAt):
+                self.told_ms = effect.at_ms
+        expect(
+            wake_ms is None or wake_ms == self.told_ms, "wake", f"it is due at {wake_ms}, it asked for {self.told_ms}"
+        )
+        expect(wake_ms is None or wake_ms > now_ms, "wake", f"it is {now_ms}, and it is due at {wake_ms}")
+        interval_ms, pause_ms = self.settings.interval_ms, self.settings.min_pause_ms
+        match fact:
+            case told.SchedulerStarted() if interval_ms is not None:
+                self.is_running = True
+                right = wake_ms is not None and now_ms + pause_ms <= wake_ms <= now_ms + interval_ms
+                expect(right, "pause", f"started at {now_ms}, it triggers at {wake_ms}")
+            case told.SchedulerStopped() | told.ShutDown():
+                self.is_running = False
+            case _:
+                pass
+        if self.is_running:
+            late = wake_ms is None or wake_ms > now_ms + max(interval_ms or 0, pause_ms)
+            expect(not late, "wake", f"it is {now_ms}, and it triggers only at {wake_ms}")
+
+    def refused(self, wake_ms: int | None, over_ms: int) -> None:
+        """Judge a coordinator that has just refused the timer's request, only because of the pause."""
+        expect(wake_ms == over_ms, "pause", f"the pause is over at {over_ms}, it triggers again at {wake_ms}")
