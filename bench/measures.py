@@ -13,7 +13,7 @@ from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.runtime.listener import Progress, SparkStarted, TickListener
-from jobs.runtime.tick import TickReport
+from jobs.runtime.report import TickReport
 
 
 class FailedTickError(RuntimeError):

@@ -10,7 +10,7 @@ from jobs.pipeline import Pipeline
 from jobs.pipelines.registry import PipelineReference, find_pipeline, project_of
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.planning import plan
-from jobs.runtime.tick import RuntimeSettings
+from jobs.runtime.settings import RuntimeSettings
 from jobs.settings import Layer, TickSettings, folder, resolve
 from jobs.spark.session import SparkConfig
 from jobs.stores.warehouse import Warehouse

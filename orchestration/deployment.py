@@ -9,7 +9,9 @@ from jobs.pipelines.registry import PipelineReference
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.settings import InvalidSettingsError, Layer, Problem, duration_ms
 from orchestration.naming import Naming
 

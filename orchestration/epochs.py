@@ -12,7 +12,7 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import InputLook
-from jobs.runtime.tick import TickReport
+from jobs.runtime.report import TickReport
 from jobs.showing.timeline import describe_position
 from jobs.sources.position_form import positions_of
 from orchestration.pictures import alignment_picture

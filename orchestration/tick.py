@@ -12,7 +12,8 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.holding.failures import JobHeldError, TickRefusedError
 from jobs.launch import Launch
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, TickReport
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
 from jobs.settings import InvalidSettingsError
 from jobs.showing.reports import reported
 from orchestration.checks import kept_results, rejected_results

@@ -22,7 +22,9 @@ from jobs.launch import launch
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.showing.progress import Tally
 from orchestration.pipelines import build_definitions

@@ -22,7 +22,8 @@ from bench.process_tree import peak_memory_bytes
 from bench.tick_trace import commits, first_micro_batch_ms
 from bench.workload import SPLIT, Totals, Workload, WrongTotalsError, lay_out, totals_of
 from jobs.launch import launch
-from jobs.runtime.tick import TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.spark.session import SparkConfig, open_session
 

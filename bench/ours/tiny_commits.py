@@ -22,7 +22,8 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.planner import JobPlan, plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 
 _OWN: Final = ("checkpoints", "cuts", "state")
 _LOOKS: Final = 8

@@ -15,7 +15,8 @@ from jobs.cli.restore import Restoring, restore
 from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.runtime.discovery import rows_ahead
-from jobs.runtime.tick import TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from jobs.showing.progress import Tally
 from jobs.showing.reports import reported

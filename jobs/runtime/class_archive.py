@@ -23,7 +23,8 @@ from rich.console import Console
 from checkpointing.config import CheckpointConfig
 from jobs.pipeline import Pipeline, count
 from jobs.planner import plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.spark.jars import JarsError, delta_jars
 from jobs.spark.session import CLASS_ARCHIVE, JVM_OPTIONS, SILENT, SparkConfig, open_session

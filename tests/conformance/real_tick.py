@@ -44,7 +44,8 @@ from jobs.operators.spec import VertexPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import Engine
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, TickCarrier
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick_carrier import TickCarrier
 from jobs.sinks.staged_files import StagedFileError, StagedFiles
 from jobs.state.failures import StateFileError
 from jobs.stores.holders import this_process

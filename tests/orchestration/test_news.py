@@ -5,10 +5,12 @@ from functools import partial
 import dagster as dg
 import pytest
 
+from checkpointing.job.setup import TickLimits
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from jobs.launch import launch
 from jobs.operators.spec import KeyedSpec
-from jobs.runtime.tick import RuntimeSettings, TickLimits, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS

@@ -8,7 +8,8 @@ import pytest
 
 from checkpointing.messages import TickOutcome
 from jobs.launch import launch
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS

@@ -16,7 +16,7 @@ from checkpointing.metadata.record import Claim, Holder
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.quality.judge import Judge
-from jobs.runtime.tick import LEASE_MS
+from jobs.recovery.carrier import LEASE_MS
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.warehouse import Warehouse

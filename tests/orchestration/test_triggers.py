@@ -7,7 +7,8 @@ import pytest
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import launch
-from jobs.runtime.tick import LEASE_MS, run_tick
+from jobs.recovery.carrier import LEASE_MS
+from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore

@@ -14,7 +14,8 @@ from jobs.cli.main import execute
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
 from jobs.reading import Cuts
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.files import FileSource
 
 pytestmark = pytest.mark.spark

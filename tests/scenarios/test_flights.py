@@ -19,7 +19,9 @@ from jobs.pipelines import flights
 from jobs.pipelines.flights_report import Accounting, accounting
 from jobs.planner import plan
 from jobs.reading import Cuts
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

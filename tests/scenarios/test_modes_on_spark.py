@@ -16,7 +16,8 @@ from checkpointing.messages import NotifyAborted, TickOutcome
 from checkpointing.trace import read
 from jobs.pipelines import offsets_100_105
 from jobs.planner import plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -11,7 +11,8 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.pipelines import offsets_100_105
 from jobs.planner import plan
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.committed_positions import committed_in
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.warehouse import Warehouse

@@ -20,7 +20,8 @@ from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
 from jobs.runtime.listener import Restarting, TickListener
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal

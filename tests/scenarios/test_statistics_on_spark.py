@@ -16,7 +16,8 @@ from jobs.cli.options import layer
 from jobs.operators.functions import Processed
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.showing.statistics import NOT_MEASURED
 from jobs.sources.sequence import SequenceSource
 

@@ -5,7 +5,8 @@ from contextlib import nullcontext
 import pytest
 
 from checkpointing.config import CheckpointConfig
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from spec.mutants.planting import planted
 from spec.mutants.registry import MUTANTS
 from spec.traces import judge

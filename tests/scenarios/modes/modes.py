@@ -15,7 +15,9 @@ from checkpointing.messages import Fact, NotifyAborted
 from checkpointing.trace import TickStarted, TraceEntry, read
 from jobs.runtime.engine import SparkEngine
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
 from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
 from tests.scenarios.modes.first_days import CONFIG, planned

@@ -5,7 +5,8 @@ import pytest
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.rollback import roll_back
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.modes.cuts import JOB, final, records, wrong_with
 from tests.scenarios.modes.first_days import CONFIG, planned

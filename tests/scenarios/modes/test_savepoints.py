@@ -17,7 +17,8 @@ from jobs.at_rest.restore_origin import ForeignRow, find_origin
 from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import SparkEngine
 from jobs.runtime.listener import MicroBatchRan, TickListener
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
 from jobs.stores.savepoint_copy import copy_savepoint
 from jobs.stores.warehouse import Warehouse

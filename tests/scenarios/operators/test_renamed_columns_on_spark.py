@@ -12,7 +12,8 @@ from jobs.operators.functions import Processed
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
 from jobs.reading import Cuts
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 
 pytestmark = pytest.mark.spark

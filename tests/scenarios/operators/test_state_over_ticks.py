@@ -20,7 +20,8 @@ from jobs.holding.job_stores import JobStores
 from jobs.operators.functions import Processed
 from jobs.pipeline import Pipeline
 from jobs.planner import JobPlan, plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.warehouse import Warehouse
 

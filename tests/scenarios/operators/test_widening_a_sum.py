@@ -8,7 +8,8 @@ from checkpointing.identifiers import JobName
 from checkpointing.messages import TickOutcome
 from jobs.pipeline import Pipeline, sum_of
 from jobs.planner import plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,8 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.messages import TickOutcome
 from jobs.holding.failures import NeverRunError
 from jobs.reading import Cut, Cuts, NoSuchCutError
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build
 
 CHECKPOINTS = 50

@@ -8,7 +8,9 @@ import pytest
 from jobs.cli import run as run_command
 from jobs.cli.main import execute
 from jobs.holding.boundaries import boundary_names
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "DiscardFiles"}

@@ -23,7 +23,9 @@ from jobs.holding.boundaries import Boundary, KillAt, cross_freely
 from jobs.pipeline import AggregateColumn, Pipeline, count, max_of, sum_of
 from jobs.planner import JobPlan, plan
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.checkpoints import CheckpointStore
@@ -94,9 +96,21 @@ def tick(
     boundary: Boundary = cross_freely,
     allowed: bool = False,
 ) -> TickReport:
-    """Run one tick without Spark until it is caught up, by the tasks that Spark would run."""
+    """Run one tick of that version without Spark until it is caught up."""
+    return run(root, build(rows, version), listener=listener, boundary=boundary, allowed=allowed)
+
+
+def run(
+    root: Path,
+    job: JobPlan,
+    *,
+    listener: TickListener | None = None,
+    boundary: Boundary = cross_freely,
+    allowed: bool = False,
+) -> TickReport:
+    """Run one tick of the job until it is caught up, by the tasks that Spark would run."""
     settings = RuntimeSettings(warehouse=root, allow_non_restored_state=allowed)
-    report = run_tick(build(rows, version), settings, listener, engine=LocalEngine(), boundary=boundary)
+    report = run_tick(job, settings, listener, engine=LocalEngine(), boundary=boundary)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message), report.message
     return report
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from jobs.runtime.listener import MicroBatchHeldBack, TickListener
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, LocalEngine, build, read_cut
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from jobs.pipeline import Pipeline
 from jobs.pipeline.ports import MasterHook
 from jobs.planner import JobPlan, plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, declared
 
 LONG_S = 600

@@ -12,7 +12,8 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from checkpointing.config import CheckpointConfig
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
 from tests.scenarios.runtime.sequence_job import CONFIG, build
 

@@ -23,7 +23,9 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.rollback import roll_back
 from jobs.holding.boundaries import KillAt
 from jobs.planner import JobPlan
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build

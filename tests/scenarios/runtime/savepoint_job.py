@@ -17,7 +17,9 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.importing import Import, import_row
 from jobs.at_rest.restore_origin import ForeignRow, find_origin
 from jobs.holding.boundaries import KillAt
-from jobs.runtime.tick import RuntimeSettings, TickReport, run_tick
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.file_copies import Copied
 from jobs.stores.savepoint_copy import copy_savepoint

@@ -27,7 +27,8 @@ from jobs.holding.failures import JobHeldError
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.planner import JobPlan, plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from jobs.holding.failures import TickRefusedError
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 SIZE_KIB = 2_048

@@ -13,7 +13,8 @@ from jobs.at_rest.asking import NothingRunsError, stop, take_savepoint
 from jobs.at_rest.importing import import_row
 from jobs.holding.failures import SavepointRefusedError
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.holders import this_process
 from jobs.stores.requests import RequestFolder
 from jobs.stores.savepoint_copy import copy_savepoint, named_files

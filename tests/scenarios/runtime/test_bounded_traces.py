@@ -18,7 +18,8 @@ from jobs.at_rest.asking import end_now, stop, take_savepoint
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.runtime.trace import TraceBounds
 from spec.traces import judge
 from tests.scenarios.runtime import sequence_job

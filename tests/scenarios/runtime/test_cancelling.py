@@ -23,7 +23,8 @@ from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.holding.failures import JobHeldError, TablesAheadError
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
 from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer

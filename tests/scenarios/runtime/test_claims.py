@@ -18,7 +18,7 @@ from checkpointing.messages import TickOutcome
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.holding.failures import JobHeldError
 from jobs.runtime import beginning
-from jobs.runtime.tick import TickReport
+from jobs.runtime.report import TickReport
 from tests.scenarios.runtime.sequence_job import read_cut
 
 PROGRAM = Path(__file__).with_name("sequence_job.py")

@@ -18,7 +18,8 @@ from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.failures import TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.cleaning import clean_up, plan_cleanup
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores import holders
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse

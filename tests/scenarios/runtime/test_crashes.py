@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import Generation
 from jobs.holding.boundaries import boundary_names
-from jobs.runtime.tick import TickReport
+from jobs.runtime.report import TickReport
 from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES, ONCE, RARE, Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, build, read_cut
 

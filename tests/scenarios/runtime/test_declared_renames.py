@@ -18,7 +18,8 @@ from jobs.at_rest.rollback import roll_back
 from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.runtime.cleaning import clean_up
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.savepoint_copy import copy_savepoint

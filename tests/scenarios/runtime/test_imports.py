@@ -82,7 +82,8 @@ def test_a_fork_of_the_newest_row_that_was_never_published(root, tmp_path, undis
 
 def run_dying(root, boundary):
     """Run a tick that dies at that boundary."""
-    from jobs.runtime.tick import RuntimeSettings, run_tick
+    from jobs.runtime.settings import RuntimeSettings
+    from jobs.runtime.tick import run_tick
     from tests.scenarios.runtime.sequence_job import LocalEngine, build
 
     report = run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary))

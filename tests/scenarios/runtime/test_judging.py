@@ -16,7 +16,8 @@ from jobs.quality.expectation import Expectation
 from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.quality.verdict import Verdict
 from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.warehouse import Warehouse
 from spec.traces import judge as judge_trace
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine, read_cut

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobs.holding.boundaries import PUBLISH_AGAIN
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, tick

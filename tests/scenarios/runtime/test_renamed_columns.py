@@ -8,7 +8,6 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.restoring import CutDoesNotFitError
-from checkpointing.messages import TickOutcome
 from jobs.at_rest.importing import Import, import_row
 from jobs.at_rest.restore_origin import find_origin
 from jobs.at_rest.rollback import roll_back
@@ -17,10 +16,8 @@ from jobs.pipeline import Pipeline, count, max_of
 from jobs.planner import plan
 from jobs.reading import Cuts
 from jobs.recovery.state_migration import all_changes, find_migrations
-from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.savepoint_copy import copy_savepoint
-from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
     CONFIG,
@@ -39,6 +36,7 @@ from tests.scenarios.runtime.evolving_job import (
     killed,
     newest,
     now,
+    run,
     shown,
     tick,
     versions,
@@ -358,8 +356,7 @@ def two_branches(root, numbers, others, **column):
     counted = pipeline.source("numbers", SequenceSource({"a": numbers}, keys=7)).key_by("key")
     counted.aggregate("sums", **column).upsert(GOLD)
     pipeline.source("others", SequenceSource({"b": others}, keys=7)).table("bronze/others", id="others_kept")
-    report = run_tick(plan(pipeline), RuntimeSettings(warehouse=root), engine=LocalEngine())
-    assert TickOutcome.CAUGHT_UP is report.outcome, report.message
+    run(root, plan(pipeline))
 
 
 @pytest.mark.parametrize("column", [{"n": count()}, {"rows": count(renamed_from="n")}], ids=["before", "after"])
@@ -384,9 +381,7 @@ def test_a_rename_that_an_append_table_would_need_is_refused_before_the_claim(tm
         pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
         numbers = pipeline.source("numbers", SequenceSource({"a": many}, keys=7)).key_by("key")
         numbers.aggregate("sums", **column).table(table)
-        settings = RuntimeSettings(warehouse=tmp_path, allow_non_restored_state=allowed)
-        report = run_tick(plan(pipeline), settings, engine=LocalEngine())
-        assert TickOutcome.CAUGHT_UP is report.outcome, report.message
+        run(tmp_path, plan(pipeline), allowed=allowed)
 
     tick_of(HALF, n=count())
     before = newest(tmp_path)

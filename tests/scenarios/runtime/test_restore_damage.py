@@ -11,7 +11,8 @@ from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.restore_damage import DamagedCheckpointError
 from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import SCHEMA
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, newest, tick

@@ -17,7 +17,8 @@ from jobs.holding.job_stores import JobStores
 from jobs.planner import plan
 from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
 from jobs.stores.rollback_tables import TableNotRolledBackError
 from jobs.stores.savepoint_copy import named_files

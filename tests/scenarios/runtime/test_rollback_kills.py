@@ -7,7 +7,8 @@ import pytest
 
 from jobs.at_rest.rollback import roll_back
 from jobs.holding.failures import ClaimUnsettledError
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, killed, laid_out, newest, tick

@@ -8,7 +8,8 @@ from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.at_rest.rollback import roll_back
 from jobs.pipeline import InvalidPipelineError, Pipeline, count
 from jobs.planner import plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine

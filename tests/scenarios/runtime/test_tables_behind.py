@@ -23,7 +23,8 @@ from jobs.holding.failures import TablesAheadError, TablesBehindError
 from jobs.reading import Cuts, CutUnreadableError
 from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.cleaning import clean_up
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal

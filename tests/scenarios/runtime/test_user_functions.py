@@ -18,7 +18,8 @@ from checkpointing.messages import TickOutcome
 from jobs.cli.errors import ExitCode
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 from jobs.user_code import own_lines, sentence_of, traceback_of
 from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, build

@@ -25,7 +25,8 @@ from jobs.at_rest.rollback import roll_back
 from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from spec.tla.__main__ import main
 from spec.tla.traces import judge
 from tests.scenarios.runtime import sequence_job

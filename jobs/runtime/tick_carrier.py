@@ -1,0 +1,276 @@
+"""Carries out the effects of the tick door for one tick, on the job's real stores."""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+from uuid import uuid4
+
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.fencing import Refused
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.coordinator.restart import strategy_of
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import TableName
+from checkpointing.messages import EndTick, TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import Claim
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import TICK, Terms
+from checkpointing.tick.messages import (
+    Failed,
+    Finish,
+    Question,
+    Recovered,
+    RestartDue,
+    RolledForward,
+    TickFact,
+    Unsettled,
+    Work,
+)
+from jobs.accidents import explained
+from jobs.cleanup.log_keeping import LogKeeping
+from jobs.holding.boundaries import Boundary
+from jobs.holding.failures import TickRefusedError
+from jobs.holding.job_state import must_be_usable
+from jobs.holding.job_stores import JobStores
+from jobs.pipeline import InvalidPipelineError
+from jobs.planner import JobPlan
+from jobs.recovery.carrier import Carrier, refusal
+from jobs.recovery.renaming import RenameFailedError, link_renamed
+from jobs.runtime.beginning import Beginning
+from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
+from jobs.runtime.driver import Clock, Inbox
+from jobs.runtime.engine import Engine
+from jobs.runtime.input_look import look_at_input
+from jobs.runtime.job_run import JobRun
+from jobs.runtime.listener import (
+    InputLooked,
+    Narrator,
+    Recovery,
+    Restarting,
+    TickListener,
+)
+from jobs.runtime.notices import Notices
+from jobs.runtime.report import TickReport
+from jobs.runtime.request_watcher import RequestWatcher
+from jobs.runtime.settings import RuntimeSettings
+from jobs.sources.port import SourceError
+from jobs.stores.cuts import CutsNotRecordedError
+from jobs.stores.holders import this_process
+from jobs.stores.leftovers import staging_folders
+from jobs.stores.output_tables import TableMismatchError
+from jobs.stores.warehouse import Warehouse
+
+POLL_MS: Final = 50
+"""A waiting tick checks this often whether it must stop: a signal handler may not take the lock to wake it."""
+
+
+class TickCarrier(Carrier):
+    """Carries out the effects of one tick's door.
+
+    Each attempt of the tick calls these methods, in this order:
+
+    | method      | does                                                                                   |
+    |-------------|----------------------------------------------------------------------------------------|
+    | `observe`   | reads the entries of `checkpoints`, the cuts, and who holds the job                    |
+    | `examine`   | refuses a start from damaged files, or with a pipeline that does not fit               |
+    | `begins`    | the claim is in; from here on the tick hears requests                                  |
+    | `ensure`    | creates missing tables; then the door repairs, publishes and deletes what is left over |
+    | `recovered` | shortens the logs, and tells the listener what was recovered                           |
+    | `work`      | runs the job until it ends                                                             |
+    | `clean_up`  | deletes unneeded files; then the door releases the job                                 |
+    | `wait`      | waits until the next attempt is due                                                    |
+    """
+
+    def __init__(
+        self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener, inbox: Inbox, boundary: Boundary
+    ) -> None:
+        """Open nothing yet. The tick takes its time from the settings' clock, and its time never goes back."""
+        warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(plan.job), now_ms=settings.clock)
+        super().__init__(warehouse, boundary, lease_ms=settings.lease_ms)
+        self._started = time.monotonic()
+        self._beginning = Beginning(plan, settings.allow_non_restored_state)
+        self._settings = settings
+        self._listener = listener
+        self._inbox = inbox
+        self._clock = Clock(settings.clock)
+        self.requests = RequestWatcher(self.warehouse, inbox.put)
+        self._narrator = Narrator(listener, self.requests.answer)
+        self._notices = Notices(plan.sources, plan.listeners, listener)
+        self._engine: Engine
+        self._claim: Claim | None = None
+        """The newest claim that this tick has appended."""
+        self._begins = True
+        """The next `observe` begins an attempt, and opens new stores."""
+
+    @property
+    def plan(self) -> JobPlan:
+        """The pipeline's plan. `examine` adds the splits of its sources, and `job` the files of renamed tables."""
+        return self._beginning.plan
+
+    def run(self, engine: Engine) -> TickReport:
+        """Make attempts until the door ends the tick. All attempts share one engine."""
+        self._engine = engine
+        try:
+            finish = self.drive(self.door())
+            return self._report(finish)
+        finally:
+            self.requests.close()
+            engine.close()
+
+    def door(self) -> TickDoor:
+        """Return the door of this tick."""
+        return TickDoor(
+            TICK,
+            Terms(
+                holder=this_process(self._settings.dagster_run),
+                take_over=self._settings.take_over,
+                limits=self._settings.limits,
+                strategy=strategy_of(self.plan.config),
+                waits_ms=self._settings.lease_ms,
+            ),
+        )
+
+    def moment(self) -> Stamp:
+        """Return the time, a new nonce, and whether the tick was asked to stop."""
+        return Stamp(self._clock.now_ms(), uuid4().hex, self._inbox.stop_requested)
+
+    # -------------------------------------------------------------- before the claim
+
+    def tables(self) -> tuple[TableName, ...]:
+        """Return the tables of the pipeline, and those that they are renamed from."""
+        return self._beginning.tables()
+
+    def observe(self) -> Observed:
+        """Return what a start must know. Each attempt opens its own stores."""
+        if self._begins:
+            must_be_usable(self.warehouse)
+            self.stores, self._begins = JobStores(self.warehouse, self.boundary), False
+        return self._beginning.observe(self.stores, self._settings.run_ended)
+
+    def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless the tick may begin where the plan says."""
+        self._beginning.examine(question, self.stores, seen, plan)
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether an error before the claim refuses the tick. Any other error is a bug, and ends the tick."""
+        return isinstance(error, (TickRefusedError, SourceError, InvalidPipelineError))
+
+    # -------------------------------------------------------------- holding the job
+
+    def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
+        """The tick holds the job. Tell the listener, and begin to hear requests."""
+        if self._claim is None:
+            for seen in look_at_input(self.plan.sources, plan.restore):
+                self._listener.progress(InputLooked(seen))
+        self._claim, self._begins = claim, True
+        self._listener.claimed(claim, plan.claim.why)
+        self._held.enter_context(self.requests.attempt())
+        self._attempt_inbox = self._held.enter_context(self._inbox.attempt())
+
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the missing output tables, and compare the others with the newest entry."""
+        del plan  # its newest entry has the old names of renamed tables
+        tables, renaming = self.plan.graph.tables(), self._beginning.renaming
+        renamed = renaming.tables.values()
+        self.stores.ensure(tables, self.plan.table_schemas, renaming.record, unsettled=unsettled, renamed=renamed)
+
+    def folders(self) -> Iterable[TableName]:
+        """Return all folders into which a vertex stages files."""
+        return staging_folders(self.plan.graph, self.warehouse.paths)
+
+    def told(self, effect: RolledForward | RestartDue) -> None:
+        """Tell the listener."""
+        match effect:
+            case RolledForward():
+                self._narrator.rolled_forward(effect.record, effect.notes, dict(effect.versions))
+            case RestartDue():
+                end = effect.end
+                self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
+
+    def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
+        """Shorten the logs while no checkpoint waits, and tell the listener."""
+        self.stores.maintain((table.name for table in self.plan.graph.tables()), self._keeping())
+        restored, pending = done.plan.restore, done.plan.roll_forward
+        self._listener.recovered(
+            Recovery(
+                restored.checkpoint if restored else None,
+                pending.checkpoint if pending else None,
+                done.leftovers,
+                repaired,
+            )
+        )
+
+    def work(self, work: Work) -> TickFact:
+        """Run the job until it ends."""
+        settings = self._settings
+        return self.job(work).ended(self._engine, self._attempt_inbox, self._clock, settings.trace, settings.drain_ms)
+
+    def job(self, work: Work) -> JobRun:
+        """Link the files of renamed tables, and return the job that this attempt runs."""
+        linked = link_renamed(self.stores, self.plan, self._beginning.renaming, work.claim.generation, self.boundary)
+        self._beginning.plan = linked.plan
+        return JobRun(
+            linked=linked,
+            work=work,
+            stores=self.stores,
+            boundary=self.boundary,
+            notices=self._notices,
+            narrator=self._narrator,
+            keeping=self._keeping(),
+            allow_non_restored_state=self._settings.allow_non_restored_state,
+        )
+
+    def clean_up(self) -> None:
+        """Delete unneeded files, if a checkpoint completed or the last clean-up is long ago. The job is still held."""
+        grace_ms = self._settings.reader_grace_ms
+        if grace_ms is None or self._claim is None:
+            return
+        if self._narrator.count or is_cleanup_due(self.warehouse, grace_ms):
+            clean_up_after_tick(self.stores, self._claim.generation, grace_ms, self.boundary)
+
+    def _keeping(self) -> LogKeeping | None:
+        """Return how long log entries of tables stay, or None if they stay for ever."""
+        grace_ms = self._settings.reader_grace_ms
+        return None if grace_ms is None else LogKeeping(grace_ms, self._settings.table_log_keep_ms)
+
+    def failure(self, error: Exception) -> TickFact:
+        """Return how an attempt ends after an error. Trouble with tables or files fails the tick; it is no bug."""
+        if isinstance(error, (TableMismatchError, RenameFailedError)):
+            return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error)))
+        if isinstance(error, (CutsNotRecordedError, OSError)):
+            return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error)))
+        return super().failure(error)
+
+    # -------------------------------------------------------------- the end
+
+    def wait(self, delay_ms: int) -> None:
+        """Wait for this time, or until the tick is asked to stop."""
+        until = time.monotonic() + delay_ms / 1000
+        while not self._inbox.stop_requested and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_MS / 1000))
+
+    def _report(self, finish: Finish) -> TickReport:
+        """Return how the tick ended. Raise the error that refused it before its first claim, or a bug of Tidemark."""
+        end = finish.outcome
+        if isinstance(end, BaseException):
+            raise end
+        if isinstance(end, (Refused, Unsettled)):
+            error = refusal(self.warehouse, end)
+            if self._claim is None:
+                raise error
+            end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(error))
+        if self._claim is None or not isinstance(end, EndTick):
+            raise TypeError(f"a tick ended as {end}")
+        generation = self._claim.generation
+        return TickReport(
+            outcome=end.outcome,
+            generation=generation,
+            completed=self._narrator.completed,
+            message=end.message if end.reason is CheckpointFailureReason.TASK_FAILURE else explained(end.message),
+            reason=end.reason,
+            seconds=time.monotonic() - self._started,
+            trace=self.warehouse.path(self.warehouse.paths.trace(generation)),
+            counts=self._narrator.counts,
+            restarts=finish.restarts,
+        )
