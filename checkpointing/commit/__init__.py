@@ -1,1 +1,1 @@
-"""Two-phase commit of a checkpoint, recovery as a pure decision, and the fence between coordinators."""
+"""The two-phase commit of a checkpoint, the decisions of recovery and clean-up, and the fence between coordinators."""

@@ -1,8 +1,8 @@
-"""The recipes for entries that no tick writes: savepoints at rest, their copies, rollbacks, resets, imports (A9, K2).
+"""Builds the entries that no tick writes: savepoints at rest and their copies, rollbacks, resets, imports (A9, K2).
 
-A recipe takes an entry that is there and appends it again under a new id, with what its kind changes. Only a copy keeps
-the id. The claim of the process that holds the job gives the id and the generation. The moment gives the time and a
-nonce.
+A recipe takes an existing entry and appends it again under a new id, with the changes that its kind makes. Only a copy
+keeps the id. The claim of the process that holds the job gives the id and the generation. The stamp gives the time and
+a nonce.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ NO_TURN = Turn((), (), ())
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the world tells with each fact: the time, a nonce that is unique, whether the tick is asked to stop."""
+    """What comes with each fact from outside: the time, a unique nonce, and whether the tick was asked to stop."""
 
     now_ms: int
     nonce: str
@@ -38,7 +38,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class SavepointAtRest:
-    """A plain savepoint of a committed cut: its snapshots, with nothing of its own for any table (A9)."""
+    """A plain savepoint of a committed cut. It has the cut's snapshots, and no files of its own for any table (A9)."""
 
     cut: CheckpointRecord
 
@@ -50,9 +50,10 @@ class SavepointAtRest:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """An older cut under a new id; `tables` take each table from what it shows to its content there (K2).
+    """An older cut under a new id (K2).
 
-    The table records say which files come and go, and which columns leave.
+    `tables` take each table from what it shows now to its content at the older cut: which files come and go, and which
+    columns the table loses.
     """
 
     target: CheckpointRecord
@@ -66,7 +67,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class SourceReset:
-    """The newest cut under a new id, with other positions for one source; it publishes nothing (K2)."""
+    """The newest cut under a new id, with other positions for one source. It publishes nothing (K2)."""
 
     newest: CheckpointRecord
     move: Move
@@ -79,12 +80,12 @@ class SourceReset:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An entry of another warehouse, whose files are copied: its tables are published here by the next tick (G1)."""
+    """An entry of another warehouse. Its files are copied here, and the next tick publishes its tables here (G1)."""
 
     record: CheckpointRecord
 
     def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
-        """Return the entry that a process with this claim appends; its parent and its statistics stay the origin's."""
+        """Return the entry that a process with this claim appends. Its parent and its statistics stay as they were."""
         stays = {"parent": self.record.parent, "statistics": self.record.statistics}
         return _under_a_new_id(self.record, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
 
@@ -93,14 +94,14 @@ Recipe = SavepointAtRest | Rollback | SourceReset | Imported
 
 
 def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
-    """Return what the entry of that recipe does to the entries that are there: only a rollback leaves any behind."""
+    """Return what the new entry does to the existing ones. Only a rollback changes any."""
     return turn_back(rows, recipe.target) if isinstance(recipe, Rollback) else NO_TURN
 
 
 def copied(
     savepoint: CheckpointRecord, rows: Iterable[Row], holder: Holder, at: Stamp
 ) -> tuple[Claim, CheckpointRecord, Release]:
-    """Return the entries of a savepoint's copy: no id and no generation of the original's `rows` is used again."""
+    """Return the entries of a savepoint's copy. They reuse no id and no generation of the original's `rows`."""
     known = tuple(rows)
     used = [row.checkpoint for row in known if isinstance(row, CheckpointRecord)]
     last = max((*used, *(row.next_id - 1 for row in known if isinstance(row, Release))))
@@ -112,7 +113,7 @@ def copied(
 
 
 def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed: object) -> CheckpointRecord:
-    """Return an entry again, under the first id of the claim and as the child of what it was made of."""
+    """Return an entry again, as a child of the original, under the claim's first id."""
     new = {
         "abandoned": False,
         "checkpoint": claim.first_id,

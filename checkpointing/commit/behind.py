@@ -1,16 +1,17 @@
 """Decides what to do about tables that show less than a recorded cut says: publish again, or refuse by name.
 
-A log loses entries when a power cut takes what was not synced, when somebody deletes files, or when a table's folder
-comes back from an older backup than `checkpoints`. A recorded cut then names versions that have gone, or that hold
+A log loses entries when a power cut takes what was not synced, when somebody deletes files, or when a table's folder is
+restored from an older backup than `checkpoints`. A recorded cut then names versions that are gone, or that hold
 something else. The invariant is: **before a tick claims the job, every version that a recorded cut names is the one
-that was published for it.** `in_doubt` says which tables break it. `decide_repairs` says what brings them back:
+that was published for it.** `in_doubt` finds the tables that break it. `decide_repairs` decides how to repair them:
 
-- An upsert or state table needs one row, since each row names all its files.
-- An append table needs every row since the checkpoint that it shows, since each row names only its own files. The
-  rows must be retained without a gap, and the table must be just as it was before the first of them.
+- An upsert or state table needs one entry of `checkpoints`, since each entry names all its files.
+- An append table needs every entry since the checkpoint that it shows, since each entry names only its own files. The
+  entries must be retained without a gap, and the table must be just as it was before the first of them.
 
-What cannot be proven is not repaired: the table is named as lost. `corrected` then says what the cuts are, with the
-versions at which the tables came to show them again. A cut of which an append table cannot be told is dropped.
+A table that cannot be repaired with certainty is not repaired, but named as lost. `corrected` then computes the cuts
+with the versions at which the tables show them again. If an append table's version at a cut cannot be determined, the
+cut is dropped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,14 +28,14 @@ from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord
 
 Versions = Mapping[TableName, int]
-"""Table -> Delta version: what a cut says."""
+"""The Delta version of each table at a cut."""
 
 Cuts = Mapping[CheckpointId, Versions]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one entry of a table's log published: a checkpoint, for the first time or `again`."""
+    """The checkpoint that one entry of a table's log published, for the first time or `again`."""
 
     checkpoint: CheckpointId
     again: bool = False
@@ -45,10 +46,10 @@ _NOTHING: Final[Mapping[int, Entry]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """What a table's log says: its newest version (None: there is no log), and the checkpoint that it shows.
+    """What a table's log says: its newest version (None: there is no log), and the checkpoint that the table shows.
 
-    `published` are the job's own entries among those that were looked at, by version. `oldest` is the oldest entry
-    that the log still has: what came before it was dropped in order, and is in a Delta log checkpoint.
+    `published` has the job's own log entries among those that were read, by version. `oldest` is the oldest entry that
+    the log still has. Older ones were dropped in order, and their content is in a Delta log checkpoint.
     """
 
     version: int | None
@@ -57,9 +58,9 @@ class LogSeen:
     oldest: int = 0
 
     def is_as_published(self, version: int, wanted: "Wanted") -> bool:
-        """Return whether that version of the table is the one that was published for a cut."""
+        """Return whether this version of the table is the one that was published for the cut."""
         if version == 0:
-            return True  # nothing had been published by then, so nothing can be lost
+            return True  # version 0 holds nothing, so nothing can be lost
         if self.version is None or version > self.version:
             return False
         if version < self.oldest:
@@ -70,7 +71,7 @@ class LogSeen:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which publication a table must show at a cut: exactly `named`, or else one up to `until`."""
+    """The publication that a table must show at a cut: exactly `named`, or if that is None, any one up to `until`."""
 
     named: CheckpointId | None
     until: CheckpointId
@@ -82,7 +83,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The facts: the rows of cuts, the recorded cuts, and what the logs of the tables that were looked at say."""
+    """The facts: the entries of checkpoints and savepoints, the recorded cuts, and the logs that were read."""
 
     job: JobName
     rows: tuple[CheckpointRecord, ...]
@@ -91,15 +92,15 @@ class Standing:
 
     @property
     def known(self) -> Mapping[CheckpointId, CheckpointRecord]:
-        """The rows by id."""
+        """The entries by checkpoint id."""
         return {row.checkpoint: row for row in self.rows}
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the tables must show before anything else is done: a recorded cut, and the rows that lead to it.
+    """A recorded cut that the tables must show before the tick does anything else, and the entries that lead to it.
 
-    `line` are the retained ones, newest first; `pending` is the row that builds on it, if one does.
+    `line` has the retained ones, newest first. `pending` is the entry that continues from the cut, if there is one.
     """
 
     checkpoint: CheckpointId
@@ -108,13 +109,13 @@ class Reference:
 
     @property
     def checkpoints(self) -> frozenset[CheckpointId]:
-        """The checkpoints of the line, the reference itself among them."""
+        """The checkpoints of the line, including the reference itself."""
         return frozenset({self.checkpoint, *(row.checkpoint for row in self.line)})
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A publication to carry out again: the table comes to show that row."""
+    """A publication to repeat, so that the table shows this checkpoint."""
 
     checkpoint: CheckpointId
     publication: Publication
@@ -122,9 +123,9 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A table that cannot be brought back: what it shows, the newest cut, and a checkpoint whose rows it lacks.
+    """A table that cannot be repaired: what it shows, the newest cut, and a checkpoint whose rows it lacks.
 
-    `lacks` is None where only the recorded version tells that something is gone.
+    `lacks` is None if only the recorded version tells that something is missing.
     """
 
     table: TableName
@@ -135,17 +136,17 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What to publish again, in this order, and the tables that are lost. Nothing is published if any is lost."""
+    """The publications to repeat, in this order, and the lost tables. If a table is lost, nothing is published."""
 
     tables: frozenset[TableName] = frozenset()
-    """The tables in doubt: recorded cuts that name them are to be corrected."""
+    """The tables in doubt. The recorded cuts that name them must be corrected."""
     again: tuple[Again, ...] = ()
     lost: tuple[Lost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Cuts that are to be recorded otherwise, whole, and those that nobody can tell any more."""
+    """The cuts to record again with other versions, and the cuts to drop because a version cannot be determined."""
 
     changed: Cuts
     dropped: tuple[CheckpointId, ...]
@@ -153,9 +154,9 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What was seen of the tables, and what brings those in doubt back; nothing to repair: `is_none`.
+    """What was observed of the tables, and how to repair those in doubt. `is_none` if there is nothing to repair.
 
-    `rebuilt` are cuts that were lost and told again from entries and logs. `seen` has them; they are to be recorded.
+    `rebuilt` has lost cuts that were determined from entries and logs. `seen` contains them. They must be recorded.
     """
 
     seen: Standing
@@ -164,12 +165,12 @@ class Doubt:
 
     @property
     def is_none(self) -> bool:
-        """Whether every table and every cut is as it should be."""
+        """True if every table and every cut is as it should be."""
         return not self.repairs.tables and not self.rebuilt
 
 
 def in_doubt(seen: Standing) -> frozenset[TableName]:
-    """Return the tables whose log is not what the recorded cuts say; it is enough to have looked at their versions."""
+    """Return the tables whose logs contradict the recorded cuts. Only the versions in the cuts must have been read."""
     cuts = [(checkpoint, table, version) for checkpoint, cut in seen.cuts.items() for table, version in cut.items()]
     unfit = {
         table
@@ -191,9 +192,9 @@ def _is_behind(seen: Standing, row: CheckpointRecord, table: TableName) -> bool:
 
 
 def reference(seen: Standing) -> Reference | None:
-    """Return the newest recorded cut on the line; None if no cut of it is recorded.
+    """Return the newest recorded cut on the line, or None if no cut of the line is recorded.
 
-    Of a row that is committed and not published yet it is the parent's, whose own row may be subsumed already.
+    If the newest entry is committed and not published yet, this is its parent's cut. The parent itself may be subsumed.
     """
     newest = newest_checkpoint(seen.rows)
     line = tuple(_line(seen, newest)) if newest is not None else ()
@@ -206,7 +207,7 @@ def reference(seen: Standing) -> Reference | None:
 
 
 def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted:
-    """Return which publication a table must show at the cut of a checkpoint, as far as the retained rows tell."""
+    """Return which publication a table must show at a checkpoint's cut, as far as the retained entries tell."""
     row = seen.known.get(checkpoint)
     if row is None:
         return Wanted(None, checkpoint)
@@ -215,7 +216,7 @@ def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted
 
 
 def decide_repairs(seen: Standing) -> Repairs:
-    """Return what brings the tables in doubt back; all publications in their logs must have been looked at."""
+    """Return how to repair the tables in doubt. All publications in their logs must have been read."""
     doubtful, at = in_doubt(seen), reference(seen)
     if at is None:
         return Repairs(doubtful)
@@ -233,10 +234,11 @@ def decide_repairs(seen: Standing) -> Repairs:
 
 
 def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId, int]]) -> Correction:
-    """Return what the cuts are; `published` says at which version a table in doubt has come to show a checkpoint.
+    """Return the corrections of the cuts. `published` has the versions at which repaired tables show each checkpoint.
 
-    An upsert or state table that nobody can tell is left out of its cut: who goes back to the cut needs only the row.
-    A cut without an append table is dropped; the reference stays, since the pending row builds on it.
+    An upsert or state table whose version cannot be determined is left out of its cut. To go back to the cut, its entry
+    is enough. A cut that lacks an append table's version is dropped, except the reference, since the pending entry
+    continues from it.
     """
     at = reference(seen)
     changed: dict[CheckpointId, Versions] = {}
@@ -259,13 +261,13 @@ def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId
 
 
 def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
-    """Return what is to be published again of one table, oldest first; None if it is lost."""
+    """Return what to publish again for one table, oldest first, or None if the table is lost."""
     naming, missing = _naming(at, table), _missing(seen, at, table)
     tail = [row for row in missing if row.checkpoint > seen.logs[table].shows]
     if _mode(seen, table) is not TableMode.APPEND:
         return _due_whole(seen, at, table, naming, tail)
     if len(missing) > len(tail):
-        return None  # a newer publication covers the hole, so nothing can be published there any more
+        return None  # a newer publication lies behind the gap, so nothing can be published there any more
     if not tail:
         return [] if naming or _is_right(seen, at, table) else None
     return [_again(row, _named(row, table)) for row in tail] if _has_no_gap(seen, tail, table) else None
@@ -274,7 +276,7 @@ def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
 def _due_whole(
     seen: Standing, at: Reference, table: TableName, naming: list[CheckpointRecord], tail: list[CheckpointRecord]
 ) -> list[Again] | None:
-    """Return the same of an upsert or state table: any row brings it back whole, also one that does not change it."""
+    """Do the same for an upsert or state table. Any entry restores it whole, also one that does not change it."""
     if naming:
         return [_again(row, _named(row, table)) for row in tail]
     if _is_right(seen, at, table):
@@ -288,25 +290,25 @@ def _due_whole(
 
 
 def _whole(seen: Standing, row: CheckpointRecord, checkpoint: CheckpointId, table: TableName) -> list[Again] | None:
-    """Return what lets a table show a checkpoint by the files of a row that did not change it since."""
+    """Return the publication that lets a table show a checkpoint, with the files of an entry that did not change it."""
     files = dict(keyed_tables(row, seen.job)).get(table)
     return None if files is None else [replace(_again(row, files), checkpoint=checkpoint)]
 
 
 def _naming(at: Reference, table: TableName) -> list[CheckpointRecord]:
-    """Return the retained rows that change the table, oldest first."""
+    """Return the retained entries that change the table, oldest first."""
     return [row for row in reversed(at.line) if row.commits and _names(row, table)]
 
 
 def _missing(seen: Standing, at: Reference, table: TableName) -> list[CheckpointRecord]:
-    """Return those of them that the table's log does not have, oldest first."""
+    """Return the retained entries that change the table and are missing in its log, oldest first."""
     log = seen.logs[table]
     there = {entry.checkpoint for entry in log.published.values()}
     return [row for row in _naming(at, table) if row.checkpoint not in there and not _is_older(seen, row, log, table)]
 
 
 def _is_older(seen: Standing, row: CheckpointRecord, log: LogSeen, table: TableName) -> bool:
-    """Return whether a row was published by an entry that was dropped in order."""
+    """Return whether the log entry that published this entry was dropped in order."""
     version = seen.cuts.get(row.checkpoint, {}).get(table)
     return version is not None and version < log.oldest
 
@@ -317,7 +319,7 @@ def _is_right(seen: Standing, at: Reference, table: TableName) -> bool:
 
 
 def _has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) -> bool:
-    """Return whether the table is as it was before the first of these rows, and each builds on the one before."""
+    """Return whether the table is as it was before the first of these entries, and each continues from the last."""
     log, first = seen.logs[table], tail[0]
     if not all(_builds_on_a_cut(seen, row) for row in tail[1:]):
         return False
@@ -333,10 +335,10 @@ def _has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) 
 
 
 def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:
-    """Return whether a row adds to its parent's cut; a rollback adds to the cut that it leaves, which is not retained.
+    """Return whether an entry adds to its parent's cut.
 
-    Where the rollback went back to a committed row, tables at that row need nothing more: it takes files out that
-    are not there, and brings in files that are.
+    A rollback adds to the cut that it leaves, which is not retained. If the rollback went back to a committed entry,
+    tables at that entry need no repair first. The rollback removes files that are not there, and adds files that are.
     """
     if row.kind is not RowKind.ROLLBACK:
         return True
@@ -351,7 +353,7 @@ def _version_now(
     table: TableName,
     published: Mapping[CheckpointId, int],
 ) -> int | None:
-    """Return a table's version at a cut, once everything is published again; None if nobody can tell."""
+    """Return a table's version at a cut after all repairs, or None if it cannot be determined."""
     version, want = seen.cuts[checkpoint][table], wanted(seen, checkpoint, table)
     if seen.logs[table].is_as_published(version, want):
         return version
@@ -385,7 +387,7 @@ def _again(row: CheckpointRecord, table: TableRecord) -> Again:
 
 
 def _line(seen: Standing, row: CheckpointRecord) -> Iterator[CheckpointRecord]:
-    """Yield a row and what it builds on, newest first, as far as the rows are retained."""
+    """Yield an entry and its ancestors, newest first, as far as they are retained."""
     known, at = seen.known, row
     while True:
         yield at

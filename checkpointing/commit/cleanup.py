@@ -1,13 +1,13 @@
-"""Which files of a job nobody needs any more, and since when: facts in, a decision out (K4).
+"""Decides which files of a job are unneeded, and since when (K4).
 
-Needed is what a row of `checkpoints` names, checkpoint and savepoint alike, what a standing reservation names, and
-what a table's log shows at its newest version or at one of a cut that is recorded or reserved. Of the rest, only
-files staged by generations before the last claim go (the present one may still name its own), and only
-`grace_ms` after they stopped being needed: a reader who began to read a version before must come to its end.
+These files are needed: all that an entry of `checkpoints` names, all that a reservation in force names, and all that a
+table's log shows at its newest version or at a version of a recorded or reserved cut. Of the other files, clean-up
+deletes only those of generations before the last claim, because the current generation may still name its own. It
+deletes them `grace_ms` after they became unneeded. By then, a reader that began with an older version has finished.
 
-When a file stopped being needed is not written anywhere: its Remove in the log is older than the end of a
-retained cut that shows it. So every clean-up notes what it saw (`CleanUpLook`); a file has been unneeded at least
-since the first look that found it so. A file that no log ever showed has no readers: its age is enough.
+No log says when a file became unneeded. Its Remove in the table's log is older than the moment when the last retained
+cut with the file went. So every clean-up notes what it observed (`CleanUpLook`). A file has been unneeded at least
+since the first look that found it so. A file that no log ever showed has no readers, so its age is enough.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,12 +19,13 @@ from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Row
 
 LOOKS_PER_GRACE = 24
-"""Looks closer to each other than this part of the grace are noted as one: of 24 h an hour, so much is a file late."""
+"""Looks that are closer together than this part of the grace count as one. With 24 h, a file stays up to an hour
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A file was active in its table from version `first` until the one before `until`, removed at `removed_ms`."""
+    """A file was in its table from version `first` up to the one before `until`. It was removed at `removed_ms`."""
 
     first: int
     until: int
@@ -33,9 +34,10 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that is there. `generation` staged it; None: somebody else wrote it, and our table's log has removed it.
+    """A file that exists. `generation` staged it; None if somebody else wrote it and the table's log has removed it.
 
-    `shown` are its times in the log that are over; empty if the log never showed it. Times in ms since the epoch.
+    `shown` are the periods in which the log showed it and that are over. It is empty if no log ever showed the file.
+    Times are in ms since the epoch.
     """
 
     path: str
@@ -48,9 +50,9 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """A table's newest version, its versions in the recorded cuts, and whether each of those cuts names it.
+    """A table's newest version, its versions in the recorded cuts, and whether each of those cuts names the table.
 
-    Who goes back to a cut that does not name a table must see all that the table has had since its first version.
+    To go back to a cut that does not name a table, one must see all that the table has had since its first version.
     """
 
     newest: int
@@ -72,21 +74,21 @@ class TableSeen:
 
 @dataclass(frozen=True, slots=True)
 class CleanUpLook:
-    """What a clean-up saw of all tables at `at_ms`. A later reader reads these versions or newer ones."""
+    """What a clean-up saw of all tables at `at_ms`. A reader that begins later reads these versions or newer ones."""
 
     at_ms: int
     tables: Mapping[TableName, TableSeen]
 
 
 RESERVATION_MS_MAX = 86_400_000
-"""A reservation counts for at most a day after it was given: a reader that works longer renews it."""
+"""A reservation lasts at most a day. A reader that works longer renews it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reader's word that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch).
+    """A reader's note that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch).
 
-    `files` are the paths that the cut's row names: the reader may ask for the operators' state at the cut.
+    `files` are the paths that the cut's entry names, because the reader may also read the operators' state at the cut.
     """
 
     versions: Mapping[TableName, int]
@@ -96,27 +98,27 @@ class Reservation:
 
     @property
     def ends_ms(self) -> int:
-        """When it counts no more, though nobody takes it back: a reader that was killed keeps nothing for ever."""
+        """When it ends although nobody takes it back. So a reader that was killed does not keep files for ever."""
         return min(self.lapses_ms, self.given_ms + RESERVATION_MS_MAX)
 
 
 def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
-    """Return the reservations that count now.
+    """Return the reservations that are in force now.
 
-    One that is given far in the future would never end, so it does not count. Clocks may differ by less than a day.
+    A reservation dated far into the future would never end, so it does not count. Clocks may differ by less than a day.
     """
     return tuple(each for each in reservations if now_ms < each.ends_ms and each.given_ms < now_ms + RESERVATION_MS_MAX)
 
 
 def reserved_files(reservations: Iterable[Reservation], now_ms: int) -> frozenset[str]:
-    """Return the paths that reservations name which count now."""
+    """Return the paths that reservations in force name."""
     return frozenset[str]().union(*(each.files for each in standing(reservations, now_ms)))
 
 
 def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_ms: int) -> tuple[str, ...]:
-    """Return which of these files a tick may delete now that no checkpoint refers to them any more.
+    """Return which of these files a tick may delete, now that no checkpoint refers to them.
 
-    The others are left to a clean-up after their reservation has ended.
+    A clean-up deletes the others after their reservation has ended.
     """
     reserved = reserved_files(reservations, now_ms)
     return tuple(path for path in paths if path not in reserved)
@@ -125,17 +127,19 @@ def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_m
 def is_forgotten(reservation: Reservation, now_ms: int) -> bool:
     """Return whether a reservation ended so long ago that its reader will not come back to it.
 
-    Until then a reader that comes late learns that its cut is gone, instead of reading another one unawares.
+    Until then the reservation stays, so that a late reader learns that its cut is gone. It does not read another cut
+    instead.
     """
     return not standing((reservation,), now_ms) and now_ms >= reservation.ends_ms + RESERVATION_MS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupFacts:
-    """What was observed: the files first, then the rows, the cuts, the reservations and the tables' logs.
+    """What was observed: the files first, then the entries, the cuts, the reservations and the tables' logs.
 
-    `current` is the last claim, `others_hold` whether it is somebody else's who is at work. `active` are the paths
-    that a log shows at its newest version or at a recorded or reserved cut; `looks` those of earlier clean-ups.
+    `current` is the generation of the last claim. `others_hold` is true if another process holds the job. `active` are
+    the paths that a log shows at its newest version or at a recorded or reserved cut. `looks` are those of earlier
+    clean-ups.
     """
 
     current: Generation
@@ -150,7 +154,7 @@ class CleanupFacts:
 
 
 class Reason(Enum):
-    """Why a file is needed no more."""
+    """Why a file is unneeded."""
 
     REMOVED = "removed from the table, and in no retained cut"
     UNNAMED = "staged, and named by no checkpoint"
@@ -158,7 +162,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """A file that nobody needs, why, and since when (ms since the epoch)."""
+    """An unneeded file, the reason, and since when it is unneeded (ms since the epoch)."""
 
     file: ListedFile
     reason: Reason
@@ -167,17 +171,18 @@ class Unneeded:
 
 @dataclass(frozen=True, slots=True)
 class CleanupDecision:
-    """What may be deleted now, and what is needed no more but waits for the readers' grace; the oldest first."""
+    """The files to delete now, and the unneeded files that still wait for their readers; the oldest first."""
 
     delete: tuple[Unneeded, ...] = ()
     waiting: tuple[Unneeded, ...] = ()
 
 
 def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
-    """Return what nobody needs any more.
+    """Return the unneeded files.
 
-    Nothing is judged while somebody else holds a job without any checkpoint: a restore from elsewhere copies its
-    files, which older generations of that other place have staged, before it appends the row that names them.
+    While another process holds a job without any checkpoint, nothing is deleted. That process may be restoring from
+    another warehouse: it copies files that older generations staged there, and appends the entry that names them
+    afterwards.
     """
     records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
     if facts.others_hold and not records:
@@ -195,10 +200,10 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
 
 
 def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
-    """Return which of the recorded cuts stay: those of rows that are there, and those that such rows build on.
+    """Return the recorded cuts that stay: those of existing entries, and those that such entries continue from.
 
-    A plain savepoint's tables are its parent's. A committed row that is not published yet is rolled forward from its
-    parent's cut, which is what readers read until then, though that row may be subsumed already.
+    A plain savepoint's tables are its parent's. A committed entry that is not published yet is rolled forward from its
+    parent's cut. Readers read that cut until then, even if the parent's own entry is subsumed already.
     """
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     parents = {row.parent for row in records if not row.commits or row.checkpoint not in recorded}
@@ -206,9 +211,9 @@ def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> fr
 
 
 def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tuple[CleanUpLook, ...]:
-    """Return the looks to keep after this one, oldest first: those within the grace, and the newest before it.
+    """Return the looks to keep after this one, oldest first: those within the grace, and the newest one before it.
 
-    An older look finds nothing unneeded that a newer one does not, so one before the grace is enough.
+    An older look finds no unneeded file that a newer one does not find, so one look from before the grace is enough.
     """
     earlier = sorted((look for look in looks if look.at_ms <= now.at_ms), key=lambda look: look.at_ms)
     past = [look for look in earlier if now.at_ms - look.at_ms >= grace_ms]
@@ -220,10 +225,10 @@ def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tupl
 
 
 def log_floor(looks: Collection[CleanUpLook], table: TableName, now_ms: int, grace_ms: int) -> int:
-    """Return the oldest version of a table that somebody may still be reading; 0 as long as that cannot be told.
+    """Return the oldest version of a table that somebody may still be reading, or 0 if that is not known yet.
 
-    A reader that began before the newest look that is a grace old has come to its end. A reader that began after it
-    reads what that look or a younger one saw, or something newer. So the log's entries before that version can go.
+    Take the newest look that is at least one grace old. A reader that began before it has finished. A reader that began
+    after it reads what that look or a newer one saw, or something newer. So older log entries can go.
     """
     past = max((look.at_ms for look in looks if now_ms - look.at_ms >= grace_ms), default=None)
     if past is None:
@@ -233,12 +238,12 @@ def log_floor(looks: Collection[CleanUpLook], table: TableName, now_ms: int, gra
 
 
 def is_due(looks: Iterable[CleanUpLook], now_ms: int, grace_ms: int) -> bool:
-    """Return whether the last look is so old that another one is worth its while, though nothing has happened."""
+    """Return whether the last look is so old that a clean-up is worth while although no checkpoint completed."""
     return now_ms - max((look.at_ms for look in looks), default=now_ms - grace_ms) >= grace_ms // LOOKS_PER_GRACE
 
 
 def _is_past(file: ListedFile, current: Generation) -> bool:
-    """Whether the file is none that the present generation may still name."""
+    """Return True if the current generation can no longer reference this file."""
     return bool(file.shown) if file.generation is None else file.generation < current
 
 

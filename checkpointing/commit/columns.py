@@ -1,12 +1,13 @@
-"""Which columns each table has at a cut: decided when the row is composed, shown when it is published (D6).
+"""Decides which columns each table has at a cut (D6).
 
-A row says the columns of every table, and its publication gives a table these columns in the same Delta commit as
-the files. So nobody sees a column of an epoch that never was, and going back brings the old columns back.
+The columns are decided when the entry is composed, and shown when it is published. Publishing changes a table's columns
+in the same Delta commit as its files. So nobody sees a column of an epoch that was not committed, and a rollback brings
+the old columns back.
 
-An append table keeps every column that it ever had: the rows that are there hold it. An upsert or a state table
-has the columns that the pipeline declares, but only once none of its files is left from before the change: a
-reader must find every file in the table's columns, and a dropped column must not come back with old values. The
-subtasks rewrite their ranges the first time that their vertex runs, so that is the first checkpoint with news.
+An append table keeps every column that it ever had, because its rows have it. An upsert or state table has the columns
+that the pipeline declares, but only when no file from before the change is left. Otherwise a file might have a column
+that the table lacks, or a dropped column might come back with old values. The subtasks write their ranges again the
+first time that their vertex runs. So the columns change with the first checkpoint after that.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,14 +28,14 @@ Columns = tuple[TableColumn, ...]
 
 
 def columns_of(record: CheckpointRecord | None) -> Mapping[TableName, Columns]:
-    """Return the columns of each table at a row's cut; a table that the row says nothing of is left out."""
+    """Return the columns of each table at an entry's cut. Tables whose columns the entry does not list are left out."""
     return {each.table: each.columns for each in record.columns} if record is not None else {}
 
 
 def columns_at(
     graph: JobGraph, vertices: Mapping[VertexId, VertexRecord], parent: CheckpointRecord | None
 ) -> tuple[TableColumns, ...]:
-    """Return the columns of every table of the graph at the cut of these vertices, which builds on `parent`."""
+    """Return the columns of every table of the graph at the cut of these vertices, which continues from `parent`."""
     return tuple(
         TableColumns(table.name, _now(table, vertices[vertex.id], parent, vertex.columns_renamed_from))
         for vertex in graph.operators()
@@ -54,9 +55,10 @@ def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, re
 
 
 def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mapping[str, str]) -> Columns:
-    """Return the declared columns: a known one counts since it always did, also if renamed, a new one since the parent.
+    """Return the declared columns with the checkpoint since which each counts.
 
-    `renamed` are old names by the new ones.
+    A known column keeps its checkpoint, also if it is renamed. A new one counts since the parent. `renamed` are old
+    names by the new ones.
     """
     known = {column.name: column.after for column in was}
     then = columns_then([column.name for column in declared], known, renamed)
@@ -64,13 +66,13 @@ def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mappi
 
 
 def _is_from_before(table: Table, vertex: VertexRecord, parent: CheckpointRecord) -> bool:
-    """Return whether a file of the parent's cut is live still: it was written in the columns of that cut."""
+    """Return whether a file of the parent's cut is still live. It has the columns of that cut."""
     before = next((each for each in parent.vertices if each.vertex == vertex.vertex), None)
     return before is not None and not set(live_files(table, vertex)).isdisjoint(live_files(table, before))
 
 
 def leaving(was: Columns | None, now: Columns | None) -> tuple[str, ...]:
-    """Return the names of our columns that a table loses from one cut to another; None: the cut does not say."""
+    """Return the names of our columns that a table loses from one cut to another. None: the cut lists no columns."""
     if was is None or now is None:
         return ()
     names = {column.name for column in now}
@@ -78,7 +80,7 @@ def leaving(was: Columns | None, now: Columns | None) -> tuple[str, ...]:
 
 
 def differ(was: Columns | None, now: Columns | None) -> bool:
-    """Return whether names or types differ between two cuts; a cut that does not say its columns changes none."""
+    """Return whether names or types differ between two cuts. A cut that lists no columns changes none."""
     if was is None or now is None:
         return False
     return {(column.name, column.type) for column in was} != {(column.name, column.type) for column in now}
@@ -87,8 +89,8 @@ def differ(was: Columns | None, now: Columns | None) -> bool:
 def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, ...]:
     """Return how the columns of output tables change from a restored cut to what the graph declares.
 
-    An append table keeps its rows as they are, so its columns keep their types; the files of an upsert table are
-    written anew, so its columns may become wider. A state's columns are judged with its vertex (`state_evolution`).
+    An append table keeps its rows as they are, so its columns keep their types. The files of an upsert table are
+    written anew, so its columns may become wider. `state_evolution` judges a state's columns, together with its vertex.
     """
     before = columns_of(restored)
     return tuple(
@@ -101,9 +103,11 @@ def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, 
 
 
 def _hint(vertex: Vertex, table: Table) -> Callable[[str, str], str | None]:
-    """Return how to say that a column of the table was renamed, from its old and new name.
+    """Return a function that says what a user writes to rename a column, given its old and new name.
 
-    An aggregate's state has the same columns, and what they mean, so the hint is given there.
+    It returns None if there is no such hint.
+
+    The state of an aggregate has the same columns with their meaning, so the hint is given there.
     """
     may_be = table.mode is TableMode.UPSERT and all(one.function == PROCESS for one in vertex.meanings)
     return lambda old, new: f"columns_renamed_from={{{new!r}: {old!r}}}" if may_be else None

@@ -1,8 +1,9 @@
-"""Tells a lost cut again from rows and tables' logs, where that can be proven.
+"""Determines a lost cut from entries and the tables' logs, if they prove it.
 
-A cut says at which version each table belongs to a checkpoint. Two things tell the same. A row says of each table that
-it changes at which version its parent's cut had it, and the tables that it leaves alone are at its own cut's versions.
-And a table's log says which entry published a row. What neither tells is not guessed.
+A cut says at which version each table belongs to a checkpoint. Two other places say the same. For each table that an
+entry changes, it names the version that the table had at its parent's cut. The tables that it does not change have the
+same version at both cuts. And a table's log says which log entry published which checkpoint. If neither place tells,
+nothing is guessed.
 """
 
 from collections.abc import Collection
@@ -16,21 +17,21 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The cuts that could be told again, and a table of the newest row's cut that could not."""
+    """The cuts that could be determined, and a table of the newest entry's cut whose version could not."""
 
     cuts: Cuts
     unknown: TableName | None = None
 
 
 def lacks_cuts(seen: Standing) -> bool:
-    """Return whether a cut is lost: one that is not recorded, of another row than one that is yet to be published."""
+    """Return whether a cut is lost: it is not recorded, and its entry is not the one that is still to be published."""
     newest = newest_checkpoint(seen.rows)
     pending = newest.checkpoint if newest is not None and _builds_on_a_known_cut(seen, newest) else None
     return any(row.commits and row.checkpoint not in (*seen.cuts, pending) for row in seen.rows)
 
 
 def rebuilt(seen: Standing, tables: Collection[TableName]) -> Rebuilt:
-    """Return the lost cuts; `tables` are all that the newest cut names, and their logs were looked at whole."""
+    """Return the lost cuts. `tables` are all tables of the newest cut, and their logs must have been read whole."""
     known = dict(seen.cuts)
     newest = newest_checkpoint(seen.rows)
     if newest is not None and newest.checkpoint not in known and not _builds_on_a_known_cut(seen, newest):
@@ -53,7 +54,7 @@ def _builds_on_a_known_cut(seen: Standing, row: CheckpointRecord) -> bool:
 
 
 def _version_at(seen: Standing, row: CheckpointRecord, table: TableName) -> int | None:
-    """Return the version at which a table came to show what it shows at a row, None if no log entry tells."""
+    """Return the version at which a table first showed its content at an entry, or None if no log entry tells."""
     log, named = seen.logs[table], wanted(seen, row.checkpoint, table).named
     if named is None:
         return 0 if log.shows == NO_CHECKPOINT else None
@@ -67,7 +68,7 @@ def _published(seen: Standing, table: TableName) -> dict[CheckpointId, int]:
 def _parents_cut(
     seen: Standing, row: CheckpointRecord, parent: CheckpointRecord, cut: Versions
 ) -> dict[TableName, int] | None:
-    """Return the cut of a row's parent; None if a table's log contradicts, or the row went back to it."""
+    """Return the cut of an entry's parent, or None if a table's log contradicts it or the entry is a rollback."""
     if row.kind is RowKind.ROLLBACK:
         return None
     before = {each.table: each.parent_version for each in row.tables}

@@ -1,8 +1,8 @@
-"""Says what must be durable before what, so that a power cut takes nothing that a row or a recorded cut names.
+"""Says what must be durable before what, so that a power cut takes nothing that an entry or a recorded cut names.
 
-The order is the invariant: the files that a row names, then the row (the commit point), then every log entry up to
-the versions of its cut, then the cut. What is durable need not be synced again. The rows that are retained and the
-cuts that are recorded tell what that is.
+The order is the invariant: first the files that an entry names, then the entry (the commit point), then all log entries
+up to the versions of its cut, then the cut. What retained entries and recorded cuts name is durable already, and is not
+synced again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,9 +23,9 @@ class Entries:
 
 
 def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -> tuple[str, ...]:
-    """Return the files that must be durable before the row is appended: those that no retained row names.
+    """Return the files that must be durable before the entry is appended: those that no retained entry names.
 
-    A file whose content lies in the row is durable with it.
+    A file whose content lies inside the entry becomes durable with it.
     """
     durable = frozenset[str]().union(*(files_of(each) for each in retained))
     wanted = (file.path for file in handles_of(row) if not file.inline)
@@ -35,9 +35,9 @@ def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -
 def entries_to_sync(
     versions: Mapping[TableName, int], cuts: Mapping[CheckpointId, Mapping[TableName, int]]
 ) -> tuple[Entries, ...]:
-    """Return the entries that must be durable before a cut of these versions is recorded.
+    """Return the log entries that must be durable before a cut of these versions is recorded.
 
-    They are all that came since the newest recorded cut, those of others too: a log with a gap cannot be loaded.
+    These are all since the newest recorded cut, including those that others wrote. A log with a gap cannot be loaded.
     """
     return tuple(_entries(versions, cuts))
 

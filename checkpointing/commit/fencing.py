@@ -1,9 +1,9 @@
-"""Who may claim the job: one coordinator at a time (G5).
+"""Decides who may claim the job: one coordinator at a time (G5).
 
-Safety is the compare-and-swap on `checkpoints`: a claim takes the next version, so whatever an older
-generation still tries to append is refused. What is decided here is politeness: a live holder is
-named and left alone; one known to be dead, or whose lease has run out, is taken over. One that nobody here can look
-at, and that shows no lease, is given the time of a lease from when it is first seen.
+Safety comes from the compare-and-swap on `checkpoints`. A claim takes the next version, so every entry that an older
+generation still tries to append is refused. The decision here is only about politeness. A live holder is left alone,
+and named. A holder that is dead, or whose lease has run out, is taken over. A holder on a machine that cannot be seen
+from here, and that has no lease, gets the time of one lease, which begins when it is first seen.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row
 
 IDS_PER_CLAIM = 1_000
-"""Checkpoint ids that one claim reserves: after a crash the counter goes on behind them (A6)."""
+"""Checkpoint ids that one claim reserves. After a crash, the counter goes on after them (A6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class HolderObserved:
-    """What is known of the newest claim's holder: `alive` is None when nobody here can tell."""
+    """What is known of the newest claim's holder. `alive` is None if this process cannot tell."""
 
     alive: bool | None
     lease: Lease | None
@@ -33,14 +33,14 @@ class HolderObserved:
 
 @dataclass(frozen=True, slots=True)
 class MayClaim:
-    """The job may be claimed as this generation, handing out ids from `first_id`; `why` says whose place it takes."""
+    """This generation may claim the job and use ids from `first_id` on. `why` says whose place it takes."""
 
     generation: Generation
     first_id: CheckpointId
     why: str
 
     def claim(self, holder: Holder, at_ms: int, nonce: str, ids: int = IDS_PER_CLAIM) -> Claim:
-        """Return the row to append: a claim on a block of so many ids that no other generation hands out."""
+        """Return the claim to append. It reserves this many ids, which no other generation uses."""
         last = CheckpointId(self.first_id + ids - 1)
         return Claim(
             generation=self.generation,
@@ -54,9 +54,9 @@ class MayClaim:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Somebody else holds the job; nothing was changed.
+    """Another process holds the job, and nothing was changed.
 
-    `give_lease_ms`: write a lease of that length in the holder's name, so that the next start sees when it ends. A
+    `give_lease_ms`: write a lease of this length in the holder's name, so that the next start sees when it ends. A
     holder that lives renews it. None: there is nothing to write.
     """
 
@@ -67,11 +67,11 @@ class Refused:
 
 
 def decide_claim(rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, take_over: bool) -> MayClaim | Refused:
-    """Decide whether a new tick may claim the job; `rows` are those of `checkpoints`, in any order.
+    """Decide whether a new tick may claim the job. `rows` are the entries of `checkpoints`, in any order.
 
-    A released job is free. A holder known to be dead is taken over at once, one whose lease has run
-    out likewise, and any when the user says `take_over`. A holder without a lease of its own generation may live
-    where nobody here can look: it is refused once more, and given a lease to renew.
+    A released job is free. A holder that is dead is taken over at once, and so is one whose lease has run out. With
+    `take_over`, any holder is. A holder without a lease of its own generation may live where this process cannot see
+    it. It is refused once, and given a lease that it can renew.
     """
     newest = newest_claim(rows)
     if newest is None:
@@ -101,7 +101,10 @@ def _after_silence(
 def _without_lease(
     held: Claim, free: MayClaim, seen: HolderObserved, now_ms: int, lease: Lease | None
 ) -> MayClaim | Refused:
-    """A live process of this host that has only just claimed may not have written its lease yet."""
+    """Decide about a holder without a lease.
+
+    A live process of this host may have claimed a moment ago, and not written one.
+    """
     if seen.alive is None and (lease is None or lease.generation != held.generation):
         seconds = LEASE_OF_THE_UNSEEN_MS // 1000
         why = (
@@ -117,24 +120,25 @@ def _without_lease(
 
 GRACE_BEFORE_LEASE_MS = 10_000
 LEASE_OF_THE_UNSEEN_MS = 30_000
-"""How long a holder that nobody here can look at has to show that it lives, from when it is first seen."""
+"""A holder that cannot be seen from here has this long to show that it lives, from the moment when it is first seen."""
 
 
 def newest_claim(rows: tuple[Row, ...]) -> Claim | None:
-    """Return the claim of the highest generation (its newest block of ids), if there is one."""
+    """Return the claim of the highest generation with its newest block of ids, or None."""
     claims = [row for row in rows if isinstance(row, Claim)]
     return max(claims, key=lambda claim: (claim.generation, claim.last_id), default=None)
 
 
 def release_of(rows: tuple[Row, ...], generation: Generation) -> Release | None:
-    """Return the release row with which that generation ended in order, if it did."""
+    """Return the release with which this generation ended normally, or None."""
     return next((row for row in rows if isinstance(row, Release) and row.generation == generation), None)
 
 
 def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
-    """Return the newest committed cut: what every restore begins from (G1), also a rollback, no plain savepoint.
+    """Return the newest committed cut. Every restore begins from it (G1). It may be a rollback, but no plain savepoint.
 
-    Newest in the order of the rows: the fence keeps generations apart, and within one rows come in order of id.
+    Newest means the order of the entries. The fence separates the generations, and the entries of one are in order of
+    id.
     """
     records = [row for row in rows if isinstance(row, CheckpointRecord) and row.commits and not row.abandoned]
     return max(records, key=lambda record: (record.generation, record.checkpoint), default=None)

@@ -1,10 +1,13 @@
-"""Which staged files certainly nothing references.
+"""Decides which staged files are certainly unreferenced.
 
-A file of vertex v and micro-batch m in generation g is a leftover if and only if g is older than the
-present claim, no savepoint refers to it, and either g is newer than the generation of the newest
-checkpoint, or it is that generation and m came after v's last micro-batch in that row. Whatever that
-checkpoint (or a row before it) can name lies outside that rule; a plain savepoint may have come after
-it, and names what it pins.
+A staged file belongs to a vertex v, a micro-batch m and a generation g. It is a leftover if g is older than the current
+claim, no savepoint refers to the file, and one of two conditions holds:
+
+- g is newer than the generation of the newest checkpoint.
+- g is that generation, and m came after v's last micro-batch in that checkpoint.
+
+No file that this checkpoint or an older one names meets these conditions. A plain savepoint may be newer, so the files
+that it names are excluded.
 """
 
 from collections.abc import Iterable
@@ -19,14 +22,14 @@ from checkpointing.metadata.record import CheckpointRecord, Row
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """What the rows of `checkpoints` refer to, as far as it matters here: the newest cut, and pinned files."""
+    """What the entries of `checkpoints` refer to, as far as it matters here: the newest cut, and pinned files."""
 
     newest: CheckpointRecord | None = None
     pinned: frozenset[str] = field(default=frozenset())
 
 
 def referenced(rows: Iterable[Row]) -> Referenced:
-    """Return what these rows, all that are there, refer to."""
+    """Return what these entries refer to. `rows` must be all existing ones."""
     known = tuple(rows)
     savepoints = (row for row in known if isinstance(row, CheckpointRecord) and row.is_savepoint)
     pinned: frozenset[str] = frozenset().union(*(files_of(row) for row in savepoints))
@@ -36,14 +39,14 @@ def referenced(rows: Iterable[Row]) -> Referenced:
 def is_unreferenced(
     path: str, name: StagedName, generation: Generation, *, current: Generation, by: Referenced
 ) -> bool:
-    """Return whether the staged file at `path`, of that name and generation, is certainly referenced by nothing."""
+    """Return whether the staged file at `path` is certainly unreferenced."""
     return path not in by.pinned and is_leftover(name, generation, current=current, newest=by.newest)
 
 
 def is_leftover(
     name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
 ) -> bool:
-    """Return whether no checkpoint can name a staged file of that generation; of savepoints this says nothing."""
+    """Return whether no checkpoint can name this staged file of that generation. A savepoint still may."""
     if generation >= current:
         return False
     if newest is None or generation > newest.generation:

@@ -1,9 +1,9 @@
-"""The line of the rows: which cuts a job has passed through, and what going back leaves behind (K2).
+"""The line of entries: the cuts that a job has passed through, and the ones that a rollback leaves behind (K2).
 
-Every committed row names its parent, so the rows form a line that ends in the newest one. A rollback
-appends a row whose parent is an older one: what came after that is no longer on the line. Rows that
-nobody pinned leave with the rollback's own commit; a pinned one stays, marked, until its owner disposes
-of it, and going back to it puts it on the line again.
+Every committed entry names its parent, so the entries form a line that ends in the newest one. The parent of a
+rollback's entry is an older one. The entries in between are then no longer on the line. Those that are not pinned are
+dropped in the rollback's own commit. A pinned one stays, marked as abandoned, until its owner disposes of it. A
+rollback to an abandoned entry puts it on the line again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,25 +15,25 @@ from checkpointing.metadata.record import CheckpointRecord
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What going back does to the other rows, each in order of id."""
+    """What a rollback does to the other entries. Each group is in order of id."""
 
     dropped: tuple[CheckpointId, ...]
-    """They leave in the same commit."""
+    """These are dropped in the same commit."""
     abandoned: tuple[CheckpointId, ...]
-    """Pinned: they stay, off the line."""
+    """These are pinned. They stay, off the line."""
     adopted: tuple[CheckpointId, ...]
-    """They were off the line, and are on it again."""
+    """These were off the line, and are on it again."""
 
     @property
     def marks(self) -> Mapping[CheckpointId, bool]:
-        """Whether each row whose mark changes is abandoned now."""
+        """The entries whose mark changes, and whether each is abandoned now."""
         return dict.fromkeys(self.abandoned, True) | dict.fromkeys(self.adopted, False)
 
 
 def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
-    """Return what happens to these rows, all that are there, when the job goes back to one of them.
+    """Return what happens to these entries when the job goes back to one of them. `rows` must be all existing ones.
 
-    On the line are committed rows alone; a plain savepoint goes with the cut that it was taken after.
+    Only committed entries are on the line. A plain savepoint belongs to the cut after which it was taken.
     """
     known = {row.checkpoint: row for row in rows}
     chain = tuple(_off_the_line(known, to))
@@ -49,7 +49,7 @@ def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
 
 
 def _off_the_line(known: Mapping[CheckpointId, CheckpointRecord], to: CheckpointRecord) -> Iterator[CheckpointRecord]:
-    """Yield the row and its ancestors down to the line: the last one's parent is where the new line leaves it."""
+    """Yield the entry and its ancestors down to the line. The new line leaves the old one at the last one's parent."""
     at: CheckpointRecord | None = to
     while at is not None and (at.abandoned or not at.commits):
         yield at
@@ -57,15 +57,15 @@ def _off_the_line(known: Mapping[CheckpointId, CheckpointRecord], to: Checkpoint
 
 
 def _after(row: CheckpointRecord, base: CheckpointId, kept: Collection[CheckpointId]) -> bool:
-    """Whether a row came after the place where the new line leaves the old one."""
+    """Return whether an entry came after the place where the new line leaves the old one."""
     return _stands_on(row) > base and _stands_on(row) not in kept
 
 
 def _stands_on(row: CheckpointRecord) -> CheckpointId:
-    """Return the committed row that a row is, or that a plain savepoint was taken after."""
+    """Return the committed entry itself, or the one after which a plain savepoint was taken."""
     return row.checkpoint if row.commits else row.parent
 
 
 def restorable(rows: Iterable[CheckpointRecord]) -> tuple[CheckpointRecord, ...]:
-    """Return the rows that a user may be offered to go back to, newest first: those on the line, and savepoints."""
+    """Return the entries to which a user may go back, newest first: those that are not abandoned."""
     return tuple(sorted((row for row in rows if not row.abandoned), key=lambda row: -row.checkpoint))

@@ -1,4 +1,4 @@
-"""The files that an upsert or state table consists of at a cut, as the snapshots of its vertex name them."""
+"""Finds the files of an upsert or state table at a cut, in the snapshots of its vertex."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from checkpointing.snapshots import SubtaskSnapshot
 
 
 def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
-    """Return the files that an upsert or state table consists of at that cut, in order of path; none of an append's."""
+    """Return the files of an upsert or state table at that cut, in order of path. An append table has none."""
     found = {file.path: file for snapshot in record.subtasks for file in _files_of(table, snapshot)}
     return tuple(found[path] for path in sorted(found))
 

@@ -1,8 +1,8 @@
-"""The net files of a checkpoint: what publishing it changes, between its parent's cut and its barrier.
+"""Computes the net files of a checkpoint: what publishing it changes, compared with its parent's cut.
 
-A failed checkpoint loses nothing: its staged files belong to the next one, so "net" is always taken
-against the last *committed* row, the parent. An upsert range rewritten in n and
-again in n+1 appears once, because only the newest file of a range is live.
+A failed checkpoint loses nothing, because its staged files belong to the next one. So "net" always compares with the
+last *committed* entry, the parent. If an upsert range is written in n and again in n+1, it appears once, because only
+the newest file of a range is live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,12 +22,11 @@ from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexR
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A table that no row has published under its name yet: the next one publishes it whole.
+    """A table that no entry has published under its name yet. The next entry publishes it whole.
 
-    It is a renamed one, or a new one under a name that the job gave up.
-
-    `files` are those that an append table begins with. If a table had the name before, its log is there still:
-    `columns` names what it shows now, and `removes` are the files of ours that an append table has to let go.
+    It is a renamed table, or a new one under a name that the job gave up. An append table begins with `files`. If
+    another table had the name before, its log still exists: `columns` names what it shows now, and `removes` are our
+    files that must leave it.
     """
 
     files: tuple[FileHandle, ...] = ()
@@ -47,10 +46,10 @@ def net_tables(
     *,
     renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
 ) -> tuple[TableRecord, ...]:
-    """Return a record for each table that publishing this cut changes, in its files or in its columns.
+    """Return a record for each table whose files or columns change when this cut is published.
 
-    `versions` are the tables' Delta versions at the parent cut, `columns` the tables' columns at this one. The parent
-    has the names of the graph; tables that are `renamed` are published whole.
+    `versions` are the tables' Delta versions at the parent's cut. `columns` are the tables' columns at this cut. The
+    parent already has the graph's names. Tables in `renamed` are published whole.
     """
     before = {record.vertex: record for record in parent.vertices} if parent else {}
     was, now = columns_of(parent), {each.table: each.columns for each in columns}
@@ -80,7 +79,7 @@ def _net(table: Table, files: tuple[FileHandle, ...], leaving: tuple[str, ...], 
 
 
 def _net_files(table: Table, now: VertexRecord, parent: CheckpointRecord | None) -> tuple[FileHandle, ...]:
-    """Return what came to an append table since the parent, or all that another table consists of now."""
+    """Return the new files of an append table since the parent, or all files of another table."""
     if table.mode is not TableMode.APPEND:
         return live_files(table, now)
     return tuple(_appended(now, table.name, parent.checkpoint if parent else CheckpointId(0)))
@@ -94,7 +93,7 @@ def _appended(record: VertexRecord, table: TableName, since: CheckpointId) -> It
 
 
 def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
-    """Return the row's vertices without the files staged for append tables, which its tables name."""
+    """Return the entry's vertices without the files staged for append tables. The entry's tables name those files."""
     return tuple(
         vertex.model_copy(update={"subtasks": tuple(replace(each, staged=()) for each in vertex.subtasks)})
         for vertex in record.vertices
@@ -102,7 +101,7 @@ def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
 
 
 def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
-    """Yield, whole, the upsert and state tables that the snapshots name, in order of their vertices."""
+    """Yield the upsert and state tables that the snapshots name, each with all its files."""
     for vertex in record.vertices:
         upserts: dict[TableName, dict[str, FileHandle]] = {}
         for snapshot in vertex.subtasks:

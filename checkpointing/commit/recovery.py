@@ -1,8 +1,8 @@
-"""Recovery as a pure decision: observed facts -> what to do. Every tick begins with it (G1).
+"""Decides how a tick recovers, from observed facts. Every tick begins with it (G1).
 
-Observe the rows of `checkpoints`, which cuts are recorded and who holds the job; decide here; act:
-claim a generation, roll the committed but unpublished row forward, discard what older generations
-left, restore. A crash anywhere in between is met by the next tick's same steps.
+A tick observes the entries of `checkpoints`, the recorded cuts and the holder of the job. This module decides. Then the
+tick claims a generation, rolls an unpublished entry forward, discards what older generations left, and restores. If it
+crashes in between, the next tick takes the same steps.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from checkpointing.messages import NotifyComplete, Publication
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, TableRecord
 
 _NOWHERE: Final = ""
-"""No position: a source writes its positions as JSON."""
+"""No position. It cannot be a real one, because a source writes its positions as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a starting tick sees: `version` is the one of `checkpoints` that `rows` were read at."""
+    """What a starting tick observes. `version` is the version of `checkpoints` at which `rows` were read."""
 
     version: int
     rows: tuple[Row, ...]
@@ -30,12 +30,12 @@ class Observed:
     holder: HolderObserved
     now_ms: int
     damaged: bool = False
-    """Entries that cannot be read were passed over: what those name is not known."""
+    """True if damaged entries were skipped, so that it is not known which files they name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What the tick does once its claim is in, in this order."""
+    """What the tick does after its claim, in this order."""
 
     claim: MayClaim
     roll_forward: CheckpointRecord | None
@@ -45,8 +45,8 @@ class RecoveryPlan:
 def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refused:
     """Return the plan, or who holds the job.
 
-    At most one checkpoint is committed but unpublished (n+1 waits for cut n), and it is the newest:
-    a row whose cut is recorded needs nothing, publishing it again would change nothing either.
+    At most one checkpoint is committed and not published, because n+1 waits for cut n. It is the newest one. An entry
+    whose cut is recorded needs nothing. Publishing it again would change nothing either.
     """
     decision = decide_claim(seen.rows, seen.holder, seen.now_ms, take_over=take_over)
     if isinstance(decision, Refused):
@@ -57,12 +57,12 @@ def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refuse
 
 
 def completion(record: CheckpointRecord) -> NotifyComplete:
-    """Return what is told of a row once it is published: its id, and the position of each split up to which all is in.
+    """Return the notification for a published entry: its id, and how far all rows of each split are in.
 
-    That is how far the split was read at the barrier, or a place before the slices that the row holds in flight: their
-    rows are still the source's alone, and a user may delete what lies before a position that is told. A split without
-    such a place is left out. Recovery tells it of the restored row again, since nobody knows whether that was told
-    before (F1).
+    That is the position at the barrier. If the entry holds slices in flight, it is a position before them, because only
+    the source still has their rows, and a user may delete what lies before the position. A split without such a
+    position is left out. After a recovery the restored entry's notification is repeated, since nobody knows whether it
+    was sent before (F1).
     """
     slices = _slices_in_flight(record)
     positions = (
@@ -76,7 +76,7 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
 
 
 def _slices_in_flight(record: CheckpointRecord) -> dict[tuple[VertexId, str], dict[str, str]]:
-    """Return the slices in flight of each split, the start of each by its end; more than one vertex may lack it."""
+    """Return the slices in flight of each split: the start of each, by its end. Vertices may share a slice."""
     found: dict[tuple[VertexId, str], dict[str, str]] = {}
     held = (held for vertex in record.vertices for subtask in vertex.subtasks for held in subtask.in_flight)
     for segment in (segment for each in held for segment in each.segments):
@@ -88,9 +88,9 @@ def _slices_in_flight(record: CheckpointRecord) -> dict[tuple[VertexId, str], di
 
 
 def _before(position: str | None, starts: dict[str, str]) -> str | None:
-    """Return the position before the first slice, if the slices lead from there to the position.
+    """Return the position before the first slice, if the slices lead without a gap from there to `position`.
 
-    Behind a reset they may not. Only the source can compare positions, so which one comes first is not known then.
+    After a reset there may be a gap. Only the source can compare positions, so the first one is unknown then.
     """
     left = dict(starts)
     while position in left:
@@ -99,12 +99,12 @@ def _before(position: str | None, starts: dict[str, str]) -> str | None:
 
 
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
-    """Return what publishing a committed row means, table by table."""
+    """Return what publishing a committed entry means, for each table."""
     return tuple(publication_of(record, table) for table in record.tables)
 
 
 def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:
-    """Return what publishing means for one table of a row."""
+    """Return what publishing an entry means for one of its tables."""
     columns = columns_of(record).get(table.table, ())
     former = {one.now: one.was for one in record.renames if one.kind is RenameKind.COLUMN}
     return Publication(

@@ -1,7 +1,7 @@
-"""Moves the positions of a source in the newest cut, so that it is read on from elsewhere (K2).
+"""Moves the positions of a source in the newest cut, so that the source is read from elsewhere (K2).
 
-Tables and state stay as they are: rows that the source gives once more are counted once more, rows that it leaves
-out are never counted. What the cut holds in flight had been read, and stays too.
+Tables and state stay as they are. Rows that the source sends again count again. Rows that it skips never count. Rows
+that the cut holds in flight have been read already, and stay.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From where splits of a source are to be read on; a position is the source's own, None its start."""
+    """The new positions of a source's splits. A position is the source's own; None is the split's start."""
 
     source: VertexId
     positions: Mapping[SplitId, str | None]
 
 
 def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
-    """Return the vertices of the cut after the move; splits that it does not name stand where they stood."""
+    """Return the vertices of the cut after the move. Splits that it does not name keep their position."""
     return tuple(_moved(each, move) if each.vertex == move.source else each for each in nothing_staged(newest))
 
 

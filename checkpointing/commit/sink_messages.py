@@ -10,12 +10,12 @@ from checkpointing.identifiers import CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction of the external system: its number within this sink's life, and when it began (ms)."""
+    """A transaction of the external system: its number in this sink's life, and when it began (ms)."""
 
     number: int
     begun_ms: int
     sink: str = ""
-    """Names the sink object that began it, so that two lives of a subtask never share a number."""
+    """The sink object that began it, so that two lives of a subtask never share a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class NoOpenTransactionError(RuntimeError):
 
 
 class SnapshotUnderWayError(RuntimeError):
-    """Something came while a pre-commit was unanswered that must wait for its answer."""
+    """A fact came that must wait until the pending pre-commit is answered."""
 
     def __init__(self, checkpoint: CheckpointId) -> None:
         super().__init__(f"the snapshot for checkpoint {checkpoint} is not answered yet; answer PreCommit first")
@@ -45,7 +45,7 @@ class SnapshotUnderWayError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SinkOpened:
-    """The sink starts; `restored` is what its last completed snapshot stored (None: a fresh start)."""
+    """The sink starts. `restored` is what its last completed snapshot stored; None for a fresh start."""
 
     now_ms: int
     restored: SinkState | None = None
@@ -60,7 +60,7 @@ class ElementArrived:
 
 @dataclass(frozen=True, slots=True)
 class SinkSnapshotRequested:
-    """The barrier of this checkpoint is here."""
+    """The barrier of this checkpoint has come."""
 
     checkpoint: CheckpointId
     now_ms: int
@@ -75,14 +75,14 @@ class PreCommitted:
 
 @dataclass(frozen=True, slots=True)
 class PreCommitFailed:
-    """Answer to PreCommit: the snapshot fails, the transaction stays current."""
+    """Answer to PreCommit: the snapshot fails, and the transaction stays current."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionNotified:
-    """Checkpoint n is complete; a late or repeated notification finds nothing to commit."""
+    """Checkpoint n is complete. A late or repeated notification finds nothing to commit."""
 
     checkpoint: CheckpointId
     now_ms: int
@@ -90,7 +90,7 @@ class CompletionNotified:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCommitted:
-    """Answer to Commit. Committing a committed transaction again is a success."""
+    """Answer to Commit. Committing a committed transaction again also succeeds."""
 
     transaction: Transaction
 
@@ -106,12 +106,12 @@ class CommitRefused:
 
 @dataclass(frozen=True, slots=True)
 class InputFinished:
-    """No element will come any more: the next snapshot takes the last transaction and begins none (FLINK-23473)."""
+    """No more elements come. The next snapshot takes the last transaction and begins no other (FLINK-23473)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkClosed:
-    """The sink ends; its current transaction is aborted, the pre-committed ones are left to a restore."""
+    """The sink ends. Its current transaction is aborted. The pre-committed ones are left to a restore."""
 
 
 SinkFact = (
@@ -132,7 +132,7 @@ SinkFact = (
 
 @dataclass(frozen=True, slots=True)
 class BeginTransaction:
-    """Begin it in the external system."""
+    """Begin this transaction in the external system."""
 
     transaction: Transaction
 
@@ -147,14 +147,14 @@ class WriteElement:
 
 @dataclass(frozen=True, slots=True)
 class PreCommit:
-    """Flush the transaction so that it can be committed whatever happens; answer PreCommitted or PreCommitFailed."""
+    """Flush the transaction, so that it can be committed in any case. Answer with PreCommitted or PreCommitFailed."""
 
     transaction: Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """The snapshot for this checkpoint: store the state."""
+    """Store the state as this checkpoint's snapshot."""
 
     checkpoint: CheckpointId
     state: SinkState
@@ -162,21 +162,21 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Make the transaction visible, idempotently; answer TransactionCommitted or CommitRefused."""
+    """Make the transaction visible. A repetition changes nothing. Answer with TransactionCommitted or CommitRefused."""
 
     transaction: Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Drop the transaction; it may be unknown, or dropped already."""
+    """Drop the transaction. It may be unknown, or dropped already."""
 
     transaction: Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class WarnOfTimeout:
-    """The transaction to commit is so old that the external system may soon drop it."""
+    """The transaction to commit is so old that the external system may drop it soon."""
 
     age_ms: int
     timeout_ms: int
@@ -184,7 +184,7 @@ class WarnOfTimeout:
 
 @dataclass(frozen=True, slots=True)
 class FailSink:
-    """Fail the subtask: `error` is the first that the external system raised."""
+    """Fail the subtask. `error` is the first one that the external system raised."""
 
     error: str
 

@@ -1,12 +1,11 @@
-"""The commit of one checkpoint at a time: check, append the row (THE COMMIT POINT), publish, record the cut.
+"""Commits one checkpoint at a time: check, append the entry (THE COMMIT POINT), publish, record the cut.
 
-Theory of operation. Before `RowAppended` a crash means that the epoch never was; after it the epoch
-is committed, and the next tick rolls it forward. A checkpoint that waits here is FINALISING for its
-coordinator: from sending the row until its outcome is known it can't expire, be declined or be
-subsumed. At most one checkpoint is committed but unpublished: the next waits until the cut of the
-one before is recorded. A plain savepoint is only the row: it publishes nothing, so no table is checked
-for it, no cut is recorded, and the next row does not build on it. Every transition is a row of
-`TRANSITIONS`; what a fact does besides moving the state is the method named there.
+After a crash before `RowAppended`, the epoch is read again. After a crash behind it, the epoch is committed, and the
+next tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until
+its outcome is known, the checkpoint cannot expire, be declined or be subsumed. At most one checkpoint is committed and
+unpublished: the next one waits until the cut of the one before is recorded. A plain savepoint is only an entry. It
+publishes nothing, so no table is checked for it, no cut is recorded, and the next entry does not continue from it.
+`TRANSITIONS` has every transition. The method that a fact calls does everything else.
 """
 
 from collections import deque
@@ -39,7 +38,7 @@ from checkpointing.renames import declared_renames
 
 
 class CommitState(Enum):
-    """Where the commit of the present checkpoint stands."""
+    """The state of the current commit."""
 
     IDLE = "idle"
     RESERVING = "reserving"
@@ -49,7 +48,7 @@ class CommitState(Enum):
     PUBLISHING = "publishing"
     RECORDING = "recording"
     ENDED = "ended"
-    """Fenced out, in doubt or unable to publish: only a new claim goes on from here."""
+    """This tick can commit nothing more: it is fenced out, in doubt, or cannot publish. Only a new claim goes on."""
 
 
 _S = CommitState
@@ -66,21 +65,22 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.PUBLISHING, PublishFailed): (_S.ENDED,),
     (_S.RECORDING, CutRecorded): (_S.IDLE,),
 }
-"""(state, fact) -> the states it may lead to; every other pair is a fault of the caller."""
+"""(state, fact) -> the states to which it may lead. Every other pair is an error of the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A fully acknowledged checkpoint that waits for its turn; its parent is known when that comes.
+    """A fully acknowledged checkpoint that waits for its turn. Its parent is known when its turn comes.
 
-    `statistics.rows` counts what the sources sent in this tick; in its row it counts from the parent's barrier on.
+    `statistics.rows` counts the rows that the sources sent in this tick. In the entry it counts from the parent's
+    barrier.
     """
 
     checkpoint: CheckpointId
     vertices: tuple[VertexRecord, ...]
     statistics: Statistics
     subsumed: tuple[CheckpointId, ...] = ()
-    """Retained checkpoints that leave the store in the same commit."""
+    """Retained checkpoints that the same commit drops."""
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
     hooks: tuple[HookState, ...] = ()
@@ -90,12 +90,12 @@ OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.IDLE, Claim): (_S.RESERVING,),
     (_S.IDLE, Draft): (_S.CHECKING, _S.FINALISING),
 }
-"""What begins from `IDLE`, when it is offered or as soon as its turn comes; a plain savepoint needs no check."""
+"""What begins from `IDLE`, when it is offered or when its turn comes. A plain savepoint needs no check."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """Checkpoint n is committed, published and its cut recorded."""
+    """Checkpoint n is committed and published, and its cut is recorded."""
 
     record: CheckpointRecord
     notes: tuple[str, ...]
@@ -103,14 +103,14 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Plain savepoint n is committed, and that is all: its parent stays what the tables show."""
+    """Plain savepoint n is committed and needs nothing more. The tables go on showing its parent."""
 
     record: CheckpointRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """Checkpoint n certainly did not commit; the job may go on and try again."""
+    """Checkpoint n certainly did not commit. The job may go on and try again."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
@@ -119,7 +119,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """This tick can commit nothing any more; `checkpoint` is the one it was about, if any."""
+    """This tick can commit nothing more. `checkpoint` is the one that it was committing, if any."""
 
     checkpoint: CheckpointId | None
     reason: CheckpointFailureReason
@@ -128,7 +128,7 @@ class CommitEnded:
 
 @dataclass(frozen=True, slots=True)
 class IdsReserved:
-    """A further block of checkpoint ids is ours."""
+    """The tick has a further block of checkpoint ids."""
 
     first: CheckpointId
     last: CheckpointId
@@ -149,12 +149,12 @@ CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcom
 
 
 class UnexpectedFactError(RuntimeError):
-    """A fact that the present state does not wait for: nothing was changed."""
+    """A fact that the present state does not wait for. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
-    """What every row of this tick carries. `nonce` is the claim's, unique in the world."""
+    """What every entry of this tick carries. `nonce` is the claim's, and globally unique."""
 
     job: str
     generation: Generation
@@ -163,7 +163,7 @@ class CommitIdentity:
 
 
 class TwoPhaseCommit:
-    """The door for commits: offer drafts, step it with the answers, carry out what it returns."""
+    """The door for commits. Offer drafts, step it with the answers, and carry out the effects that it returns."""
 
     def __init__(
         self,
@@ -175,17 +175,17 @@ class TwoPhaseCommit:
         at_version: int,
         renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
     ) -> None:
-        """Begin after a claim at `at_version`, with the newest committed row as the parent.
+        """Begin after a claim at `at_version`, with the newest committed entry as the parent.
 
-        The parent has the names of the graph; the first checkpoint publishes the tables that are `renamed`.
+        The parent already has the graph's names. The first checkpoint publishes the tables in `renamed` whole.
         """
         self._graph = graph
         self._identity = identity
         self._parent = parent
         self._parent_rows = 0
-        """Rows that the sources had sent in this tick at the parent's barrier."""
+        """How many rows the sources had sent in this tick at the parent's barrier."""
         self._rows = 0
-        """The same at the barrier of the row that is being appended."""
+        """The same at the barrier of the entry that is being appended."""
         self._versions = dict(versions)
         self._renamed = dict(renamed)
         self._at_version = at_version
@@ -199,27 +199,27 @@ class TwoPhaseCommit:
 
     @property
     def state(self) -> CommitState:
-        """Where the present commit stands."""
+        """The state of the current commit."""
         return self._state
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a row is on its way or not yet published: the tick should not end in order now."""
+        """True while an entry is being appended or is not yet published. The tick should not end in order now."""
         return self._state not in (CommitState.IDLE, CommitState.CHECKING, CommitState.ENDED)
 
     @property
     def parent(self) -> CheckpointRecord | None:
-        """The newest committed row of this line."""
+        """The newest committed entry of this line."""
         return self._parent
 
     def offer(self, draft: Draft, now_ms: int) -> tuple[CommitEffect, ...]:
-        """Queue a fully acknowledged checkpoint; it starts as soon as the one before has its cut."""
+        """Queue a fully acknowledged checkpoint. It starts as soon as the cut of the one before is recorded."""
         self._now_ms = now_ms
         self._waiting.append(draft)
         return self._start()
 
     def withdraw(self) -> tuple[CommitEffect, ...]:
-        """The tick ends: give up what was offered and not yet sent; it is certainly not committed."""
+        """Give up all drafts that were not sent, because the tick ends. They are certainly not committed."""
         reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         withdrawn = tuple(Declined(draft.checkpoint, reason, reason.message) for draft in self._waiting)
         self._waiting.clear()
@@ -228,12 +228,12 @@ class TwoPhaseCommit:
         return withdrawn
 
     def reserve(self, claim: Claim) -> tuple[CommitEffect, ...]:
-        """Append a claim on a further block of ids between two commits; answered by IdsReserved."""
+        """Append a claim on a further block of ids between two commits. IdsReserved is the answer."""
         self._claim = claim
         return self._start()
 
     def step(self, fact: CommitFact, now_ms: int) -> tuple[CommitEffect, ...]:
-        """Take one answer; return what to do next. Raise UnexpectedFactError if nobody waits for it."""
+        """Take one answer and return what to do next. Raise UnexpectedFactError if the state does not wait for it."""
         if (self._state, type(fact)) not in TRANSITIONS or not self._is_awaited(fact):
             raise UnexpectedFactError(f"{fact} while {self._state.value}")
         self._now_ms = now_ms
@@ -292,7 +292,7 @@ class TwoPhaseCommit:
         return (CheckTables(self._waiting[0].checkpoint, tables),)
 
     def _save(self, draft: Draft) -> tuple[CommitEffect, ...]:
-        """Append a plain savepoint's row; it can only be told against a cut that lies before its barrier."""
+        """Append a plain savepoint's entry. Decline it if a newer checkpoint has committed already."""
         if self._parent is not None and self._parent.checkpoint > draft.checkpoint:
             message = f"checkpoint {self._parent.checkpoint} completed before savepoint {draft.checkpoint}; ask again"
             declined = Declined(draft.checkpoint, CheckpointFailureReason.CHECKPOINT_SUBSUMED, message)

@@ -1,8 +1,8 @@
-"""A sink that commits in two phases (F3; Flink: `TwoPhaseCommitSinkFunction`), one subtask of it.
+"""One subtask of a sink that commits in two phases (F3; Flink: `TwoPhaseCommitSinkFunction`).
 
-Rows go into the current transaction. The snapshot for checkpoint n pre-commits it and begins the next
-one; the notification that n is complete commits every transaction pre-committed for an id <= n. Nothing
-is visible before. The external system is behind effects; each is answered by a fact.
+Rows go into the current transaction. The snapshot for checkpoint n pre-commits it and begins the next one. The
+notification that n is complete commits every transaction that was pre-committed for an id <= n. Before that, nothing is
+visible. The external system is behind effects, and each of them is answered by a fact.
 
 No run reaches it yet: Delta tables are published after the commit point instead. It waits for sinks outside Delta.
 """
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """How old a transaction may get; None: the external system never drops one.
+    """How old a transaction may get. None: the external system never drops one.
 
-    `warn_ratio` of that age warns at a commit. `ignore_late_commit_errors`: in a restore, the error of a
-    commit beyond that age is no failure, for the external system has dropped the transaction.
+    At `warn_ratio` of that age, a commit warns. With `ignore_late_commit_errors`, a restore ignores the error of a
+    commit that is older, since the external system has dropped the transaction.
     """
 
     name: str = ""
@@ -56,7 +56,7 @@ class SinkSettings:
 
 
 class TwoPhaseCommitSink:
-    """The protocol of one sink subtask: which transaction is begun, committed, aborted, and when."""
+    """Decides for one sink subtask which transaction begins, commits or aborts, and when."""
 
     __slots__ = (
         "_committing",
@@ -73,7 +73,7 @@ class TwoPhaseCommitSink:
     )
 
     def __init__(self, settings: SinkSettings) -> None:
-        """Begin closed: SinkOpened comes first."""
+        """Begin closed. SinkOpened must come first."""
         self._settings = settings
         self._effects: list[SinkEffect] = []
         self._pre_committed: dict[CheckpointId, Transaction] = {}
@@ -87,7 +87,10 @@ class TwoPhaseCommitSink:
         self._first_error: str | None = None
 
     def step(self, fact: SinkFact) -> tuple[SinkEffect, ...]:
-        """Take one fact; raise NoOpenTransactionError or SnapshotUnderWayError, and change nothing, if it can't be."""
+        """Take one fact.
+
+        Raise NoOpenTransactionError or SnapshotUnderWayError, without a change, if it may not come now.
+        """
         self._effects = []
         match fact:
             case SinkOpened():
@@ -189,7 +192,7 @@ class TwoPhaseCommitSink:
             self._effects.append(WarnOfTimeout(age_ms, timeout_ms))
 
     def _answered(self, transaction: Transaction) -> None:
-        """Note an answer; when all are there, fail with the first error, if any: every one was tried (FLINK-23471)."""
+        """Note an answer. All commits are tried; when all are answered, fail with the first error (FLINK-23471)."""
         self._committing = tuple(waiting for waiting in self._committing if waiting != transaction)
         if self._committing:
             return
