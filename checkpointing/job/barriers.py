@@ -1,4 +1,4 @@
-"""Which barrier a trigger sends, and how the gates treat it: the configuration in the protocol's words (C1 to C6)."""
+"""Translates a job's configuration into the barriers that sources send and the gates' configuration (C1 to C6)."""
 
 from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
@@ -10,7 +10,7 @@ from checkpointing.task.messages import SnapshotRequested
 
 
 def gate_config(config: CheckpointConfig) -> GateConfig:
-    """Return the gates' configuration that a job's configuration means."""
+    """Return the configuration of the gates for a job's configuration."""
     limit = UNLIMITED if config.max_alignment_bytes is None else config.max_alignment_bytes
     return GateConfig(_policy(config), limit, config.after_tasks_finish)
 
@@ -26,7 +26,7 @@ def _policy(config: CheckpointConfig) -> GatePolicy:
 def _barrier(
     checkpoint: CheckpointId, properties: CheckpointProperties, config: CheckpointConfig, now_ms: int
 ) -> Barrier:
-    """Return the barrier that the sources send for this checkpoint; savepoints are always aligned."""
+    """Return the barrier that the sources send for this checkpoint. The barrier of a savepoint is always aligned."""
     if config.mode is CheckpointingMode.AT_LEAST_ONCE:
         return Barrier(checkpoint, now_ms, AlignmentType.AT_LEAST_ONCE)
     if not config.unaligned:
@@ -39,7 +39,7 @@ def _barrier(
 
 
 def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int) -> SnapshotRequested:
-    """Return what a split of a source is asked for: its barrier, and the end of its data before that of a drain."""
+    """Return what a source's subtask must do: send its barrier, and for a drain the end of its data first."""
     properties = effect.properties
     barrier = _barrier(effect.checkpoint, properties, config, now_ms)
     return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)

@@ -1,13 +1,13 @@
-"""Back-pressure: how many bytes lie in a channel, sent by its upstream subtask and not yet processed."""
+"""Back-pressure: counts the bytes in each channel that were sent and not yet processed."""
 
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import ChannelId, SubtaskId
 
 
 class Credit:
-    """Counts bytes by channel; a subtask has credit while each of its channels is below the limit.
+    """Counts bytes by channel. A subtask has credit while each of its channels is below the limit.
 
-    The limit stops new work upstream, never a barrier, so no alignment waits for credit.
+    The limit stops new work upstream, never a barrier. So no alignment waits for credit.
     """
 
     def __init__(self, graph: JobGraph, limit_bytes: int) -> None:
@@ -20,11 +20,11 @@ class Credit:
             self._out.setdefault(_sender(channel), []).append(channel)
 
     def sent(self, channel: ChannelId, size_bytes: int) -> None:
-        """Bytes entered the channel."""
+        """Add bytes that entered the channel."""
         self._put(channel, self._bytes[channel] + size_bytes)
 
     def processed(self, channel: ChannelId, size_bytes: int) -> None:
-        """A micro-batch over bytes of the channel has finished."""
+        """Subtract bytes that a finished micro-batch has processed."""
         self._put(channel, self._bytes[channel] - size_bytes)
 
     def channels_from(self, subtask: SubtaskId) -> list[ChannelId]:

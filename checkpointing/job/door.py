@@ -1,8 +1,8 @@
 """The job door: coordinator, gates, subtasks and commit as one machine, `step(fact) -> effects`.
 
-All order is decided here, so its drivers (Spark and the simulator) meet the same interleavings.
-Between two facts the door is at rest: every message between its rooms has been delivered, every idle
-vertex has been given what its gate lets through, every split with credit is being polled.
+All order is decided here, so Spark and the simulator get the same interleavings. Between two facts the door is at rest:
+every message between its parts is delivered, every idle vertex has what its gate lets through, and every split with
+credit is being polled.
 """
 
 from typing import assert_never
@@ -56,10 +56,10 @@ from checkpointing.task.messages import FilesStaged
 
 
 class JobDoor:
-    """One tick's job; see `checkpointing.messages` for the caller's duties."""
+    """The job of one tick. `checkpointing.messages` says what the caller must do."""
 
     def __init__(self, setup: JobSetup) -> None:
-        """Stand at the restored cut; raise CutDoesNotFitError if it can't be restored into this graph."""
+        """Begin at the restored cut. Raise CutDoesNotFitError if it cannot be restored into this graph."""
         if setup.restored is not None:
             allowed = setup.allow_non_restored_state
             check_fits(setup.graph, setup.restored, setup.config.max_parallelism, allow_non_restored_state=allowed)
@@ -74,7 +74,7 @@ class JobDoor:
 
     @property
     def pending(self) -> tuple[CheckpointId, ...]:
-        """The checkpoints that are under way, oldest first; a request that waits for its trigger is none yet."""
+        """The checkpoints in progress, oldest first. A request that waits for its trigger does not count."""
         return tuple(pending.id for pending in self._job.coordinator.pending)
 
     @property
@@ -83,7 +83,7 @@ class JobDoor:
         return counts_of(self._job.coordinator.statistics)
 
     def start(self, now_ms: int) -> tuple[Effect, ...]:
-        """Begin: once its master hooks are restored the job is RUNNING (A1)."""
+        """Begin. The job is RUNNING once its master hooks are restored (A1)."""
         job = self._job
         job.now_ms = now_ms
         job.ending.started(now_ms)
@@ -98,9 +98,9 @@ class JobDoor:
         return self._rest()
 
     def step(self, fact: Fact) -> tuple[Effect, ...]:  # noqa: PLR0912 - one line a fact
-        """Take one fact, come to rest, and return what is to be done.
+        """Take one fact, come to rest, and return what to do next.
 
-        Once the tick has ended nothing is done any more, but who asks for a savepoint is told so.
+        After the tick has ended, a request for a savepoint is refused, and every other fact is ignored.
         """
         job = self._job
         if job.ending.over:
@@ -159,7 +159,7 @@ class JobDoor:
                 job.from_gate(run, run.gate.step(gate.GateTimeAdvanced(job.now_ms)))
 
     def _from_hook(self, fact: HookAnswered | HookFailed | HookRestored | HookRestoreFailed) -> None:
-        """Take a hook's answer; one that nobody waits for any more changes nothing."""
+        """Take a hook's answer. A late one changes nothing."""
         job = self._job
         match fact:
             case HookAnswered() | HookFailed():
@@ -184,7 +184,7 @@ class JobDoor:
             self._job.broadcast(sender, fact.slice)
 
     def _asked(self, fact: SavepointRequested) -> None:
-        """Pass a savepoint's request on; that of a stop comes alone (Flink stops the periodic scheduler first)."""
+        """Pass a request for a savepoint on. For a stop, first stop periodic triggering, as Flink does."""
         job = self._job
         if job.savepoints.is_asked(fact.request):
             return
@@ -214,7 +214,7 @@ class JobDoor:
         job.request_snapshots(run)
 
     def _hand_end_on(self, run: OperatorRun) -> None:
-        """All that the vertex had to say is sent: so is that nothing follows."""
+        """Send the end of data downstream, since the vertex has sent all its rows."""
         run.input_end = InputEnd.HANDED_ON
         for subtask in run.vertex.subtasks():
             self._job.broadcast(subtask, EndOfData())
@@ -232,7 +232,7 @@ class JobDoor:
             self._job.snapshot_failed(fact.vertex, fact.checkpoint, *why)
 
     def _count_late(self, fact: Judged) -> None:
-        """A verdict for a checkpoint that has ended shows in that one's statistics alone (Flink: incomplete stats)."""
+        """Add a late verdict to the statistics of its checkpoint, which has ended (Flink: incomplete stats)."""
         statistics = self._job.coordinator.statistics
         known = statistics.of(fact.checkpoint)
         if known is not None:
@@ -250,7 +250,7 @@ class JobDoor:
         return tuple(effects)
 
     def _work(self) -> None:
-        """Give every idle vertex work and every split with credit a poll; then see whether the tick ends."""
+        """Give work to idle vertices and polls to splits with credit. Then decide whether the tick ends."""
         if not self._job.hooks.restoring:
             if self._job.readers.barrier_due:
                 self._job.readers.barrier_asked()
@@ -265,7 +265,7 @@ class JobDoor:
         self._tell_wake()
 
     def _run_vertices(self) -> None:
-        """Let every idle vertex take what its gate lets through; upstream first, so that barriers travel on."""
+        """Let every idle vertex take what its gate lets through, upstream ones first, so that barriers travel on."""
         for run in self._job.runs.values():
             while not run.busy and self._turn(run):
                 pass
@@ -278,7 +278,7 @@ class JobDoor:
             self._job.settle()
 
     def _barrier_wanted(self) -> bool:
-        """Whether a vertex waits for a barrier and none is on its way: without a period nobody else asks for one."""
+        """True if a vertex waits for a barrier, none is on its way, and there is no interval that brings one."""
         asked_for = self._setup.config.interval_ms is not None or self._job.coordinator.pending
         return self._vertex_waits() and not asked_for
 
@@ -290,7 +290,7 @@ class JobDoor:
         job.effects.extend(job.readers.polls(job.now_ms, job.credit.has))
 
     def _turn(self, run: OperatorRun) -> bool:
-        """Poll the vertex's gate once, or start its micro-batch; return whether there may be more to do."""
+        """Poll the vertex's gate once, or start its micro-batch. Return whether there may be more to do."""
         if run.ends_without_work:
             self._hand_end_on(run)
             return True
@@ -308,12 +308,15 @@ class JobDoor:
         return False
 
     def _is_time(self, run: OperatorRun) -> bool:
-        """Segments wait for company while more is on its way, but not for long: few, large micro-batches."""
+        """Return whether to run now. Segments wait a short time for more, so that micro-batches are few and large."""
         lingered = self._job.now_ms - run.collected_since_ms >= self._setup.linger_ms
         return lingered or not self._more_is_coming(run.vertex.id)
 
     def _has_credit(self, run: OperatorRun) -> bool:
-        """Whether the vertex may send. One that waits for a barrier holds credit, which must not keep it away."""
+        """Return whether the vertex may send.
+
+        A vertex that waits for a barrier holds credit, and must not block the barrier.
+        """
         if self._vertex_waits() and self._job.coordinator.pending:
             return True
         return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
@@ -322,7 +325,7 @@ class JobDoor:
         return any(self._stirs(edge.upstream) for edge in self._setup.graph.upstream(vertex))
 
     def _stirs(self, vertex: VertexId) -> bool:
-        """Return whether the vertex is at work on something that it will send on by itself."""
+        """Return whether the vertex is working on something that it will send on by itself."""
         run = self._job.runs.get(vertex)
         if run is None:
             return self._job.readers.is_polling(vertex)
@@ -331,7 +334,7 @@ class JobDoor:
     # -------------------------------------------------------------- the end
 
     def _decide_end(self) -> Next | EndTick:
-        """Ask what the end wants; what counts only in a quiet job is looked at only in one."""
+        """Ask the `Ending` what to do. Whether splits are idle matters only when nothing moves."""
         job = self._job
         quiet = self._is_quiet()
         decision = job.ending.next(
@@ -349,7 +352,7 @@ class JobDoor:
     def _is_quiet(self) -> bool:
         """Return whether nothing moves: no poll, no work, no checkpoint that somebody waits for.
 
-        A periodic checkpoint of no rows is none: with a short interval there would always be one more.
+        A periodic checkpoint of no rows does not count. With a short interval there would always be another one.
         """
         job = self._job
         if job.hooks.restoring or job.readers.polling or job.commit.in_doubt:
@@ -363,7 +366,7 @@ class JobDoor:
     def _tell_wake(self) -> None:
         """Ask to be woken at the earliest of all timers.
 
-        What was due before and could not be done waits for something else than time, and hides no later timer.
+        A timer that is already due waits for something else than time, so it must not hide a later timer.
         """
         job = self._job
         timers = [run.collected_since_ms + self._setup.linger_ms for run in job.runs.values() if run.collected]

@@ -1,4 +1,4 @@
-"""What is known of each pending checkpoint until it ends: what its row is drafted from, and why it failed."""
+"""Collects what is known of each pending checkpoint: what its entry is composed of, and why it failed."""
 
 from checkpointing.commit.two_phase import Draft
 from checkpointing.coordinator import messages as told
@@ -13,7 +13,7 @@ from checkpointing.snapshots import SubtaskSnapshot
 
 
 class Drafts:
-    """The book of pending checkpoints; an entry is forgotten when its checkpoint ends."""
+    """The pending checkpoints. A checkpoint is forgotten when it ends."""
 
     def __init__(self, graph: JobGraph) -> None:
         """Begin with nothing pending."""
@@ -24,7 +24,7 @@ class Drafts:
         self._last_aborted = NO_CHECKPOINT
 
     def begins(self, checkpoint: CheckpointId, rows_sent: int) -> bool:
-        """Return whether its first barrier is sent now, after so many rows of all sources."""
+        """Return True for a checkpoint's first barrier, and note how many rows all sources had sent by then."""
         if checkpoint in self._counters:
             return False
         self._counters[checkpoint] = {}
@@ -32,20 +32,20 @@ class Drafts:
         return True
 
     def passed(self, checkpoint: CheckpointId, vertex: VertexId, micro_batch: int) -> None:
-        """A vertex passed its barrier after that micro-batch."""
+        """Note the last micro-batch of a vertex before its barrier."""
         if checkpoint in self._counters:
             self._counters[checkpoint][vertex] = micro_batch
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Somebody said why it fails, in words for a person."""
+        """Note why the checkpoint fails, in words for a person."""
         self._failures[checkpoint] = (reason, message)
 
     def said(self, checkpoint: CheckpointId) -> str:
-        """Return why it fails, in words for a person; empty if nobody said."""
+        """Return why the checkpoint fails, in words for a person, or '' if that is not known."""
         return self._failures[checkpoint][1] if checkpoint in self._failures else ""
 
     def aborted(self, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
-        """Return what is told of an abort, and why it came: once, though every subtask hears of it."""
+        """Return the notification of an abort with its reason. Every subtask hears of the abort; this is sent once."""
         if checkpoint == self._last_aborted:
             return ()
         self._last_aborted = checkpoint
@@ -54,11 +54,11 @@ class Drafts:
         return (NotifyAborted(checkpoint, *self._failures.get(checkpoint, (reason, reason.message))),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
-        """Return whether rows were sent that the cut does not show: after its barrier, or in flight at it."""
+        """Return whether the cut lacks rows that were sent: after its barrier, or in flight at the barrier."""
         return rows_sent > self._sent.get(record.checkpoint, 0) or any(True for _ in in_flight(record))
 
     def compose(self, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
-        """Return what is to be committed; raise TypeError if a subtask acknowledged anything but a snapshot."""
+        """Return the draft to commit. Raise TypeError if a subtask acknowledged anything but a snapshot."""
         counters = self._counters.get(effect.checkpoint, {})
         vertices = tuple(
             VertexRecord(
@@ -81,7 +81,7 @@ class Drafts:
         return Draft(effect.checkpoint, vertices, statistics, effect.subsumed, kind, pinned, hooks)
 
     def forget(self, checkpoint: CheckpointId) -> None:
-        """It has ended."""
+        """Forget a checkpoint that has ended."""
         self._counters.pop(checkpoint, None)
         self._sent.pop(checkpoint, None)
         self._failures.pop(checkpoint, None)

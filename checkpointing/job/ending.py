@@ -1,4 +1,4 @@
-"""When a tick ends: caught up, a limit met, asked to stop, or failed. docs/STATES.md draws the table `MOVES`."""
+"""Decides when a tick ends: caught up, limit met, asked to stop, or failed. docs/STATES.md draws the table `MOVES`."""
 
 from enum import Enum
 from typing import Final
@@ -9,29 +9,29 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, SavepointKind, StopKind, TickOutcome
 
 OWN_REQUEST: Final = "tick"
-"""The name of the checkpoints that the tick itself wants: by rows, by quota, at its end."""
+"""The request name of the tick's own checkpoints: by rows, by quota, at its end."""
 
 
 class TickPhase(Enum):
-    """How near its end a tick is."""
+    """How near to its end a tick is."""
 
     RUNNING = "running"
     """It reads and takes checkpoints."""
     FINISHING = "finishing"
-    """It reads no more, and ends when a cut shows every row that was sent."""
+    """It reads no more. It ends when a cut shows every row that was sent."""
     SUSPENDING = "suspending"
-    """A savepoint of a stop is on its way. If it fails, the tick runs on."""
+    """The savepoint of a stop is being taken. If it fails, the tick goes on."""
     SUSPENDING_OR_FINISHING = "suspending_or_finishing"
-    """The same, and the tick was asked to stop meanwhile: if the savepoint fails, the tick finishes."""
+    """The same, but the tick was also asked to stop. If the savepoint fails, the tick finishes."""
     STOPPING = "stopping"
-    """It ends as soon as no entry is in doubt."""
+    """It ends as soon as no entry of `checkpoints` is in doubt."""
     FAILING = "failing"
     """The same, and it ends as failed."""
     ENDED = "ended"
 
 
 class Cause(Enum):
-    """What takes a tick from one phase to the next."""
+    """What moves a tick from one phase to the next."""
 
     FAILURE = "failure"
     STOP_NOW = "stop now"
@@ -40,10 +40,10 @@ class Cause(Enum):
     SAVEPOINT_TAKEN = "savepoint taken"
     SAVEPOINT_FAILED = "savepoint failed"
     CHECKPOINTS_TAKEN = "all checkpoints taken"
-    """As many as the tick's limits say."""
+    """The tick has taken as many checkpoints as its limits allow."""
     DURATION_OVER = "duration over"
     CAUGHT_UP = "caught up"
-    """Every split is idle, and the newest cut shows every row."""
+    """Every split is idle, and the newest cut shows every row that was sent."""
     SHOWN = "all rows shown"
     """The newest cut shows every row that was sent, and nothing moves."""
     SETTLED = "no entry in doubt"
@@ -81,14 +81,14 @@ MOVES: Final[dict[tuple[TickPhase, Cause], TickPhase]] = {
 
 
 class Next(Enum):
-    """What the end of the tick asks for now."""
+    """What the tick must do next, as far as its end is concerned."""
 
     GO_ON = "go_on"
     CHECKPOINT = "checkpoint"
 
 
 class Ending:
-    """Decides, from what is told, whether the tick goes on. A tick never ends with an entry in doubt."""
+    """Decides whether the tick goes on. A tick never ends while an entry is in doubt."""
 
     def __init__(self, limits: TickLimits) -> None:
         """Begin with nothing asked and nothing done."""
@@ -98,62 +98,62 @@ class Ending:
         self._end = EndTick(TickOutcome.STOPPED)
         self.phase = TickPhase.RUNNING
         self.requested = 0
-        """Checkpoints that this tick wanted (rows, quota, end) and that have not ended."""
+        """How many checkpoints this tick asked for (rows, quota, end) that have not ended."""
         self.uncommitted = False
-        """Rows were sent that no completed cut shows."""
+        """True if rows were sent that no completed cut shows."""
 
     @property
     def over(self) -> bool:
-        """Whether the tick has ended."""
+        """True if the tick has ended."""
         return self.phase is TickPhase.ENDED
 
     @property
     def stopping(self) -> bool:
-        """Whether the tick is on its way to its end: requests wait for the next tick."""
+        """True if the tick is about to end. Requests must wait for the next tick."""
         return self.phase is not TickPhase.RUNNING
 
     @property
     def reads(self) -> bool:
-        """Whether more rows may be read."""
+        """True if more rows may be read."""
         return self.phase is not TickPhase.FINISHING
 
     @property
     def takes_checkpoints(self) -> bool:
-        """Whether the tick asks for checkpoints of its own: the savepoint of a stop comes alone."""
+        """True if the tick may ask for checkpoints of its own. During the savepoint of a stop it may not."""
         return self.phase in (TickPhase.RUNNING, TickPhase.FINISHING)
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When the duration is over."""
+        """When the tick's duration is over, or None."""
         limit = self._limits.duration_ms
         counts = self.phase in (TickPhase.RUNNING, TickPhase.SUSPENDING)
         return self._started_ms + limit if counts and limit is not None else None
 
     def started(self, now_ms: int) -> None:
-        """The tick began."""
+        """Note when the tick began."""
         self._started_ms = now_ms
 
     def stop_requested(self, kind: StopKind) -> None:
-        """Somebody asked to stop."""
+        """Note a request to stop."""
         self.told(Cause.STOP_NOW if kind is StopKind.NOW else Cause.STOP_AFTER_CHECKPOINT)
 
     def failed(self, reason: Reason, message: str) -> None:
-        """The tick can't go on; the first failure is the one that is told."""
+        """Note that the tick cannot go on. The first failure is the one that is reported."""
         if self.told(Cause.FAILURE):
             self._end = EndTick(TickOutcome.FAILED, reason, message)
 
     def completed(self, *, uncommitted: bool) -> None:
-        """A checkpoint completed; `uncommitted`: rows were sent that its cut does not show."""
+        """Count a completed checkpoint. `uncommitted`: rows were sent that its cut does not show."""
         self._completed += 1
         self.uncommitted = uncommitted
 
     def answered(
         self, effect: RequestSucceeded | RequestFailed, kind: SavepointKind | None, *, behind_barrier: bool
     ) -> bool:
-        """Take the end of a request; `kind` None: a checkpoint of its own. Return whether the tick runs on after all.
+        """Take the result of a request. Return whether a tick that was about to stop goes on.
 
-        A checkpoint of its own that cannot be triggered fails the tick. Behind the barrier of a stop nothing is read
-        any more: from there the job can only fail (E5).
+        `kind` is None for a checkpoint that the tick asked for itself. If such a checkpoint cannot be triggered, the
+        tick fails. After the barrier of a stop nothing is read any more, so from there the job can only fail (E5).
         """
         failure = effect if isinstance(effect, RequestFailed) else None
         if kind is None:
@@ -171,15 +171,15 @@ class Ending:
         return False
 
     def told(self, cause: Cause) -> bool:
-        """Move as the table says; return whether the cause led to another phase."""
+        """Move as the table says. Return whether the phase changed."""
         before, self.phase = self.phase, MOVES.get((self.phase, cause), self.phase)
         return self.phase is not before
 
     def next(self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool) -> Next | EndTick:
-        """Return what is to be done; an EndTick is the last word.
+        """Return what to do next; EndTick is the last answer.
 
-        `quiet`: nothing moves. `in_doubt`: an entry is on its way or unpublished. `idle`: every split had nothing to
-        read. `spent`: one would read in a new epoch.
+        `quiet`: nothing moves. `in_doubt`: an entry is being appended, or is unpublished. `idle`: every split had
+        nothing to read. `spent`: a split would read more in a new epoch.
         """
         if self._has_enough():
             self.told(Cause.CHECKPOINTS_TAKEN)

@@ -1,4 +1,4 @@
-"""What is measured of each epoch on its way through the job (C7, E6). Statistics never steer."""
+"""Measures each epoch on its way through the job (C7, E6). No decision depends on the measurements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from checkpointing.snapshots import NO_WORK, SubtaskSnapshot, TaskWork
 
 @dataclass(slots=True)
 class _SubtaskWork:
-    """What a subtask has done since its last barrier; `tasks` is None once a micro-batch of it measured nothing."""
+    """What a subtask has done since its last barrier. `tasks` is None if a micro-batch measured nothing."""
 
     tasks: TaskWork | None = NO_WORK
     rows_out: int = 0
@@ -31,7 +31,7 @@ class _SubtaskWork:
     state_bytes: int = 0
 
     def wrote(self, output: SubtaskOutput) -> None:
-        """Add the files of a micro-batch; one that is handed on and staged counts once."""
+        """Add the files of a micro-batch. A file that is both emitted and staged counts once."""
         files = list(_written(output).values())
         self.rows_out += sum(file.rows for file in files)
         self.bytes_out += sum(file.bytes for file in files)
@@ -61,7 +61,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Epoch:
-    """One epoch between its trigger and its end."""
+    """One epoch, from its trigger to its end."""
 
     triggered_ms: int
     rows: int
@@ -71,13 +71,13 @@ class _Epoch:
     verdicts: list[str] = field(default_factory=list)
 
     def start_delay_ms(self, vertex: VertexId) -> int | None:
-        """Return how long after the trigger the vertex got its first barrier; None for a source, which gets none."""
+        """Return the time from the trigger to the vertex's first barrier. A source gets no barrier: None."""
         barriers = self.barriers.get(vertex)
         return min(barrier.at_ms for barrier in barriers) - self.triggered_ms if barriers else None
 
 
 class EpochLog:
-    """Collects the life of every pending epoch; forgets it when the epoch ends."""
+    """Collects the measurements of every pending epoch, and forgets an epoch when it ends."""
 
     def __init__(self, graph: JobGraph) -> None:
         """Begin with nothing measured."""
@@ -88,27 +88,27 @@ class EpochLog:
         """What each split of a source has sent since its last barrier."""
 
     def triggered(self, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
-        """The sources were told; `rows` they had sent in this tick."""
+        """Note that the sources were triggered. `rows` is how many they had sent in this tick."""
         self._epochs[checkpoint] = _Epoch(now_ms, rows)
 
     def read(self, split: SubtaskId, segment: Segment) -> None:
-        """A split of a source sent a segment."""
+        """Add a segment that a split has sent."""
         own = self._read.setdefault(split, _SubtaskWork())
         own.rows_out += segment.rows
         own.bytes_out += segment.bytes
 
     def worked(self, fact: MicroBatchFinished, rows_in: int) -> None:
-        """A micro-batch is done."""
+        """Add a finished micro-batch."""
         self._work.setdefault(fact.vertex, _Work()).add(fact, rows_in)
 
     def received(self, vertex: VertexId, effect: BarrierReceived) -> None:
-        """A barrier reached a channel's end."""
+        """Add a barrier that reached the end of a channel."""
         epoch = self._epochs.get(effect.checkpoint)
         if epoch is not None:
             epoch.barriers.setdefault(vertex, []).append(BarrierRecord(channel=str(effect.channel), at_ms=effect.at_ms))
 
     def passed(self, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
-        """A vertex has passed the barrier: what it did since the last one belongs to this epoch."""
+        """Note that a vertex has passed the barrier. Its work since the last barrier belongs to this epoch."""
         epoch = self._epochs.get(trigger.barrier.checkpoint)
         work = self._work.pop(vertex, _Work())
         if epoch is None:
@@ -130,7 +130,7 @@ class EpochLog:
         )
 
     def overtaken(self, vertex: VertexId, effect: InFlightComplete) -> None:
-        """The last barrier of an unaligned checkpoint is there, after its snapshot was taken."""
+        """Note the last barrier of an unaligned checkpoint, which came after the snapshot."""
         epoch = self._epochs.get(effect.checkpoint)
         if epoch is not None and vertex in epoch.passed:
             known = epoch.passed[vertex]
@@ -140,7 +140,7 @@ class EpochLog:
     def acknowledged(
         self, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot, now_ms: int
     ) -> SnapshotMetrics:
-        """Return what was measured of a subtask that acknowledges now; of its vertex the last one's time stays."""
+        """Return the measurements of a subtask that acknowledges now. The vertex keeps the time of its last subtask."""
         epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:
             return NO_METRICS
@@ -165,7 +165,7 @@ class EpochLog:
         )
 
     def _work_of(self, epoch: _Epoch, subtask: SubtaskId) -> _SubtaskWork:
-        """Return what the subtask did in this epoch; a split of a source has no task that could measure itself."""
+        """Return what the subtask did in this epoch. A source's split runs no Spark task that could measure itself."""
         work = epoch.work.get(subtask.vertex)
         if work is None:
             sent = self._read.pop(subtask, _SubtaskWork())
@@ -174,12 +174,12 @@ class EpochLog:
         return work.subtasks[subtask.index] if work.subtasks else _SubtaskWork()
 
     def judged(self, checkpoint: CheckpointId, report: str) -> None:
-        """A suite gave its verdict."""
+        """Add a suite's verdict."""
         if checkpoint in self._epochs:
             self._epochs[checkpoint].verdicts.append(report)
 
     def ended(self, checkpoint: CheckpointId, tracker: StatisticsTracker) -> Statistics:
-        """Forget the epoch and return what was measured; its commit time is filled in by the commit.
+        """Forget the epoch and return its measurements. The commit fills in its own time.
 
         `tracker` has the numbers that came with the acknowledgements, and the counts of the generation.
         """
@@ -195,20 +195,20 @@ class EpochLog:
         )
 
     def forget(self, checkpoint: CheckpointId) -> None:
-        """The epoch has ended."""
+        """Forget an epoch that has ended."""
         self._epochs.pop(checkpoint, None)
 
     def _complete(
         self, epoch: _Epoch, known: VertexStatistics, metrics: Mapping[Task, SnapshotMetrics]
     ) -> VertexStatistics:
-        """Add all barriers of the vertex, also those that came after its snapshot, and the numbers of its subtasks."""
+        """Add all barriers of the vertex, also those after its snapshot, and the numbers of its subtasks."""
         own = [metrics.get(subtask, NO_METRICS) for subtask in self._graph.vertex(known.vertex).subtasks()]
         barriers = tuple(epoch.barriers.get(known.vertex, ()))
         return known.model_copy(update={"barriers": barriers, "subtasks": _columns(own)})
 
 
 def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
-    """Return the counts of the generation that the tracker serves, as they are persisted."""
+    """Return the counts of the tracker's generation, in the form that is persisted."""
     counters = tracker.counters
     return CheckpointCounts(
         total=counters.total,
@@ -220,13 +220,13 @@ def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
 
 
 def _sent(known: VertexStatistics, work: _SubtaskWork) -> VertexStatistics:
-    """Add what another split of a source has sent."""
+    """Add what another split of the source has sent."""
     sums = {"rows_out": known.rows_out + work.rows_out, "bytes_out": known.bytes_out + work.bytes_out}
     return known.model_copy(update=sums)
 
 
 def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
-    """Return the numbers of a vertex's subtasks column by column; one that no subtask measured stays empty."""
+    """Return the numbers of a vertex's subtasks, column by column. A column that no subtask measured is empty."""
     columns = {
         name: tuple(getattr(metrics, name) for metrics in of_subtasks) for name in SubtaskStatistics.model_fields
     }
@@ -234,7 +234,7 @@ def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
 
 
 def _written(output: SubtaskOutput) -> dict[str, FileHandle]:
-    """Return the files of a subtask's output by path; a file that is emitted and staged counts once."""
+    """Return the files of a subtask's output by path. A file that is both emitted and staged counts once."""
     files = {file.path: file for file in output.emitted}
     files |= {file.path: file for _, file in output.staged}
     return files | {keyed.file.path: keyed.file for entry in output.ranges for keyed in entry.files}

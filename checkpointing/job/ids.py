@@ -1,4 +1,4 @@
-"""The checkpoint ids of one tick: strictly rising, from the block that its claim reserved (A6)."""
+"""The checkpoint ids of one tick. They rise strictly, and come from the block that its claim reserved (A6)."""
 
 from checkpointing.commit.fencing import IDS_PER_CLAIM
 from checkpointing.identifiers import CheckpointId
@@ -6,7 +6,7 @@ from checkpointing.metadata.record import Claim
 
 
 class CheckpointIds:
-    """Hands out ids; when the block is used up, a further claim of the same generation reserves the next."""
+    """Hands out ids. When the block is used up, another claim of the same generation reserves the next one."""
 
     def __init__(self, claim: Claim) -> None:
         """Begin with the claim's block."""

@@ -1,7 +1,8 @@
-"""The asynchronous part of a snapshot: the judgements of suites that are under way, and what waits for them (J3, B2).
+"""The asynchronous part of a snapshot: judgements of suites in progress, and the snapshots that wait for them (J3, B2).
 
-Invariant: a judgement is awaited only while its checkpoint is pending. Whatever ends the checkpoint (a timeout, a
-failure, a newer one, the end of the tick) cancels its judgements, and a verdict that still comes changes nothing.
+Invariant: a judgement is awaited only while its checkpoint is pending. When the checkpoint ends, its judgements are
+cancelled, and a verdict that still comes changes nothing. It may end by a timeout, a failure, a newer checkpoint or the
+end of the tick.
 """
 
 from typing import assert_never
@@ -20,7 +21,7 @@ class Judgements:
     """Keeps the snapshots of each vertex that waits for a verdict."""
 
     def __init__(self) -> None:
-        """Begin with none under way."""
+        """Begin without a judgement."""
         self._waiting: dict[tuple[VertexId, CheckpointId], Snapshots] = {}
 
     def begin(
@@ -30,27 +31,27 @@ class Judgements:
         files: tuple[tuple[TableName, tuple[FileHandle, ...]], ...],
         snapshots: Snapshots,
     ) -> tuple[JudgeSuites, ...]:
-        """Return what is to be judged; the snapshots wait for the verdict. Without files nothing is judged."""
+        """Return what to judge. The snapshots wait for the verdict. Without files there is nothing to judge."""
         if not files:
             return ()
         self._waiting[vertex, checkpoint] = snapshots
         return (JudgeSuites(vertex, checkpoint, files),)
 
     def cancel(self, vertex: VertexId, checkpoint: CheckpointId) -> tuple[CancelJudgement, ...]:
-        """Return what cancels the vertex's judgement; nothing if none is under way."""
+        """Return the cancellation of the vertex's judgement, or nothing if none is in progress."""
         known = self._waiting.pop((vertex, checkpoint), None)
         return () if known is None else (CancelJudgement(vertex, checkpoint),)
 
     def told(self, fact: Judged) -> Snapshots | None:
-        """Return the snapshots that waited for this verdict; None if it comes too late."""
+        """Return the snapshots that waited for this verdict, or None if it comes too late."""
         return self._waiting.pop((fact.vertex, fact.checkpoint), None)
 
 
 def objection(fact: Judged) -> tuple[CheckpointFailureReason, str] | None:
-    """Return why the vertex declines its checkpoint, and in which words; None if its suites accept the rows.
+    """Return the reason and message with which the vertex declines its checkpoint; None if the suites accept the rows.
 
-    Rejected rows are judged again at each checkpoint, so the job fails. A judgement that failed may succeed next time:
-    the failure is counted, as Flink counts an asynchronous part that raised.
+    Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed may succeed next
+    time. Its failure is counted, as Flink counts an asynchronous part that raised.
     """
     match fact:
         case JudgementFailed():

@@ -1,8 +1,8 @@
-"""One operator vertex at work: its gate, the micro-batch it collects or runs, its live files.
+"""One operator vertex at work: its gate, the micro-batch that it collects or runs, its live files.
 
-The gate is polled only while the vertex is idle (one mailbox for records and checkpoint actions, B1).
-Segments that the gate lets through are collected into one micro-batch; when the gate triggers a
-checkpoint, what was collected runs first and the snapshot follows it.
+The gate is polled only while the vertex is idle (one mailbox for records and checkpoint actions, B1). The segments that
+the gate lets through are collected into one micro-batch. When the gate triggers a checkpoint, the collected segments
+run first, and the snapshot follows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,13 +24,13 @@ from checkpointing.task.messages import InFlightStored
 
 @dataclass(slots=True)
 class LiveFiles:
-    """The current files of one subtask: operator state, oldest first, and upsert ranges by table."""
+    """The current files of one subtask: its state, oldest first, and the ranges of upsert tables."""
 
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
 
     def take(self, output: SubtaskOutput) -> tuple[KeyedFile, ...]:
-        """Take what a micro-batch wrote; return the files that are live no more."""
+        """Add what a micro-batch wrote. Return the files that are no longer live."""
         before = {keyed.file.path: keyed for keyed in self._files()}
         self.state = _after(self.state, output.state)
         written = {entry.table: entry for entry in output.ranges}
@@ -46,7 +46,7 @@ class LiveFiles:
 
 
 def _after(live: tuple[KeyedFile, ...], new: tuple[KeyedFile, ...]) -> tuple[KeyedFile, ...]:
-    """A BASE holds every key of its range: what lies before it no longer counts."""
+    """Return the live files after a write. A BASE holds every key of its range, so older files no longer count."""
     bases = [place for place, keyed in enumerate(new) if keyed.kind is KeyedFileKind.BASE]
     return (*live, *new) if not bases else new[bases[-1] :]
 
@@ -55,16 +55,16 @@ class InputEnd(Enum):
     """How far a drain has come at a vertex."""
 
     OPEN = "open"
-    """Rows may follow on some channel."""
+    """More rows may come on some channel."""
     REACHED = "reached"
-    """No row follows: what the vertex still holds back is to be put out, in a last micro-batch."""
+    """No more rows come. A last micro-batch must emit what the vertex still holds back."""
     HANDED_ON = "handed_on"
-    """That was put out, and the end of the data was sent behind it."""
+    """The last rows were emitted, and the end of the data was sent after them."""
 
 
 @dataclass(slots=True)
 class OperatorRun:
-    """The run of one operator vertex; the door steps it, it decides nothing about others."""
+    """The run of one operator vertex. The door steps it; it decides nothing about other vertices."""
 
     vertex: Vertex
     gate: InputGate
@@ -80,36 +80,36 @@ class OperatorRun:
     gate_wake_ms: int | None = None
     """When the gate's alignment timer is due."""
     trigger: TriggerCheckpoint | None = None
-    """The gate has triggered; the snapshot follows the micro-batch that is collected or running."""
+    """The checkpoint that the gate has triggered. The snapshot follows the micro-batch that is collected or running."""
     in_flight: InFlightComplete | None = None
-    """What the triggered checkpoint holds in flight, complete before its snapshot could follow."""
+    """The complete channel state of the triggered checkpoint, until its snapshot is taken."""
     waits_for_barrier: bool = False
-    """The files of the last micro-batch could not be written: its rows wait for the next barrier."""
+    """True if the files of the last micro-batch could not be written. Its rows wait for the next barrier."""
     input_end: InputEnd = InputEnd.OPEN
     data_ended_on: set[ChannelId] = field(default_factory=set)
-    """The channels on which no row follows (drain); a restore begins with none."""
+    """The channels on which no more rows come (drain). After a restore there are none."""
     unsnapshotted: set[str] = field(default_factory=set)
-    """Paths that no snapshot has carried: when they are live no more, nothing refers to them."""
+    """Files that no snapshot has named. Once such a file is no longer live, nothing refers to it."""
 
     @property
     def at_work(self) -> bool:
-        """Whether the vertex runs, is about to run, or would take something from its gate."""
+        """True if the vertex runs, is about to run, or could take something from its gate."""
         waits = bool(self.collected) or self.trigger is not None or self.input_end is InputEnd.REACHED
         return self.busy or waits or self.gate.has_deliverable()
 
     @property
     def snapshot_due(self) -> TriggerCheckpoint | None:
-        """What the gate has triggered, once the micro-batch that it cuts off is done: until then None."""
+        """The triggered checkpoint, once the micro-batch before its barrier is done; None until then."""
         owes_work = bool(self.collected) or self.input_end is InputEnd.REACHED
         return None if owes_work or self.busy else self.trigger
 
     @property
     def collected_rows(self) -> int:
-        """Rows waiting to run."""
+        """How many collected rows wait to run."""
         return sum(segment.rows for _, segment in self.collected)
 
     def poll(self, now_ms: int) -> tuple[GateEffect, ...]:
-        """Take one item from the gate, which reads the clock with it; nothing if the gate has none to give."""
+        """Take one item from the gate and give it the time, or do nothing if the gate has no item."""
         if not self.gate.has_deliverable():
             return ()
         self.gate.step(ClockRead(now_ms))
@@ -122,26 +122,26 @@ class OperatorRun:
         self.collected.append((channel, segment))
 
     def triggered(self, trigger: TriggerCheckpoint) -> None:
-        """The gate triggers a checkpoint: a micro-batch that could not be written may be tried again."""
+        """Note that the gate triggers a checkpoint. A micro-batch that could not be written may be tried again."""
         self.trigger, self.waits_for_barrier = trigger, False
 
     def data_ended(self, channel: ChannelId) -> None:
-        """No row follows on that channel. Barriers that come between the ends of two channels change nothing."""
+        """Note that no more rows come on this channel. Barriers between the ends of two channels change nothing."""
         self.data_ended_on.add(channel)
         if self.data_ended_on == self.gate.open_channels():
             self.input_end = InputEnd.REACHED
 
     @property
     def ends_without_work(self) -> bool:
-        """Whether the data has ended and no micro-batch is owed: a vertex without state holds nothing back."""
+        """True if the data has ended and no micro-batch is due. A vertex without state holds no rows back."""
         idle = not self.busy and not self.collected
         return self.input_end is InputEnd.REACHED and idle and self.vertex.kind is not VertexKind.KEYED
 
     def start(self, rows_max: int) -> RunMicroBatch:
-        """Run what was collected as the next micro-batch; at the end of the data it is the last one.
+        """Run the collected segments as the next micro-batch. At the end of the data it is the last one.
 
-        It ends with the segment that reaches `rows_max`, as collecting does. More may have been collected while the
-        vertex waited for a barrier.
+        It ends with the segment that reaches `rows_max`. More segments may have been collected while the vertex waited
+        for a barrier.
         """
         self.micro_batch += 1
         before = accumulate((segment.rows for _, segment in self.collected), initial=0)
@@ -159,10 +159,10 @@ class OperatorRun:
         )
 
     def not_staged(self) -> CheckpointId | None:
-        """Take the rows of a micro-batch back that could not be written; return the checkpoint that waited for it.
+        """Take back the rows of a micro-batch that could not be written. Return the checkpoint that waited for it.
 
-        No snapshot of that checkpoint can follow any more. Each barrier allows one more try: at once, the disk would
-        still be full.
+        No snapshot of that checkpoint can follow any more. Each barrier allows one more try. Without that wait, the
+        disk would still be full at the next try.
         """
         self.busy = False
         self.collected, self.running = [*self.running, *self.collected], ()
@@ -171,7 +171,7 @@ class OperatorRun:
         return None if waiting is None else waiting.barrier.checkpoint
 
     def finish(self, fact: MicroBatchFinished) -> tuple[str, ...]:
-        """Take a finished micro-batch; return the paths that nothing refers to any more."""
+        """Take a finished micro-batch. Return the paths to which nothing refers any more."""
         self.busy = False
         self.running = ()
         dead = []
@@ -183,13 +183,13 @@ class OperatorRun:
         return tuple(dead)
 
     def staged(self, output: SubtaskOutput) -> tuple[StagedFile, ...]:
-        """Return the append tables' files of a subtask, tagged with the barrier they were staged after."""
+        """Return a subtask's staged files of append tables, each with the barrier after which it was staged."""
         return tuple(StagedFile(table, file, self.passed) for table, file in output.staged)
 
     def to_judge(
         self, staged: Iterable[StagedFile], parent: CheckpointRecord | None
     ) -> tuple[tuple[TableName, tuple[FileHandle, ...]], ...]:
-        """Return, of what is staged, all files for judged tables since the last completed checkpoint (J3)."""
+        """Return the staged files of judged tables since the last completed checkpoint (J3)."""
         since = parent.checkpoint if parent else NO_CHECKPOINT
         new = [file for file in staged if file.after >= since]
         by_table = {
@@ -200,16 +200,16 @@ class OperatorRun:
         return tuple((table, files) for table, files in by_table.items() if files)
 
     def take_snapshot(self, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
-        """Pass barrier n: return every subtask's live files, which are on disk already."""
+        """Pass barrier n. Return every subtask's live files, which are on disk already."""
         self.passed = checkpoint
         self.trigger = None
         self.unsnapshotted.clear()
         return tuple(SubtaskSnapshot(state=own.state, ranges=own.ranges) for own in self.live)
 
     def in_flight_due(self) -> tuple[InFlightComplete | None, tuple[tuple[SubtaskId, InFlightStored], ...]]:
-        """Return what is complete in flight, and what each subtask is told; nothing before it took its snapshot.
+        """Return the complete channel state, and the fact for each subtask. Before the snapshot there is none.
 
-        The first subtask carries the segments for all (C5).
+        The first subtask stores the segments for all subtasks (C5).
         """
         held = self.in_flight
         if held is None or (self.trigger is not None and self.trigger.barrier.checkpoint == held.checkpoint):

@@ -1,8 +1,8 @@
-"""How long a tick waits after a checkpoint of its own has failed, before it asks for the next one.
+"""Decides how long a tick waits after one of its own checkpoints failed, before it asks for the next one.
 
-The tick asks for checkpoints of its own when it has read everything, and when a vertex waits for a barrier. Without
-the pause it would use up `tolerable_failures` within milliseconds, and what went wrong would have no time to pass.
-Periodic checkpoints keep their interval, and those by rows come with the rows.
+The tick asks for a checkpoint of its own when it has read everything, and when a vertex waits for a barrier. Without
+the pause it would use up `tolerable_failures` within milliseconds, before a short trouble can pass. Periodic
+checkpoints keep their interval, and checkpoints by rows come with the rows.
 """
 
 from typing import Final
@@ -16,13 +16,13 @@ LONGEST_MS: Final = 60_000
 
 
 class Pause:
-    """The pause after failures that count: it begins with a second, and doubles with each failure in a row."""
+    """The pause after failures that count. It begins with a second, and doubles with each failure in a row."""
 
     def __init__(self) -> None:
         """Begin without a failure."""
         self._in_a_row = 0
         self.until_ms: int | None = None
-        """When the pause is over; None: the last checkpoint did not fail."""
+        """When the pause is over. None: the last checkpoint did not fail."""
 
     def is_over(self, now_ms: int) -> bool:
         """Return whether the next checkpoint may be asked for."""
@@ -31,7 +31,7 @@ class Pause:
     def answered(
         self, effect: told.RequestSucceeded | told.RequestFailed, kind: SavepointKind | None, now_ms: int
     ) -> None:
-        """Take the answer to a request; those for savepoints (`kind`) are users' and change nothing."""
+        """Take the result of a request. A user's request for a savepoint has a `kind`, and changes nothing here."""
         if kind is not None:
             return
         if isinstance(effect, told.RequestSucceeded):

@@ -1,8 +1,8 @@
-"""Who reads when: the source splits of the job, their positions, and how many rows each may read now.
+"""Decides which source splits read now, and how many rows. It keeps their positions.
 
-Back-pressure reaches the sources here: a split whose channels are out of credit is not polled. So
-does pacing (A11): with `every_rows` the counted sources share exactly that many rows per epoch, and a
-source may have a cap of its own, so that two sources of unequal size advance together.
+Back-pressure reaches the sources here: a split without credit is not polled. Pacing (A11) works here too. With
+`every_rows` the counted sources share exactly that many rows in an epoch. A source may also have a cap of its own, so
+that two sources of unequal size advance together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from checkpointing.messages import PollSource
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split: where it stands. `granted` rows are being read; `idle_until_ms` 0: not known to be idle."""
+    """One split and its position. `granted` rows are being read. `idle_until_ms` is 0 unless the split is idle."""
 
     subtask: SubtaskId
     name: SplitId
@@ -29,7 +29,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How fast sources may read: rows per epoch, together (`every_rows` of `counted`) and each (`caps`)."""
+    """How fast sources may read in an epoch: all `counted` ones together (`every_rows`), and each alone (`caps`)."""
 
     slice_rows_max: int
     every_rows: int | None
@@ -39,14 +39,14 @@ class Pacing:
 
 
 class UnknownSplitError(ValueError):
-    """An answer from a split that was not polled: nothing was changed."""
+    """An answer from a split that was not polled. Nothing was changed."""
 
 
 class SourceReaders:
     """The splits of all sources."""
 
     def __init__(self, sources: tuple[Vertex, ...], positions: Mapping[SubtaskId, str | None], pacing: Pacing) -> None:
-        """Begin at these positions (None: at the start)."""
+        """Begin at these positions. None is the start of a split."""
         self._pacing = pacing
         self._splits = {
             (source.id, name): Split(SubtaskId(source.id, index), name, positions.get(SubtaskId(source.id, index)))
@@ -55,62 +55,62 @@ class SourceReaders:
         }
         self._rows = dict.fromkeys((source.id for source in sources), 0)
         self._granted = dict.fromkeys(self._rows, 0)
-        """Rows that are being read, by source."""
+        """How many rows are being read, by source."""
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
         self._turn = 0
         self._asked = False
         self.stopped = False
-        """Set when the tick is to end: nothing more is read."""
+        """True when the tick is about to end. Nothing more is read."""
         self.ended = False
-        """The barrier of a stop is sent: what is being read now is not sent any more."""
+        """True when the barrier of a stop is sent. Slices that are being read now are not sent any more."""
 
     # -------------------------------------------------------------- questions
 
     def position(self, subtask: SubtaskId) -> str | None:
-        """Return the position after everything that the split has sent."""
+        """Return the position after all rows that the split has sent."""
         return next(split.position for split in self._splits.values() if split.subtask == subtask)
 
     @property
     def rows(self) -> int:
-        """Rows that the sources have sent since the last barrier."""
+        """How many rows the sources have sent since the last barrier."""
         return sum(self._rows.values())
 
     @property
     def rows_sent(self) -> int:
-        """Rows that the sources have sent in this tick."""
+        """How many rows the sources have sent in this tick."""
         return self._before_barrier + self.rows
 
     def is_polling(self, source: VertexId) -> bool:
-        """Return whether a poll of this source is outstanding."""
+        """Return whether a poll of this source is not answered yet."""
         return any(split.granted for split in self._of(source))
 
     @property
     def polling(self) -> bool:
-        """Whether an answer is outstanding from a split that was not known to be idle when it was asked."""
+        """True if a split that was not known to be idle has not answered yet."""
         return any(split.granted and not split.idle for split in self._splits.values())
 
     @property
     def all_idle(self) -> bool:
-        """Whether every split, asked last, had nothing to read."""
+        """True if every split had nothing to read when it was last asked."""
         return all(split.idle for split in self._splits.values())
 
     @property
     def quota_spent(self) -> bool:
-        """Whether some split would read more, if only the next epoch began."""
+        """True if some split can read more only in the next epoch."""
         waiting = (split for split in self._splits.values() if not split.idle)
         return any(self._budget(split.subtask.vertex) <= 0 for split in waiting)
 
     @property
     def barrier_due(self) -> bool:
-        """Whether the epoch has the rows after which a checkpoint is due (A11), and none was asked for yet."""
+        """True if the epoch has as many rows as a checkpoint needs (A11), and no checkpoint was asked for yet."""
         every = self._pacing.every_rows
         return every is not None and not self._asked and self._counted_rows() >= every
 
     # -------------------------------------------------------------- facts
 
     def offered(self, slice_: SourceSlice) -> SubtaskId | None:
-        """Take a slice: its split moves on; return the subtask that sends it, or None if the sources have ended."""
+        """Take a slice and move its split on. Return the subtask that sends it, or None after the barrier of a stop."""
         split = self._polled(slice_.source, slice_.split)
         if self.ended:
             self._put(replace(split, granted=0))
@@ -120,16 +120,16 @@ class SourceReaders:
         return split.subtask
 
     def found_idle(self, source: VertexId, name: SplitId, now_ms: int) -> None:
-        """Take the answer that a split has nothing to read just now."""
+        """Note that a split has nothing to read now."""
         split = self._polled(source, name)
         self._put(replace(split, granted=0, idle=True, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
 
     def barrier_asked(self) -> None:
-        """The checkpoint that is due was asked for: its barrier comes when the coordinator lets it."""
+        """Note that a checkpoint was asked for. Its barrier comes when the coordinator allows it."""
         self._asked = True
 
     def barrier_sent(self, *, last: bool = False) -> None:
-        """Begin the next epoch; behind the last barrier, that of a stop, nothing is read: the next tick reads on."""
+        """Begin the next epoch. After the last barrier, that of a stop, only the next tick reads on."""
         self.ended = self.ended or last
         self.stopped = self.stopped or last
         self._asked = False
@@ -139,7 +139,7 @@ class SourceReaders:
     # -------------------------------------------------------------- decisions
 
     def polls(self, now_ms: int, has_credit: Callable[[SubtaskId], bool]) -> Iterator[PollSource]:
-        """Yield the polls to make now; a split that was idle is asked anew when its time has come."""
+        """Yield the polls to make now. An idle split is asked again when its time has come."""
         if self.stopped:
             return
         ready = [split for split in self._in_turn() if _is_ready(split, now_ms) and has_credit(split.subtask)]
@@ -153,7 +153,7 @@ class SourceReaders:
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows)
 
     def next_poll_ms(self, now_ms: int) -> int | None:
-        """Return when an idle split is to be asked again; one whose time has come waits for credit, not for time."""
+        """Return when to ask an idle split again. One whose time has come waits for credit, not for time."""
         if self.stopped:
             return None
         idle = (split.idle_until_ms for split in self._splits.values() if split.idle and not split.granted)
@@ -162,7 +162,7 @@ class SourceReaders:
     # -------------------------------------------------------------- leaves
 
     def _budget(self, source: VertexId) -> int:
-        """Rows that the source may still be granted in this epoch."""
+        """Return how many more rows the source may be granted in this epoch."""
         cap = self._pacing.caps.get(source)
         own = _UNBOUNDED if cap is None else cap - self._rows[source] - self._granted[source]
         if self._pacing.every_rows is None or source not in self._counted:
@@ -171,7 +171,7 @@ class SourceReaders:
         return min(own, self._pacing.every_rows - self._counted_rows() - granted)
 
     def _shares(self, one: Split, other: Split) -> bool:
-        """Whether two splits draw on one budget."""
+        """Return whether two splits share one budget."""
         mine, theirs = one.subtask.vertex, other.subtask.vertex
         both_counted = self._pacing.every_rows is not None and self._is_counted(mine) and self._is_counted(theirs)
         return mine == theirs or both_counted
@@ -210,7 +210,7 @@ def _is_ready(split: Split, now_ms: int) -> bool:
 
 
 def pacing_of(setup: JobSetup) -> Pacing:
-    """Return the pacing that a tick's configuration means."""
+    """Return the pacing that the configuration says."""
     return Pacing(
         slice_rows_max=setup.config.slice_rows_max,
         every_rows=setup.config.every_rows,

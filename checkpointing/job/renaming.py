@@ -1,14 +1,14 @@
-"""Takes a restored cut under the names that the pipeline gives its vertices and tables now (declared renames, G2).
+"""Translates a restored cut to the names that the pipeline gives its vertices and tables now (declared renames, G2).
 
-A pipeline says `renamed_from=` where it names the thing, and leaves it there: a rename that has happened has no
-further effect. Each entry of `checkpoints` lists the renames that its pipeline declared (`CheckpointRecord.renames`),
-so that two vertices that swapped their names are not swapped back by the next tick.
+A pipeline says `renamed_from=` where it names the thing, and leaves it there. A rename that has happened has no further
+effect. Each entry of `checkpoints` lists the renames that its pipeline declared (`CheckpointRecord.renames`). So if two
+vertices swapped their names, the next tick does not swap them back.
 
-The invariant is: **a declared rename changes names and nothing else.** State, positions and rows in flight of the
-vertex, and the rows of the table, are those of the cut. If the cut has both names, and what has the new one is not
-renamed itself, there would be two of a name: that is refused.
+The invariant is: **a declared rename changes names and nothing else.** The vertex keeps the cut's state, positions and
+rows in flight, and the table keeps its rows. If the cut has both names, the thing with the new name must be renamed
+too. Otherwise two things would have one name, and the rename is refused.
 
-A renamed table is another folder. Its files are linked into that folder under new paths (`relocated`), and the first
+A renamed table has another folder. Its files are linked into that folder under new paths (`relocated`), and the first
 checkpoint publishes the table whole. Until then nobody sees it. Cuts from before the rename go on naming the old table.
 """
 
@@ -31,9 +31,10 @@ from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 
 def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]:
-    """Return the declared renames that have not happened at this cut; raise CutDoesNotFitError for an unclear one.
+    """Return the declared renames that have not happened at this cut. Raise CutDoesNotFitError for an unclear one.
 
-    They are those of vertices and tables. A column's rename is found by the columns of each file (`renamed_columns`).
+    These are renames of vertices and tables. A column's rename follows from the columns of each file
+    (`renamed_columns`).
     """
     there = {
         RenameKind.VERTEX: {str(was.vertex) for was in record.vertices},
@@ -58,10 +59,10 @@ def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]
 
 
 def new_append_tables(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, ...]:
-    """Return the append tables that the pipeline has and the cut has not; none if the cut does not say its tables.
+    """Return the append tables of the pipeline that the cut lacks, or none if the cut does not list its tables.
 
-    Where the log of such a table shows a checkpoint, the job had a table of that name before and gave it up. The new
-    one begins without its rows and columns.
+    If the log of such a table shows a checkpoint, the job once had a table of that name and gave it up. The new table
+    begins without the old rows and columns.
     """
     known = {each.table for each in record.columns}
     append = (table.name for table in graph.tables() if table.mode is TableMode.APPEND)
@@ -69,7 +70,7 @@ def new_append_tables(graph: JobGraph, record: CheckpointRecord) -> tuple[TableN
 
 
 def rename_changes(due: Iterable[Rename]) -> tuple[Change, ...]:
-    """Return what the renames change, as a dry run shows it."""
+    """Return what the renames change, for a dry run."""
     moves = {
         RenameKind.VERTEX: "goes on under its new id, with its state and positions",
         RenameKind.TABLE: "its rows move to the new name with the next checkpoint",
@@ -81,9 +82,9 @@ def rename_changes(due: Iterable[Rename]) -> tuple[Change, ...]:
 
 
 def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Rename]) -> CheckpointRecord:
-    """Return the cut under the names that the pipeline gives now; its files are where they were.
+    """Return the cut under the names that the pipeline gives now. Its files stay where they are.
 
-    What was staged for append tables is left out: the cut's tables have it.
+    Files staged for append tables are left out, because the cut's tables list them.
     """
     names = _Names.of(due, JobName(record.job))
     return record.model_copy(
@@ -100,15 +101,15 @@ def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Ren
 
 
 def renamed_tables(due: Iterable[Rename], job: JobName) -> Mapping[TableName, TableName]:
-    """Return the new name of each table that is renamed, a renamed vertex's state table among them, by the old one."""
+    """Return the new name of each renamed table by its old one, including the state tables of renamed vertices."""
     return _Names.of(due, job).tables
 
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """A cut whose renamed tables have their files in their own folders: `links` are their old paths by the new ones.
+    """A cut whose renamed tables have their files in their own folders. `links` has the old path of each new one.
 
-    A file whose content lies in its handle needs no link.
+    A file whose content lies inside its handle needs no link.
     """
 
     record: CheckpointRecord
@@ -116,10 +117,10 @@ class Relocated:
 
 
 def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], generation: Generation) -> Relocated:
-    """Return the cut with every file of a renamed table below the table's new folder, by the old folder's name.
+    """Return the cut with every file of a renamed table under the table's new folder. `folders` has the new by the old.
 
-    The paths belong to `generation`, which alone uses them until a row names them: so a clean-up beside the tick
-    leaves them alone, and those of a tick that died are leftovers like any other.
+    The paths belong to `generation`. Until an entry names them, only that generation uses them. So a clean-up that runs
+    meanwhile leaves them alone, and if the tick dies they are ordinary leftovers.
     """
     moving = _Moving(record.job, folders, generation)
     tables = tuple(
@@ -142,13 +143,13 @@ def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], 
 def relocated_files(
     files: Iterable[FileHandle], job: JobName, folders: Mapping[TableName, TableName], generation: Generation
 ) -> tuple[tuple[FileHandle, ...], Mapping[str, str]]:
-    """Return these files of renamed tables as `relocated` does, and their links."""
+    """Do the same for these files alone. Return them with their links."""
     moving = _Moving(job, folders, generation)
     return moving.all(files), moving.links
 
 
 class _Moving:
-    """Gives files new paths, and notes the old ones."""
+    """Gives files new paths, and keeps the old ones."""
 
     def __init__(self, job: str, folders: Mapping[TableName, TableName], generation: Generation) -> None:
         self._paths = ProtocolPaths(JobName(job))
@@ -187,7 +188,10 @@ class _Moving:
 
 
 def _name_of(path: str) -> StagedName:
-    """Return a file's name in its new folder: of no micro-batch, since none of this generation wrote it."""
+    """Return a file's name in its new folder.
+
+    It names micro-batch 0, because this generation did not write the file.
+    """
     known = parse_staged_name(path.rpartition("/")[2])
     unique = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
     return StagedName(known.vertex if known is not None else VertexId("linked"), 0, unique)
@@ -195,7 +199,7 @@ def _name_of(path: str) -> StagedName:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """New names by the old ones; what keeps its name is not among them."""
+    """New names by the old ones. Things that keep their name are left out."""
 
     vertices: Mapping[VertexId, VertexId]
     tables: Mapping[TableName, TableName]

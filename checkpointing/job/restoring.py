@@ -1,4 +1,4 @@
-"""From the newest row to the doors' first state: positions, live files in key-group ranges, the store (G1, D3)."""
+"""Builds the first state of the doors from the newest entry: positions, live files by key group, the store (G1, D3)."""
 
 from collections.abc import Collection, Iterator
 
@@ -21,15 +21,15 @@ from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 
 class CutDoesNotFitError(ValueError):
-    """The cut cannot be restored into this graph: names the vertex, the split or the setting, and the way out."""
+    """The cut cannot be restored into this graph. The message names the vertex, split or setting, and the way out."""
 
 
 def check_fits(
     graph: JobGraph, record: CheckpointRecord, max_parallelism: int, *, allow_non_restored_state: bool = False
 ) -> None:
-    """Raise CutDoesNotFitError, before anything runs, unless every vertex and table of the cut has a taker (G2, D3).
+    """Raise CutDoesNotFitError unless the graph has a place for every vertex and table of the cut (G2, D3).
 
-    With `allow_non_restored_state` what nobody takes is left behind (Flink: `allowNonRestoredState`).
+    With `allow_non_restored_state`, state without a place is left behind (Flink: `allowNonRestoredState`).
     """
     if record.max_parallelism != max_parallelism:
         raise CutDoesNotFitError(
@@ -73,7 +73,7 @@ def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
 
 
 def not_restored(graph: JobGraph, record: CheckpointRecord) -> tuple[VertexId, ...]:
-    """Return the vertices of the cut that hold state and that the graph no longer has, in their order (G2)."""
+    """Return the vertices of the cut that have state and that the graph no longer has, in their order (G2)."""
     known = {vertex.id for vertex in graph.vertices}
     return tuple(
         was.vertex
@@ -102,7 +102,7 @@ def _holds_state(snapshot: SubtaskSnapshot) -> bool:
 
 
 def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskId, str | None]:
-    """Return the position of every source split at the cut; splits are found by name, new ones begin at the start."""
+    """Return the position of every source split at the cut. Splits are found by name; new ones begin at the start."""
     found: dict[SubtaskId, str | None] = {}
     for source in graph.sources():
         was = _vertex(record, source.id)
@@ -138,9 +138,9 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
 
 
 def _in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableName]) -> LiveFiles:
-    """Files of several old subtasks are put in order of version: where their ranges overlap, the newest one wins.
+    """Return the files whose key groups overlap `own`, in order of version: where files overlap, the newest one wins.
 
-    The ranges of a table that the vertex does not write any more are left behind.
+    Ranges of a table that the vertex no longer writes are left behind.
     """
     state = {keyed.file.path: keyed for snapshot in was.subtasks for keyed in snapshot.state if _overlaps(keyed, own)}
     oldest_first = sorted(state.values(), key=lambda keyed: keyed.version)
@@ -158,7 +158,7 @@ def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:
 
 
 def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segment]]:
-    """Yield the segments that an unaligned cut holds in flight, channel by channel, in order (C5)."""
+    """Yield the segments in flight of an unaligned cut, channel by channel, in order (C5)."""
     for was in record.vertices if record else ():
         for snapshot in was.subtasks:
             for held in snapshot.in_flight:
@@ -167,17 +167,17 @@ def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segm
 
 
 def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
-    """Return the channel that a cut's channel is now: upstream may have another parallelism.
+    """Return the channel that replaces a cut's channel. The upstream vertex may have another parallelism now.
 
-    Any channel of the edge will do: the rows of a segment are exchanged by key whichever they came through.
+    Any channel of the edge will do, because the rows of a segment are exchanged by key afterwards.
     """
     return ChannelId(channel.edge, channel.subtask % graph.vertex(channel.edge.upstream).parallelism)
 
 
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
-    """Return the store as the rows describe it, every state file registered under its checkpoint (D4).
+    """Return the store of the retained checkpoints, with every state file registered under its checkpoint (D4).
 
-    Savepoints are their owners': they are none of those that are kept and subsumed (E4).
+    Savepoints belong to the user. The store neither keeps nor subsumes them (E4).
     """
     registry = SharedStateRegistry()
     completed = []
@@ -196,9 +196,9 @@ def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> Comple
 
 
 def acknowledged(snapshot: SubtaskSnapshot) -> AcknowledgedState:
-    """Return a snapshot as the coordinator takes it: operator state files are shared handles.
+    """Return a snapshot in the coordinator's form. Files of the operator's state are shared handles.
 
-    Table files are none: they belong to their tables, and go only by clean-up (K4).
+    Table files are not. They belong to their tables, and only clean-up deletes them (K4).
     """
     return AcknowledgedState(
         shared=tuple((keyed.file.path, keyed.file.path) for keyed in snapshot.state), payload=snapshot

@@ -1,9 +1,9 @@
-"""Savepoints that users ask for while a tick runs: each request is answered once, and what they name is kept (A9, F4).
+"""Savepoints that users ask for while a tick runs. Each request gets one answer, and its files are kept (A9, F4).
 
-| kind    | its row                        | the tick                                                  |
+| kind    | its entry                      | the tick                                                  |
 |---------|--------------------------------|-----------------------------------------------------------|
 | PLAIN   | pinned, it publishes nothing   | goes on                                                   |
-| SUSPEND | a pinned checkpoint, published | reads nothing behind its barrier, and ends when it is in  |
+| SUSPEND | a pinned checkpoint, published | reads nothing after its barrier, and ends when it is in   |
 | DRAIN   | the same                       | as SUSPEND, and every input ends before the barrier       |
 """
 
@@ -18,14 +18,14 @@ from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
 
 _PREFIX = "savepoint:"
-"""Keeps a user's request apart from the tick's own, whatever its name."""
+"""This prefix keeps a user's request apart from the tick's own, whatever name the user chose."""
 
 
 class Savepoints:
     """The requests that wait for their answer, and the files that savepoints pin."""
 
     def __init__(self, rows: Iterable[CheckpointRecord], *, unaligned: bool) -> None:
-        """Begin with the rows that are there; `unaligned` as the job is configured."""
+        """Begin with the existing entries. `unaligned` is the job's setting."""
         self._unaligned = unaligned
         self._asked: dict[str, SavepointKind] = {}
         self._files: set[str] = set()
@@ -36,22 +36,22 @@ class Savepoints:
 
     @property
     def under_way(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """True if a request waits for its answer."""
         return bool(self._asked)
 
     def is_asked(self, request: str) -> bool:
-        """Return whether that request waits for its answer."""
+        """Return whether this request waits for its answer."""
         return request in self._asked
 
     def ask(self, fact: SavepointRequested) -> told.CheckpointRequested:
-        """Note a request; return it in the coordinator's words."""
+        """Note a request. Return it in the coordinator's form."""
         self._asked[fact.request] = fact.kind
         return told.CheckpointRequested(_PREFIX + fact.request, self._properties(fact.kind))
 
     def answered(
         self, effect: told.RequestSucceeded | told.RequestFailed
     ) -> tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]:
-        """Return the answer to a user's request and what the savepoint was for; nothing if the tick itself asked."""
+        """Return the answer to a user's request and the savepoint's kind; nothing for the tick's own requests."""
         if not effect.request.startswith(_PREFIX):
             return (), None
         request = effect.request.removeprefix(_PREFIX)
@@ -61,7 +61,7 @@ class Savepoints:
         return (SavepointFailed(request, effect.reason, effect.message),), kind
 
     def give_up(self, reason: CheckpointFailureReason, message: str) -> Iterator[SavepointFailed]:
-        """The tick has ended: yield the answer to everybody who still waits."""
+        """Yield a failure for every request that still waits, because the tick has ended."""
         while self._asked:
             request, _ = self._asked.popitem()
             yield SavepointFailed(request, reason, message)
@@ -78,17 +78,17 @@ class Savepoints:
     # -------------------------------------------------------------- files
 
     def pin(self, row: CheckpointRecord) -> None:
-        """Keep what a savepoint's row refers to; any other row pins nothing."""
+        """Keep the files that a savepoint's entry names. Other entries pin nothing."""
         if row.is_savepoint:
             self._files |= files_of(row)
 
     def unpinned(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return those files that no savepoint refers to."""
+        """Return the files that no savepoint names."""
         return tuple(path for path in paths if path not in self._files)
 
 
 def refused(fact: SavepointRequested, *, over: bool) -> SavepointFailed:
-    """Return the answer to a request that comes when the tick has ended, or is on its way to its end."""
+    """Return the answer to a request that comes when the tick has ended or is about to end."""
     if over:
         reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         return SavepointFailed(fact.request, reason, "the tick has ended: ask again")

@@ -1,4 +1,4 @@
-"""What the job door is built from, once a tick has claimed the job."""
+"""What the job door needs to begin, once a tick has claimed the job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from checkpointing.metadata.record import CheckpointRecord, Claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickLimits:
-    """When a tick ends by itself; the first limit that is met ends it, after a last checkpoint."""
+    """When a tick ends by itself. It takes a last checkpoint when it reaches the first of these limits."""
 
     until_caught_up: bool = True
-    """End when every split has been found idle and everything read is committed."""
+    """End when every split is idle and every row that was read is committed."""
     checkpoints: int | None = None
     """End after this many completed checkpoints."""
     duration_ms: int | None = None
@@ -24,12 +24,12 @@ class TickLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSetup:
-    """One tick's job. `retained` are the rows of all cuts that are there, savepoints too: what those name is kept.
+    """The job of one tick. `retained` are the entries of all existing cuts, savepoints included. Their files are kept.
 
-    `restored` is the newest checkpoint among them, under the names of the graph, or None: from the start. `versions`
-    are the tables' Delta versions at that cut; `renamed` are the tables that no row has published under their names.
-    `rows_per_epoch` caps what a source sends between two barriers (ids left out: no cap).
-    `seed` draws the first periodic trigger's delay.
+    `restored` is the newest checkpoint among them, under the graph's names; None to begin at the start. `versions` are
+    the tables' Delta versions at that cut. `renamed` are the tables that no entry has published under their names yet.
+    `rows_per_epoch` caps what a source sends between two barriers; sources that are left out have no cap. `seed`
+    decides the delay of the first periodic trigger.
     """
 
     graph: JobGraph
@@ -44,11 +44,11 @@ class JobSetup:
     rows_per_epoch: Mapping[VertexId, int] = field(default_factory=dict)
     limits: TickLimits = TickLimits()
     allow_non_restored_state: bool = False
-    """Whether state of the cut that no vertex of the graph takes is left behind (G2)."""
+    """True to leave behind state of the cut for which the graph has no vertex (G2)."""
     seed: int = 0
     idle_poll_ms: int = 500
-    """How long an idle split is left alone before it is asked again."""
+    """How long to wait before an idle split is asked again."""
     linger_ms: int = 1_000
-    """How long segments may wait for company while more is on its way: fewer, larger micro-batches."""
+    """How long segments may wait for more segments, so that micro-batches are few and large."""
     credit_bytes: int = 64 * 1024 * 1024
-    """Back-pressure: what may lie in one channel, sent and not yet processed."""
+    """Back-pressure: how many bytes may lie in one channel, sent and not yet processed."""

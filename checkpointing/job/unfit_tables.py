@@ -1,9 +1,9 @@
-"""Finds output tables whose rows a changed pipeline would lose without a word: renamed, taken out, or given to another.
+"""Finds output tables whose rows a changed pipeline would lose: renamed, removed, or written by another vertex.
 
-An upsert table consists of the ranges that its vertex holds, and a vertex finds them by the table's name. Under
-another name, or at another vertex, the table would begin empty and show only the keys that are touched from then on.
-An append table under another name would leave its rows behind. So such a change is refused like missing state (G2),
-unless the user says that the old rows may stay behind.
+An upsert table consists of the ranges that its vertex holds, and the vertex finds them by the table's name. Under
+another name, or at another vertex, the table would begin empty and show only keys that change from then on. An append
+table under another name would leave its rows behind. So such a change is refused like missing state (G2), unless the
+user accepts that the old rows stay behind.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def tables_left(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, .
 def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
     """Yield what happens to each table that cannot keep its rows under this graph, and the ways out.
 
-    A row that was written before format 4 says only which upsert tables it has.
+    An entry from before format 4 lists only upsert tables.
     """
     known = tables_of(record)
     new = [table.name for vertex in graph.operators() for table in vertex.tables if table.name not in known]
@@ -63,7 +63,7 @@ def _unfit_upserts(
 
 
 def tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:
-    """Return the output tables that the cut has; a row that was written before format 4 knows only upsert tables."""
+    """Return the output tables of the cut. An entry from before format 4 lists only upsert tables."""
     if record.columns:
         return tuple(each.table for each in record.columns if not _is_state(each.table))
     return tuple(dict.fromkeys(name for was in record.vertices for name in _ranges(was)))

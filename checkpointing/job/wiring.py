@@ -1,7 +1,7 @@
-"""The rooms of one job and the plain router between them: an effect addressed to another door goes there.
+"""The parts of one job, and the router between them: each effect goes to the door to which it is addressed.
 
-Nothing is decided here. What leaves the job is put into `effects`; what a gate, a subtask or the commit
-tells the coordinator waits in a queue until `settle`, so that messages arrive in the order they were sent.
+Nothing is decided here. Effects that leave the job are collected in `effects`. What gates, subtasks and commit tell the
+coordinator waits in a queue until `settle`, so messages arrive in the order in which they were sent.
 """
 
 from collections import deque
@@ -54,7 +54,7 @@ class Wiring:
     """Coordinator, subtasks, gates, sources and commit of one job, and the ways between them."""
 
     def __init__(self, setup: JobSetup) -> None:
-        """Build every room at the restored cut."""
+        """Build every part at the restored cut."""
         config, graph, restored, claim = setup.config, setup.graph, setup.restored, setup.claim
         last = restored.checkpoint if restored else NO_CHECKPOINT
         self.setup = setup
@@ -98,7 +98,7 @@ class Wiring:
         self.runs[channel.edge.downstream].gate.step(gate.ItemArrived(channel, item))
 
     def recover(self, channel: ChannelId, segment: Segment) -> None:
-        """Give a vertex what the cut holds in flight for it: it meets that before anything that is sent anew."""
+        """Give a vertex a segment that the cut holds in flight. It comes before all that is sent anew."""
         self.credit.sent(channel, segment.bytes)
         self.runs[channel.edge.downstream].collect(channel, segment, self.now_ms)
 
@@ -110,7 +110,7 @@ class Wiring:
     # -------------------------------------------------------------- coordinator
 
     def shut_down(self, end: EndTick) -> None:
-        """The tick ends: what is pending is aborted and every request answered, so that each of them has its end."""
+        """End the tick: abort what is pending and answer every request."""
         if self.hooks.restoring:
             self._inbox.clear()
         self.hooks.give_up()
@@ -127,7 +127,7 @@ class Wiring:
         self._inbox.append(fact)
 
     def settle(self) -> None:
-        """Deliver what waits for the coordinator until nothing does; it hears nothing before the hooks are restored."""
+        """Deliver queued facts to the coordinator until none is left. Before the hooks are restored, deliver none."""
         while self._inbox and not self.hooks.restoring:
             for effect in self.coordinator.step(self._inbox.popleft()):
                 self._from_coordinator(effect)
@@ -162,12 +162,12 @@ class Wiring:
                 self.discard(effect.handles)
                 self.tell(told.StateDiscarded(effect.checkpoint))
             case told.WakeCoordinatorAt() | told.AnswerAcknowledge():
-                """The door asks for the coordinator's next timer itself; nobody waits for the answer."""
+                """The door asks for the coordinator's next timer itself, and nobody waits for the other answer."""
             case _:
                 raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete what nothing refers to any more, no savepoint either."""
+        """Delete files to which nothing refers any more. Files that a savepoint names stay."""
         unpinned = self.savepoints.unpinned(paths)
         if unpinned:
             self.effects.append(DiscardFiles(unpinned))
@@ -180,7 +180,10 @@ class Wiring:
             self.from_commit(self.commit.reserve(self.ids.further(self.now_ms)))
 
     def _trigger(self, effect: told.TriggerTask) -> None:
-        """A source is told: its barrier follows what it has sent, and before that of a drain its data ends."""
+        """Trigger a subtask of a source.
+
+        Its barrier follows its rows; for a drain, the end of data comes before the barrier.
+        """
         subtask, properties = _subtask(effect.task), effect.properties
         if self.drafts.begins(effect.checkpoint, self.readers.rows_sent):
             self.readers.barrier_sent(last=properties.is_synchronous)
@@ -196,7 +199,7 @@ class Wiring:
         self.to_subtask(_subtask(effect.task), task.CheckpointAborted(effect.checkpoint, latest))
 
     def start_scheduler(self) -> None:
-        """Trigger periodically, if the job is configured so."""
+        """Start periodic triggering, if an interval is configured."""
         if self.setup.config.interval_ms is not None:
             self.tell(told.SchedulerStarted(self.setup.seed))
 
@@ -206,7 +209,7 @@ class Wiring:
         self.hooks.forget(checkpoint)
 
     def from_hook(self, fact: told.HookAnswered | told.HookFailed) -> None:
-        """Tell the coordinator what a hook answered, and note in words why its checkpoint fails."""
+        """Tell the coordinator a hook's answer. If the hook failed, note why its checkpoint fails."""
         if isinstance(fact, told.HookFailed):
             self.drafts.failed(fact.checkpoint, fact.reason, fact.message)
         self.tell(fact)
@@ -214,7 +217,7 @@ class Wiring:
     # -------------------------------------------------------------- commit
 
     def from_commit(self, effects: tuple[CommitEffect, ...]) -> None:
-        """Route what the commit says: outcomes to the coordinator, the rest out."""
+        """Route the effects of the commit: outcomes go to the coordinator, all others leave the job."""
         for effect in effects:
             match effect:
                 case CheckpointCommitted():
@@ -242,7 +245,7 @@ class Wiring:
     # -------------------------------------------------------------- gates
 
     def from_gate(self, run: OperatorRun, effects: tuple[gate.GateEffect, ...]) -> None:
-        """Route what a gate says to its vertex and the vertex's subtasks."""
+        """Route the effects of a gate to its vertex and the vertex's subtasks."""
         for effect in effects:
             match effect:
                 case gate.Deliver():
@@ -262,10 +265,10 @@ class Wiring:
                 case gate.WakeGateAt():
                     run.gate_wake_ms = effect.at_ms
                 case _:
-                    """Blocked and resumed channels, and what was ignored, are the gate's own affair."""
+                    """Nobody else needs to hear of blocked or resumed channels, or of ignored items."""
 
     def _store_in_flight(self, run: OperatorRun) -> None:
-        """Hand the subtasks what their checkpoint holds in flight, once they were asked for their snapshots (C5)."""
+        """Give the subtasks their checkpoint's channel state, once they were asked for their snapshots (C5)."""
         complete, facts = run.in_flight_due()
         if complete is not None:
             self.epochs.overtaken(run.vertex.id, complete)
@@ -275,7 +278,7 @@ class Wiring:
     # -------------------------------------------------------------- subtasks
 
     def request_snapshots(self, run: OperatorRun) -> None:
-        """If the vertex is idle at its barrier, every subtask takes its snapshot, unless the checkpoint has ended."""
+        """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended."""
         trigger = run.snapshot_due
         if trigger is None:
             return
@@ -293,19 +296,19 @@ class Wiring:
             self.taken(vertex, checkpoint, snapshots)
 
     def taken(self, vertex: VertexId, checkpoint: CheckpointId, snapshots: tuple[SubtaskSnapshot, ...]) -> None:
-        """Hand every subtask its snapshot."""
+        """Give every subtask its snapshot."""
         for index, snapshot in enumerate(snapshots):
             self.to_subtask(SubtaskId(vertex, index), task.SnapshotTaken(checkpoint, snapshot))
 
     def snapshot_failed(
         self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
     ) -> None:
-        """The vertex has no snapshot to hand over: it declines the checkpoint (J3)."""
+        """Decline the checkpoint, because the vertex has no snapshot for it (J3)."""
         self.drafts.failed(checkpoint, reason, message)
         self.to_subtask(SubtaskId(vertex, 0), task.SnapshotFailed(checkpoint, reason))
 
     def not_staged(self, run: OperatorRun, message: str) -> None:
-        """The vertex cannot write its rows: it declines the checkpoint that waits for them, if one does (B2)."""
+        """Decline the checkpoint that waits for rows which the vertex cannot write, if there is one (B2)."""
         waiting = run.not_staged()
         if waiting is not None:
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
@@ -319,11 +322,11 @@ class Wiring:
             self.to_subtask(subtask, task.AlignmentAborted(checkpoint, reason))
 
     def to_subtask(self, subtask: SubtaskId, fact: task.SubtaskFact) -> None:
-        """Tell a subtask, and route what it says."""
+        """Step a subtask, and route its effects."""
         self.from_subtask(subtask, self.subtasks.step(subtask, fact))
 
     def from_subtask(self, subtask: SubtaskId, effects: tuple[task.SubtaskEffect, ...]) -> None:
-        """Route what a subtask says: barriers downstream, answers to the coordinator."""
+        """Route the effects of a subtask: barriers go downstream, answers to the coordinator."""
         for effect in effects:
             match effect:
                 case task.BroadcastBarrier():
@@ -341,7 +344,7 @@ class Wiring:
                     message = self.drafts.said(effect.checkpoint)
                     self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
                 case _:
-                    """An operator's snapshot lies on disk already: `taken` hands it over."""
+                    """An operator's snapshot lies on disk already, and `taken` gives it to the subtask."""
 
     def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
         metrics = self.epochs.acknowledged(subtask, effect.checkpoint, effect.snapshot, self.now_ms)
