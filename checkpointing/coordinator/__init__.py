@@ -1,7 +1,7 @@
-"""The checkpoint coordinator of one job: when to trigger, who has answered, what is complete, what is kept.
+"""The checkpoint coordinator of one job: it triggers checkpoints, collects answers, completes and keeps checkpoints.
 
-Read in this order: `messages` (the alphabet), `coordinator` (the door), then the rooms in the order in which
-a checkpoint meets them: `scheduler`, `request_decider`, `plan`, `triggering`, `pending`, `completion`,
-`completed` with `shared_state`, `failure_policy`, `statistics`; `recovery` and `restoring` at a restore, `stop`
-at a stop with savepoint. `books` is what they share.
+Read in this order: `messages` (the alphabet), `coordinator` (the door), then the modules in the order in which a
+checkpoint meets them: `scheduler`, `request_decider`, `plan`, `triggering`, `pending`, `completion`, `completed` with
+`shared_state`, `failure_policy`, `statistics`. `restoring` serves a restore, and `restart` decides about restarts.
+`books` holds the data that they share.
 """

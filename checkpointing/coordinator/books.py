@@ -1,4 +1,4 @@
-"""What the rooms of the coordinator write down together: data only, every rule lives in a room."""
+"""The data that the coordinator's modules share. The rules are in those modules."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ EXPIRED_REMEMBERED = 16
 
 @dataclass(slots=True, kw_only=True)
 class Books:
-    """The coordinator's memory. `effects` are those of the step under way."""
+    """The coordinator's memory. `effects` are those of the current step."""
 
     settings: CoordinatorSettings
     topology: Topology
@@ -38,14 +38,14 @@ class Books:
     recent_expired: deque[CheckpointId] = field(default_factory=lambda: deque(maxlen=EXPIRED_REMEMBERED))
     last_completion_ms: int | None = None
     deleting: int = 0
-    """Deletions under way."""
+    """How many deletions are in progress."""
     force_full: bool = False
-    """Restored without a claim and nothing completed since (G3)."""
+    """True if the job was restored without a claim and no checkpoint has completed since (G3)."""
     is_shut_down: bool = False
     queue_stirred: bool = False
-    """A completion, an abort or the end of a trigger procedure: the queue must be looked at again."""
+    """True if a completion, an abort or the end of a trigger procedure may let a queued request start."""
     timers_touched: bool = False
 
     def emit(self, effect: CoordinatorEffect) -> None:
-        """Add an effect to this step's."""
+        """Add an effect to the current step."""
         self.effects.append(effect)

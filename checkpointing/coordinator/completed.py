@@ -25,15 +25,15 @@ class DiscardCause(Enum):
 
 
 DISCARD_ALWAYS = frozenset(DiscardCause)
-"""A checkpoint of the job's own that nobody retains."""
+"""For the job's own checkpoints, if they are not kept on cancellation."""
 DISCARD_UNLESS_STOPPED = frozenset({DiscardCause.SUBSUMED, DiscardCause.FINISHED})
-"""A checkpoint that is retained on cancellation (Flink: `CHECKPOINT_RETAINED_ON_CANCELLATION`)."""
+"""For a checkpoint that is kept on cancellation (Flink: `CHECKPOINT_RETAINED_ON_CANCELLATION`)."""
 DISCARD_NEVER: frozenset[DiscardCause] = frozenset()
-"""A savepoint, or what is not the job's."""
+"""For a savepoint, or a checkpoint that does not belong to the job."""
 
 
 class FinishedState(Enum):
-    """How much of a vertex had finished when the checkpoint was taken (Flink: `VertexFinishedState`)."""
+    """How much of a vertex had finished at the checkpoint (Flink: `VertexFinishedState`)."""
 
     RUNNING = "running"
     PARTIALLY_FINISHED = "partially_finished"
@@ -42,7 +42,7 @@ class FinishedState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CompletedVertex:
-    """One vertex as the checkpoint saw it."""
+    """One vertex at the checkpoint."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -52,7 +52,7 @@ class CompletedVertex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:
-    """A checkpoint that is stored. Mappings are compared, but take no part in the hash."""
+    """A checkpoint that is stored. Its mappings take part in comparisons, but not in the hash."""
 
     id: CheckpointId
     properties: CheckpointProperties
@@ -63,17 +63,17 @@ class CompletedCheckpoint:
     master_states: Mapping[str, str] = field(default_factory=dict, hash=False)
     discard_on: frozenset[DiscardCause] = DISCARD_ALWAYS
     unclaimed: bool = False
-    """Restored without a claim: checkpoints after it are full until one completes (G3)."""
+    """True if it was restored without a claim. Later checkpoints are full until one of them completes (G3)."""
 
     @property
     def private_handles(self) -> tuple[str, ...]:
-        """The handles that belong to this checkpoint alone."""
+        """The handles that no other checkpoint uses."""
         tasks = (handle for state in self.states.values() for handle in state.private)
         return (*tasks, *(handle for handle in self.coordinator_states.values() if handle is not None))
 
 
 class NoRetainedCheckpointError(ValueError):
-    """A store that would keep no checkpoint at all."""
+    """A store was to keep no checkpoint at all."""
 
     def __init__(self, retained: int) -> None:
         super().__init__(f"retained is {retained}: at least one completed checkpoint must be kept")
@@ -81,10 +81,10 @@ class NoRetainedCheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoreChange:
-    """What an addition or removal let go.
+    """What an addition or removal removed from the store.
 
-    `subsumed` left the store; `cleaned` are those whose own files may go now; `shared` are shared
-    files that no kept checkpoint uses.
+    `subsumed` left the store. The own files of `cleaned` may be deleted now. `shared` are shared files that no kept
+    checkpoint uses.
     """
 
     subsumed: tuple[CompletedCheckpoint, ...] = ()
@@ -93,9 +93,9 @@ class StoreChange:
 
 
 def subsume(checkpoints: Sequence[CompletedCheckpoint], retained: int) -> tuple[CompletedCheckpoint, ...]:
-    """Return what leaves a store, oldest first, so that at most `retained` stay, if that can be.
+    """Return the checkpoints that leave a store, oldest first, so that at most `retained` stay if possible.
 
-    The newest always stays, and the newest that is no savepoint unless the newest of all is the
+    The newest one always stays. The newest one that is not a savepoint also stays, unless the newest of all is the
     savepoint of a stop (FLINK-21351; `CheckpointSubsumeHelper`).
     """
     excess = len(checkpoints) - retained
@@ -110,7 +110,7 @@ def subsume(checkpoints: Sequence[CompletedCheckpoint], retained: int) -> tuple[
 
 
 class SubsumedCheckpoints:
-    """Checkpoints that left the store but whose files may not go yet (Flink: `CheckpointsCleaner`)."""
+    """Checkpoints that left the store, whose files may not be deleted yet (Flink: `CheckpointsCleaner`)."""
 
     __slots__ = ("_waiting",)
 
@@ -123,7 +123,7 @@ class SubsumedCheckpoints:
         self._waiting.append(checkpoint)
 
     def clean(self, up_to: CheckpointId, in_use: frozenset[CheckpointId]) -> tuple[CompletedCheckpoint, ...]:
-        """Let go of those older than `up_to` and not in use; the others wait for the next time."""
+        """Remove and return those older than `up_to` that are not in use. The others wait for the next time."""
         going = tuple(c for c in self._waiting if c.id < up_to and c.id not in in_use)
         gone = {c.id for c in going}
         self._waiting = [c for c in self._waiting if c.id not in gone]
@@ -141,7 +141,7 @@ class CompletedCheckpointStore:
         registry: SharedStateRegistry,
         checkpoints: Iterable[CompletedCheckpoint] = (),
     ) -> None:
-        """Hold `checkpoints` (recovered ones, in any order); raise NoRetainedCheckpointError for none to keep."""
+        """Hold `checkpoints` (recovered ones, in any order). Raise NoRetainedCheckpointError if none is to be kept."""
         if retained < 1:
             raise NoRetainedCheckpointError(retained)
         self.registry = registry
@@ -151,7 +151,7 @@ class CompletedCheckpointStore:
 
     @property
     def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:
-        """What is kept, oldest first."""
+        """The kept checkpoints, oldest first."""
         return tuple(self._checkpoints)
 
     @property
@@ -165,11 +165,11 @@ class CompletedCheckpointStore:
         return self._checkpoints[-1].id if self._checkpoints else NO_CHECKPOINT
 
     def would_subsume(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
-        """Return what `add` would let leave the store; changes nothing."""
+        """Return what would leave the store if `add` were called. Changes nothing."""
         return subsume((*self._checkpoints, checkpoint), self._retained)
 
     def add(self, checkpoint: CompletedCheckpoint) -> StoreChange:
-        """Keep a checkpoint that is stored durably."""
+        """Keep a checkpoint that is stored durably, and return what leaves the store."""
         leaving = self.would_subsume(checkpoint)
         self._checkpoints.append(checkpoint)
         return self._let_go(leaving)

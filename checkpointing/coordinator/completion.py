@@ -1,4 +1,4 @@
-"""The end of a pending checkpoint: acknowledged, committed, declined, expired, subsumed (E1 to E5, F1)."""
+"""Ends pending checkpoints: acknowledged, committed, declined, expired, subsumed (E1 to E5, F1)."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 
 
 class Completion:
-    """Takes what tasks and the store answer, and ends pending checkpoints."""
+    """Takes the answers of tasks and of the store, and ends pending checkpoints."""
 
     __slots__ = ("_books",)
 
@@ -38,7 +38,7 @@ class Completion:
     # -------------------------------------------------------------- answers of tasks
 
     def acknowledge(self, fact: TaskAcknowledged) -> None:
-        """Take an acknowledgement (E1). Shared state is registered whatever becomes of it, but for savepoints (D4)."""
+        """Take an acknowledgement (E1). Its shared state is registered in any case, except for savepoints (D4)."""
         books = self._books
         if books.is_shut_down:
             self._answer(fact, AcknowledgeResult.DISCARDED, accepted=False)
@@ -86,13 +86,13 @@ class Completion:
     # -------------------------------------------------------------- commit
 
     def commit_if_full(self, pending: PendingCheckpoint) -> None:
-        """Send the commit of a checkpoint that everybody has answered for; one at a time, in order of id."""
+        """Commit a checkpoint once all have answered. Only one commit runs at a time, in order of id."""
         if pending.is_fully_acknowledged:
             pending.advance(PendingPhase.ACKNOWLEDGED)
             self._commit_next()
 
     def committed(self, fact: CommitSucceeded) -> None:
-        """Keep what is stored, end the older ones, tell everybody (E2, E4, F1)."""
+        """Keep a checkpoint that is stored, end the older ones, and notify all tasks (E2, E4, F1)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is None:
             return
@@ -111,7 +111,7 @@ class Completion:
         self._commit_next()
 
     def commit_failed(self, fact: CommitFailed) -> None:
-        """Fail what is certainly not stored: its private state goes (E3)."""
+        """Fail a checkpoint that is certainly not stored, and discard its private state (E3)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is not None:
             self._end(pending, fact.reason, fact.message, by_task=False)
@@ -171,7 +171,7 @@ class Completion:
             self._books.emit(NotifyOperatorCoordinatorComplete(coordinator, pending.id))
 
     def let_go(self, checkpoint: CheckpointId, change: StoreChange) -> None:
-        """Discard what the addition of `checkpoint` to the store left without a user."""
+        """Discard what nobody uses any more after `checkpoint` was added to the store."""
         for cleaned in change.cleaned:
             self._discard(cleaned.id, cleaned.private_handles)
         self._discard(checkpoint, tuple(str(handle) for handle in change.shared))
@@ -186,7 +186,7 @@ class Completion:
         *,
         by_task: bool = False,
     ) -> None:
-        """Fail a pending checkpoint, unless its fate lies with its commit already."""
+        """Fail a pending checkpoint, unless its commit is in progress."""
         if pending.is_finalising:
             return
         del self._books.pending[pending.id]
@@ -200,13 +200,16 @@ class Completion:
             self.abort(pending, reason, message)
 
     def expire(self, checkpoint: CheckpointId) -> None:
-        """Fail a checkpoint whose time is over; one that has ended before is left alone."""
+        """Fail a checkpoint whose time is over, if it is still pending."""
         pending = self._books.pending.get(checkpoint)
         if pending is not None:
             self.abort(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, self._late(pending))
 
     def _late(self, pending: PendingCheckpoint) -> str:
-        """Return who kept the checkpoint waiting; '' if no task did. Upstream first: it may be all others' reason."""
+        """Return who kept the checkpoint waiting, or '' if no task did.
+
+        Upstream tasks come first, because others wait for them.
+        """
         late = [
             vertex.name
             for vertex in self._books.topology.vertices
@@ -250,7 +253,7 @@ class Completion:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))
 
     def discard_late(self, checkpoint: CheckpointId, handle: str) -> None:
-        """Discard a private handle that came after its checkpoint's end. No run reaches it yet: it waits for A7."""
+        """Discard a private handle that came after its checkpoint ended. No run reaches it yet: it waits for A7."""
         self._discard(checkpoint, (handle,))
 
     def _discard(self, checkpoint: CheckpointId, handles: tuple[str, ...]) -> None:
@@ -260,6 +263,6 @@ class Completion:
 
 
 def _reported(subsumed: tuple[CompletedCheckpoint, ...]) -> CheckpointId | None:
-    """Return the newest that left the store, if it was the job's to discard (`extractIdIfDiscardedOnSubsumed`)."""
+    """Return the newest subsumed checkpoint, if the job may discard it (`extractIdIfDiscardedOnSubsumed`)."""
     newest = max(subsumed, key=lambda c: c.id, default=None)
     return newest.id if newest is not None and DiscardCause.SUBSUMED in newest.discard_on else None

@@ -1,7 +1,7 @@
-"""The coordinator's door: facts in, effects out; each fact goes to the room that has its rule (A, E, F1).
+"""The coordinator's door: facts in, effects out. Each fact goes to the module that has its rule (A, E, F1).
 
-Nothing is awaited and no clock is read. A step either raises and has changed nothing, or returns
-the effects in the order in which they are to be carried out.
+The door waits for nothing and reads no clock. A step either raises an error and has changed nothing, or returns the
+effects in the order in which they must be carried out.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class CheckpointCoordinator:
         now_ms: int = 0,
         task_state: TaskState = TaskState.RUNNING,
     ) -> None:
-        """Begin without a pending checkpoint and with the scheduler stopped; every task is in `task_state`."""
+        """Begin without pending checkpoints and with the scheduler stopped. Every task is in `task_state`."""
         self._books = Books(
             settings=settings,
             topology=topology,
@@ -84,15 +84,15 @@ class CheckpointCoordinator:
     # -------------------------------------------------------------- the door
 
     def step(self, fact: CoordinatorFact) -> tuple[CoordinatorEffect, ...]:
-        """Take one fact and return what is to be done.
+        """Take one fact and return what to do next.
 
-        Raises CoordinatorShutDownError for a start after the shutdown, SharedStateConflictError for two files
-        under one key.
+        Raises CoordinatorShutDownError for a start after the shutdown, and SharedStateConflictError for two files under
+        one key.
         """
         return self._collect(lambda: self._take(fact))
 
     def _collect(self, take: Callable[[], None]) -> tuple[CoordinatorEffect, ...]:
-        """Return the effects of one step: those of `take`, and those of what it set in motion."""
+        """Return the effects of one step, including those of what follows from it."""
         effects: list[CoordinatorEffect] = []
         self._books.effects = effects
         take()
@@ -146,7 +146,10 @@ class CheckpointCoordinator:
     # -------------------------------------------------------------- time
 
     def _advance(self, now_ms: int) -> None:
-        """Fire what is due by `now_ms` in order of its time, each at most once; time never goes back."""
+        """Fire all timers that are due by `now_ms`, in order of their times, each at most once.
+
+        Time never goes back.
+        """
         books = self._books
         while (due := self._due_ms()) is not None and due <= now_ms:
             books.now_ms = max(books.now_ms, due)
@@ -209,7 +212,7 @@ class CheckpointCoordinator:
 
     @property
     def pending(self) -> tuple[PendingCheckpoint, ...]:
-        """The pending checkpoints in order of id; to look at, not to change."""
+        """The pending checkpoints in order of id. Do not change them."""
         return tuple(sorted(self._books.pending.values(), key=lambda p: p.id))
 
     @property
@@ -224,5 +227,5 @@ class CheckpointCoordinator:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When the next timer is due; None: there is none."""
+        """When the next timer is due, or None."""
         return self._due_ms()

@@ -1,4 +1,4 @@
-"""How many failed checkpoints the job survives (E5; Flink: `CheckpointFailureManager`)."""
+"""Decides how many failed checkpoints the job survives (E5; Flink: `CheckpointFailureManager`)."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ COUNTED = frozenset(
         CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
     }
 )
-"""Reasons that say something is wrong with the job; all others are its normal life."""
+"""Reasons that count, because something is wrong with the job. All other reasons belong to its normal life."""
 
 NEVER_TOLERATED = frozenset(
     {
@@ -25,14 +25,14 @@ NEVER_TOLERATED = frozenset(
         CheckpointFailureReason.FENCED,
     }
 )
-"""Reasons of ours after which the next attempt must fail as well."""
+"""Reasons after which the next attempt would fail too. Flink does not have them."""
 
 
 @dataclass(slots=True)
 class FailurePolicy:
-    """Counts consecutive failures, each checkpoint once; one success resets.
+    """Counts failures in a row, each checkpoint once. A success resets the count.
 
-    `tolerable` None: any number is tolerated.
+    If `tolerable` is None, any number is tolerated.
     """
 
     tolerable: int | None
@@ -49,11 +49,11 @@ class FailurePolicy:
         by_task: bool = False,
         message: str = "",
     ) -> FailJob | None:
-        """Take a failure; return FailJob if it is one too many.
+        """Take a failure. Return FailJob if there are too many.
 
-        `checkpoint` None: it failed before it had an id. `by_task`: a task declined it. A synchronous
-        savepoint that a task declines always fails the job, half of which has stopped (FLINK-12858);
-        other savepoints count only when a task declined them.
+        `checkpoint` is None if it failed before it had an id. `by_task`: a task declined it. If a task declines a
+        synchronous savepoint, the job always fails, because half of it has stopped (FLINK-12858). Other savepoints
+        count only if a task declined them.
         """
         if reason in NEVER_TOLERATED:
             return FailJob(reason, message or reason.message)

@@ -1,8 +1,7 @@
-"""The alphabet between the coordinator and the code that drives it: facts (past tense) in, effects (imperative) out.
+"""The messages between the coordinator and its caller: facts (past tense) in, effects (imperative) out.
 
-The caller's duties: step the door with one fact at a time; carry out the effects of a step in their
-order; answer each asynchronous effect with the fact its docstring names, at any later time. Time is a
-fact of its own; every other fact happens at the time told last.
+The caller steps the door with one fact at a time. It carries out the effects of a step in their order, and answers each
+asynchronous one later with the fact that its docstring names. Every fact happens at the time that was told last.
 """
 
 from collections.abc import Mapping
@@ -19,33 +18,33 @@ from checkpointing.identifiers import CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTimeAdvanced:
-    """The clock shows `now_ms`: every timer due by then fires, in order of its time."""
+    """The clock shows `now_ms`. Every timer that is due by then fires, in order of its time."""
 
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStarted:
-    """The job turned RUNNING: trigger periodically (A1). `seed` draws the first, random delay (A2)."""
+    """The job is RUNNING: trigger periodically (A1). `seed` decides the first, random delay (A2)."""
 
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStopped:
-    """The job left RUNNING: no periodic trigger; what is pending or queued fails (A1)."""
+    """The job is no longer RUNNING: trigger periodically no more, and fail what is pending or queued (A1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The coordinator ends for good: whatever is pending, queued or asked later fails."""
+    """The coordinator ends for good. Everything that is pending, queued or asked later fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """Somebody wants a checkpoint; `request` names it in RequestSucceeded or RequestFailed.
+    """Somebody wants a checkpoint. `request` names it in RequestSucceeded or RequestFailed.
 
-    `periodic` means: as if by the periodic timer, so the minimum pause holds it back (A3).
+    `periodic`: treat it like one of the periodic timer, so that the minimum pause holds it back (A3).
     """
 
     request: str
@@ -55,7 +54,7 @@ class CheckpointRequested:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdFetched:
-    """Answer to FetchCheckpointId: an id never handed out before (A6)."""
+    """Answer to FetchCheckpointId: an id that was never used before (A6)."""
 
     id: CheckpointId
 
@@ -69,10 +68,7 @@ class LocationCreated:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCoordinatorAnswered:
-    """Answer to AskOperatorCoordinator: `state` is a private handle of the checkpoint, or None.
-
-    No run reaches it yet: it waits for source coordinators (A7).
-    """
+    """Answer to AskOperatorCoordinator: a private handle, or None. No run reaches it: it waits for A7."""
 
     coordinator: str
     checkpoint: CheckpointId
@@ -81,7 +77,10 @@ class OperatorCoordinatorAnswered:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCoordinatorFailed:
-    """Answer to AskOperatorCoordinator: no snapshot; the checkpoint fails. No run reaches it yet: it waits for A7."""
+    """Answer to AskOperatorCoordinator: there is no snapshot, so the checkpoint fails.
+
+    No run reaches it: it waits for A7.
+    """
 
     coordinator: str
     checkpoint: CheckpointId
@@ -90,7 +89,7 @@ class OperatorCoordinatorFailed:
 
 @dataclass(frozen=True, slots=True)
 class HookAnswered:
-    """Answer to AskHook: `state` is kept in the checkpoint; None leaves no entry (A8)."""
+    """Answer to AskHook. The checkpoint keeps `state`; for None it keeps nothing (A8)."""
 
     hook: str
     checkpoint: CheckpointId
@@ -109,7 +108,7 @@ class HookFailed:
 
 @dataclass(frozen=True, slots=True)
 class TaskStateChanged:
-    """An execution attempt is in that state from now on. No run reaches it yet: it waits for finished inputs (B4)."""
+    """An execution attempt is in this state from now on. No run reaches it yet: it waits for finished inputs (B4)."""
 
     task: Task
     state: TaskState
@@ -117,7 +116,7 @@ class TaskStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class TaskAcknowledged:
-    """A task took its snapshot (E1). `state` None: it has none."""
+    """A task took its snapshot (E1). `state` is None if it has none."""
 
     job: str
     task: Task
@@ -128,7 +127,7 @@ class TaskAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeclined:
-    """A task will not take its snapshot: the checkpoint fails, no matter which task it is."""
+    """A task will not take its snapshot, so the checkpoint fails."""
 
     job: str
     task: Task
@@ -139,7 +138,7 @@ class TaskDeclined:
 
 @dataclass(frozen=True, slots=True)
 class CommitSucceeded:
-    """Answer to CommitCheckpoint: it is stored. THE COMMIT POINT lies behind."""
+    """Answer to CommitCheckpoint: it is stored. THE COMMIT POINT is passed."""
 
     checkpoint: CheckpointId
 
@@ -155,7 +154,7 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateDiscarded:
-    """Answer to DiscardState: one deletion is done; too many under way hold triggers back (A3)."""
+    """Answer to DiscardState: one deletion is done. Too many deletions in progress delay triggers (A3)."""
 
     checkpoint: CheckpointId
 
@@ -185,17 +184,17 @@ CoordinatorFact = (
 
 
 class AcknowledgeResult(Enum):
-    """What became of an acknowledgement (E1; Flink: `TaskAcknowledgeResult`)."""
+    """The result of an acknowledgement (E1; Flink: `TaskAcknowledgeResult`)."""
 
     SUCCESS = "SUCCESS"
     DUPLICATE = "DUPLICATE"
-    """That task had acknowledged already: changes nothing, discards nothing."""
+    """This task had acknowledged already. Nothing is changed or discarded."""
     UNKNOWN = "UNKNOWN"
-    """No such task in the checkpoint's plan: its private state is discarded."""
+    """The checkpoint's plan has no such task. Its private state is discarded."""
     DISCARDED = "DISCARDED"
-    """No such pending checkpoint (late or never known): its private state is discarded."""
+    """There is no such pending checkpoint, or no longer. Its private state is discarded."""
     FOREIGN = "FOREIGN"
-    """Another job's message: not touched."""
+    """The message is for another job. Nothing is touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,7 @@ class FetchCheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class CreateLocation:
-    """Make the place where the checkpoint's metadata will lie; answer LocationCreated or LocationFailed."""
+    """Create the place for the checkpoint's metadata. Answer with LocationCreated or LocationFailed."""
 
     checkpoint: CheckpointId
     properties: CheckpointProperties
@@ -213,7 +212,7 @@ class CreateLocation:
 
 @dataclass(frozen=True, slots=True)
 class AskOperatorCoordinator:
-    """Ask for a snapshot; answer OperatorCoordinatorAnswered or OperatorCoordinatorFailed."""
+    """Ask for a snapshot. Answer with OperatorCoordinatorAnswered or OperatorCoordinatorFailed."""
 
     coordinator: str
     checkpoint: CheckpointId
@@ -221,7 +220,7 @@ class AskOperatorCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class AskHook:
-    """Ask a master hook for its state at a checkpoint; answer HookAnswered or HookFailed (A8)."""
+    """Ask a master hook for its state at a checkpoint. Answer with HookAnswered or HookFailed (A8)."""
 
     hook: str
     checkpoint: CheckpointId
@@ -230,7 +229,7 @@ class AskHook:
 
 @dataclass(frozen=True, slots=True)
 class TriggerTask:
-    """Tell a task to start checkpoint n; TriggerFailed if it cannot be told."""
+    """Tell a task to start checkpoint n. Answer with TriggerFailed if the task cannot be told."""
 
     task: Task
     checkpoint: CheckpointId
@@ -240,12 +239,11 @@ class TriggerTask:
 
 @dataclass(frozen=True, slots=True)
 class CommitCheckpoint:
-    """Store the checkpoint, metadata and row in one atomic commit; answer CommitSucceeded, -Failed or -Unknown.
+    """Store the checkpoint in one atomic commit. Answer with CommitSucceeded, CommitFailed or CommitUnknown.
 
-    Shared state was registered before this effect (FLINK-6640). Until the answer the checkpoint is
-    FINALISING. A plain or synchronous savepoint is written, but does not enter the line of checkpoints
-    that are retained (`properties.is_savepoint`). `subsumed` are the checkpoints that leave the store
-    in the same commit.
+    Shared state was registered before this effect (FLINK-6640). Until the answer comes, the checkpoint is FINALISING. A
+    plain or synchronous savepoint is written, but is not among the retained checkpoints (`properties.is_savepoint`).
+    `subsumed` are the checkpoints that leave the store in the same commit.
     """
 
     checkpoint: CheckpointId
@@ -255,13 +253,13 @@ class CommitCheckpoint:
     coordinator_states: Mapping[str, str] = field(default_factory=dict)
     master_states: Mapping[str, str] = field(default_factory=dict)
     finished: tuple[Task, ...] = ()
-    """Tasks that had finished before the trigger: they have nothing to restore (B4)."""
+    """Tasks that had finished before the trigger. They have nothing to restore (B4)."""
     subsumed: tuple[CheckpointId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointComplete:
-    """Tell a task that checkpoint n is complete; `subsumed` is the newest one that thereby left the store."""
+    """Tell a task that checkpoint n is complete. `subsumed`: the newest one that left the store because of it."""
 
     task: Task
     checkpoint: CheckpointId
@@ -270,7 +268,7 @@ class NotifyCheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointAborted:
-    """Tell a task that checkpoint n failed, and the latest completed id, so a missed complete is made good."""
+    """Tell a task that checkpoint n failed. `latest_completed` makes up for a notification that was missed."""
 
     task: Task
     checkpoint: CheckpointId
@@ -295,7 +293,7 @@ class NotifyOperatorCoordinatorAborted:
 
 @dataclass(frozen=True, slots=True)
 class RequestSucceeded:
-    """The request became this completed checkpoint."""
+    """The request has become this completed checkpoint."""
 
     request: str
     checkpoint: CheckpointId
@@ -303,7 +301,7 @@ class RequestSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """The request failed, before its checkpoint was pending (`checkpoint` is None) or after."""
+    """The request failed. `checkpoint` is None if it failed before its checkpoint was pending."""
 
     request: str
     reason: CheckpointFailureReason
@@ -313,7 +311,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """Too many checkpoints failed, or a stopping savepoint did: fail the whole job (E5, FLINK-12858)."""
+    """Fail the whole job: too many checkpoints failed, or a stopping savepoint did (E5, FLINK-12858)."""
 
     reason: CheckpointFailureReason
     message: str
@@ -321,7 +319,7 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True)
 class DiscardState:
-    """Delete these handles: certainly referenced by nothing. Answer StateDiscarded when it is done."""
+    """Delete these handles; certainly nothing refers to them. Answer with StateDiscarded when it is done."""
 
     checkpoint: CheckpointId
     handles: tuple[str, ...]
@@ -329,7 +327,7 @@ class DiscardState:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAcknowledge:
-    """The reply to TaskAcknowledged. `accepted`: the checkpoint is pending, or was and has just expired."""
+    """The reply to TaskAcknowledged. `accepted`: the checkpoint is pending, or has just expired."""
 
     task: Task
     checkpoint: CheckpointId
@@ -339,14 +337,14 @@ class AnswerAcknowledge:
 
 @dataclass(frozen=True, slots=True)
 class WakeCoordinatorAt:
-    """Step the door with CoordinatorTimeAdvanced at `at_ms` at the latest (replaces the earlier wish)."""
+    """Step the door with CoordinatorTimeAdvanced at `at_ms` at the latest. It replaces the last such wish."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreHook:
-    """Restore a master hook; `state` None: the checkpoint holds none of it (A8)."""
+    """Restore a master hook. `state` is None if the checkpoint holds nothing of it (A8)."""
 
     hook: str
     checkpoint: CheckpointId
@@ -369,7 +367,7 @@ class CloseHook:
 
 @dataclass(frozen=True, slots=True)
 class ResetOperatorCoordinator:
-    """Restore an operator coordinator; `checkpoint` None: to its empty state. No run reaches it: it waits for A7."""
+    """Restore an operator coordinator. `checkpoint` None: to its empty state. No run reaches it: it waits for A7."""
 
     coordinator: str
     checkpoint: CheckpointId | None

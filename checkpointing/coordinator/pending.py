@@ -22,15 +22,15 @@ class PendingPhase(Enum):
     """How far a pending checkpoint has come."""
 
     LOCATING = "locating"
-    """Its location is being created; nobody else has been asked."""
+    """Its location is being created. Nothing else was asked yet."""
     TRIGGERING = "triggering"
-    """Operator coordinators, then hooks answer; the tasks are not told yet."""
+    """Operator coordinators answer, then hooks. The tasks are not told yet."""
     TRIGGERED = "triggered"
-    """The tasks are told; their acknowledgements are awaited."""
+    """The tasks are told, and their acknowledgements are awaited."""
     ACKNOWLEDGED = "acknowledged"
-    """All have answered; an earlier checkpoint is still being committed."""
+    """All have answered. The commit of an earlier checkpoint is still in progress."""
     FINALISING = "finalising"
-    """Its commit is under way: it can't expire, be declined, be aborted or be subsumed."""
+    """Its commit is in progress. It cannot expire, be declined, be aborted or be subsumed."""
 
 
 _P = PendingPhase
@@ -43,18 +43,18 @@ PHASES: Final[Mapping[PendingPhase, tuple[PendingPhase, ...]]] = MappingProxyTyp
         _P.FINALISING: (),
     }
 )
-"""phase -> the phases that may follow; every other move is a fault of the coordinator."""
+"""phase -> the phases that may follow. Every other move is a bug of the coordinator."""
 ABORTABLE: Final = frozenset(PendingPhase) - {PendingPhase.FINALISING}
 """The phases in which a checkpoint may end without its commit."""
 
 
 class PhaseOrderError(RuntimeError):
-    """A phase that does not follow the present one: nothing was changed."""
+    """A phase that may not follow the present one. Nothing was changed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingCheckpoint:
-    """Who has answered, and with what. Every answer costs O(1), whatever the size of the job."""
+    """Collects the answers for one checkpoint. Each answer takes constant time, whatever the size of the job."""
 
     id: CheckpointId
     request: str | None
@@ -71,7 +71,7 @@ class PendingCheckpoint:
     master_states: dict[str, str] = field(default_factory=dict)
 
     def advance(self, phase: PendingPhase) -> None:
-        """Enter the next phase; raise PhaseOrderError for one that does not follow."""
+        """Enter the next phase. Raise PhaseOrderError if it may not follow."""
         if phase not in PHASES[self.phase]:
             raise PhaseOrderError(f"checkpoint {self.id} can't be {phase.value}: it is {self.phase.value}")
         self.phase = phase
@@ -91,14 +91,14 @@ class PendingCheckpoint:
         self.coordinator_states[coordinator] = state
 
     def answer_hook(self, hook: str, state: str | None) -> None:
-        """Take a master hook's answer; None is an answer too, but leaves no entry (A8)."""
+        """Take a master hook's answer. None is an answer too, but is not stored (A8)."""
         self.unanswered_hooks.discard(hook)
         if state is not None:
             self.master_states[hook] = state
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """Whether tasks, operator coordinators and hooks have all answered and the tasks were told."""
+        """True if the tasks were told, and tasks, operator coordinators and hooks have all answered."""
         return (
             self.phase is PendingPhase.TRIGGERED
             and not self.unacknowledged
@@ -108,17 +108,17 @@ class PendingCheckpoint:
 
     @property
     def is_finalising(self) -> bool:
-        """Whether its fate lies with the commit alone."""
+        """True while its commit is in progress."""
         return self.phase not in ABORTABLE
 
     @property
     def private_handles(self) -> tuple[str, ...]:
-        """The handles that go with it if it fails; shared ones never do (FLINK-25395)."""
+        """The handles to discard if it fails. Shared ones are never discarded then (FLINK-25395)."""
         tasks = (handle for state in self.states.values() for handle in state.private)
         return (*tasks, *(handle for handle in self.coordinator_states.values() if handle is not None))
 
     def complete(self, discard_on: frozenset[DiscardCause]) -> CompletedCheckpoint:
-        """Return what it becomes when its commit succeeds; a savepoint is the user's to discard."""
+        """Return the completed checkpoint, once its commit has succeeded. Only the user discards a savepoint."""
         return CompletedCheckpoint(
             id=self.id,
             properties=self.properties,

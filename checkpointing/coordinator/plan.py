@@ -1,4 +1,4 @@
-"""Who is triggered, who must acknowledge, who is told of the end (A5; Flink: `DefaultCheckpointPlanCalculator`)."""
+"""Decides which tasks are triggered, acknowledge and are notified (A5; Flink: `DefaultCheckpointPlanCalculator`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class EdgePattern(Enum):
 class PlannedVertex:
     """A vertex and its tasks in order of subtask index.
 
-    `max_parallelism_set`: a user fixed it, so a restore from another one is refused (D3).
+    `max_parallelism_set`: a user has fixed it, so a restore with another one is refused (D3).
     """
 
     name: str
@@ -41,14 +41,14 @@ class PlannedEdge:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Vertices in topological order and the edges between them; a vertex without inputs is a source."""
+    """Vertices in topological order, and the edges between them. A vertex without inputs is a source."""
 
     vertices: tuple[PlannedVertex, ...]
     edges: tuple[PlannedEdge, ...] = ()
 
     @classmethod
     def of(cls, graph: JobGraph, max_parallelism: int) -> "Topology":
-        """Return the topology of a job graph: its tasks are `SubtaskId`s, every edge feeds all subtasks."""
+        """Return the topology of a job graph. Its tasks are `SubtaskId`s, and every edge feeds all subtasks."""
         return cls(
             tuple(PlannedVertex(v.id, v.subtasks(), max_parallelism) for v in graph.vertices),
             tuple(PlannedEdge(edge.upstream, edge.downstream) for edge in graph.edges),
@@ -62,7 +62,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """The tasks that play a part in one checkpoint."""
+    """The tasks that take part in one checkpoint."""
 
     to_trigger: tuple[Task, ...]
     to_acknowledge: tuple[Task, ...]
@@ -72,7 +72,7 @@ class CheckpointPlan:
 
 
 class PlanRefusedError(Exception):
-    """No checkpoint can be taken now; `reason` and the message say why."""
+    """No checkpoint can be taken now. `reason` and the message say why."""
 
     def __init__(self, reason: CheckpointFailureReason, message: str) -> None:
         super().__init__(message)
@@ -80,9 +80,9 @@ class PlanRefusedError(Exception):
 
 
 def compute_plan(topology: Topology, states: Mapping[Task, TaskState], *, after_tasks_finish: bool) -> CheckpointPlan:
-    """Return the plan; raise PlanRefusedError unless every task runs, or has finished where that is allowed.
+    """Return the plan. Raise PlanRefusedError unless every task runs, or has finished where that is allowed.
 
-    A running task whose every upstream task has finished is triggered itself: no barrier can reach it.
+    If all upstream tasks of a running task have finished, no barrier can reach it. So it is triggered itself.
     """
     finished = frozenset(task for task in topology.tasks() if states[task] is TaskState.FINISHED)
     _refuse_unless_running(topology, states, after_tasks_finish=after_tasks_finish)

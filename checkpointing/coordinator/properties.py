@@ -1,25 +1,25 @@
-"""What kind of snapshot a request wants, and what may later be done with it (A9; Flink: `CheckpointProperties`)."""
+"""What kind of snapshot a request wants, and what may be done with it later (A9; Flink: `CheckpointProperties`)."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class SnapshotKind(Enum):
-    """What a request asks for."""
+    """The kind of snapshot that a request asks for."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
     SYNCHRONOUS_SAVEPOINT = "synchronous_savepoint"
-    """The job stops after it: the only savepoint whose completion is notified, so that sinks commit on it."""
+    """The job stops after it. It is the only savepoint that is notified as complete, so that sinks commit."""
 
 
 class CheckpointType(Enum):
     """What a task is told to take (Flink: `SnapshotType`)."""
 
     CHECKPOINT = "CHECKPOINT"
-    """As configured: may refer to files of earlier checkpoints."""
+    """As configured. It may refer to files of earlier checkpoints."""
     FULL_CHECKPOINT = "FULL_CHECKPOINT"
-    """Refers to nothing of an earlier checkpoint: the first ones after a NO_CLAIM restore (G3)."""
+    """It refers to no earlier checkpoint. The first ones after a NO_CLAIM restore are such (G3)."""
     SAVEPOINT = "SAVEPOINT"
 
 
@@ -32,7 +32,7 @@ class RequestedType(Enum):
 
 
 class TerminationRefusedError(ValueError):
-    """Only a synchronous savepoint may advance the job to its MAX watermark (A9)."""
+    """A request that is not a synchronous savepoint asked to advance the job to its MAX watermark (A9)."""
 
     def __init__(self, kind: SnapshotKind) -> None:
         super().__init__(
@@ -43,10 +43,10 @@ class TerminationRefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointProperties:
-    """The properties of one request; raises TerminationRefusedError for a terminating non-synchronous one.
+    """The properties of one request. Raises TerminationRefusedError if `terminate` is set and it is not synchronous.
 
-    `forced` ignores max_concurrent and the minimum pause. `terminate` drains the job (MAX watermark)
-    before the snapshot; a synchronous savepoint without it suspends.
+    `forced` ignores max_concurrent and the minimum pause. `terminate` drains the job (MAX watermark) before the
+    snapshot. A synchronous savepoint without it suspends the job.
     """
 
     kind: SnapshotKind = SnapshotKind.CHECKPOINT
@@ -55,32 +55,32 @@ class CheckpointProperties:
     terminate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a drain of anything but a synchronous savepoint."""
+        """Refuse a drain unless it is a synchronous savepoint."""
         if self.terminate and not self.is_synchronous:
             raise TerminationRefusedError(self.kind)
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether the user owns it: it is never subsumed and never put in the store."""
+        """True if it belongs to the user. It is never subsumed, and never in the store."""
         return self.kind is not SnapshotKind.CHECKPOINT
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether the job stops after it."""
+        """True if the job stops after it."""
         return self.kind is SnapshotKind.SYNCHRONOUS_SAVEPOINT
 
     @property
     def commits(self) -> bool:
-        """Whether its completion is notified, so that sinks commit (FLINK-25191: plain savepoints do not)."""
+        """True if its completion is notified, so that sinks commit. For plain savepoints it is not (FLINK-25191)."""
         return not self.is_savepoint or self.is_synchronous
 
     @property
     def can_be_subsumed(self) -> bool:
-        """Whether a newer completed checkpoint may abort it while it is pending (E4)."""
+        """True if a newer completed checkpoint may abort it while it is pending (E4)."""
         return not self.is_savepoint
 
     def checkpoint_type(self, *, force_full: bool) -> CheckpointType:
-        """Return what tasks are told; `force_full` (after NO_CLAIM) wins over an INCREMENTAL wish."""
+        """Return what tasks are told. `force_full` (after NO_CLAIM) overrides a wish for INCREMENTAL."""
         if self.is_savepoint:
             return CheckpointType.SAVEPOINT
         if force_full or self.requested_type is RequestedType.FULL:
@@ -93,10 +93,10 @@ CHECKPOINT = CheckpointProperties()
 
 
 def savepoint(*, unaligned: bool) -> CheckpointProperties:
-    """Return a user's savepoint: forced unless unaligned checkpoints are on (Flink: `triggerSavepoint`)."""
+    """Return a user's savepoint. It is forced, unless unaligned checkpoints are on (Flink: `triggerSavepoint`)."""
     return CheckpointProperties(kind=SnapshotKind.SAVEPOINT, forced=not unaligned)
 
 
 def synchronous_savepoint(*, unaligned: bool, terminate: bool) -> CheckpointProperties:
-    """Return the savepoint of a stop: `terminate` drains, else the job is suspended (F4)."""
+    """Return the savepoint of a stop. With `terminate` it drains the job, otherwise it suspends the job (F4)."""
     return CheckpointProperties(kind=SnapshotKind.SYNCHRONOUS_SAVEPOINT, forced=not unaligned, terminate=terminate)

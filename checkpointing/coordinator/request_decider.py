@@ -1,4 +1,4 @@
-"""Which request may start a checkpoint now: a pure choice (A3; Flink: `CheckpointRequestDecider`)."""
+"""Decides which request may start a checkpoint now (A3; Flink: `CheckpointRequestDecider`)."""
 
 from bisect import insort
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from checkpointing.failures import CheckpointFailureReason
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """A request in the queue; `sequence` is its place in the order of arrival.
+    """A request in the queue. `sequence` is its place in the order of arrival.
 
-    `name` None: the periodic timer asked, nobody waits for the outcome.
+    `name` is None if the periodic timer asked, so that nobody waits for the result.
     """
 
     name: str | None
@@ -27,7 +27,7 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeciderView:
-    """What the choice depends on, besides the queue. `pause_left_ms` <= 0: the minimum pause is over."""
+    """What the decision depends on, besides the queue. If `pause_left_ms` <= 0, the minimum pause is over."""
 
     triggering: bool
     pending: int
@@ -37,7 +37,7 @@ class DeciderView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The request to run, the one refused with its reason, and when to try periodically again."""
+    """The request to run, the refused one with its reason, and when the periodic timer tries again."""
 
     chosen: CheckpointRequest | None = None
     refused: tuple[CheckpointRequest, CheckpointFailureReason] | None = None
@@ -48,12 +48,12 @@ NOTHING = Decision()
 
 
 class RequestDecider:
-    """A bounded queue of requests, one chosen at a time."""
+    """A bounded queue of requests. One is chosen at a time."""
 
     __slots__ = ("_max_concurrent", "_queue", "_queue_max")
 
     def __init__(self, *, max_concurrent: int | None, queue_max: int | None) -> None:
-        """Take the limits; None is no limit."""
+        """Take the limits. None means no limit."""
         self._max_concurrent = max_concurrent
         self._queue_max = queue_max
         self._queue: list[CheckpointRequest] = []
@@ -63,7 +63,7 @@ class RequestDecider:
         return len(self._queue)
 
     def submit(self, request: CheckpointRequest, view: DeciderView) -> tuple[Decision, ...]:
-        """Queue a request, then choose. A full queue refuses the least urgent periodic one, else the new one."""
+        """Queue a request, then choose. A full queue refuses its least urgent periodic request, or else the new one."""
         full = self._queue_max is not None and len(self._queue) >= self._queue_max
         if full and self._queue and not self._queue[-1].periodic:
             return (Decision(refused=(request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)),)
@@ -75,7 +75,7 @@ class RequestDecider:
         return (refusal, self.choose(view))
 
     def choose(self, view: DeciderView) -> Decision:
-        """Take the head if it may run now; refuse it if it is periodic and inside the minimum pause."""
+        """Take the first request if it may run now. Refuse it if it is periodic and the minimum pause is not over."""
         if view.triggering or not self._queue or self._reached(view.deleting - 1):
             return NOTHING
         head = self._queue[0]

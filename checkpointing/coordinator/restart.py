@@ -1,7 +1,7 @@
-"""Whether and when a failed job restarts inside its tick (G4; Flink: `RestartBackoffTimeStrategy`).
+"""Decides whether and when a failed job restarts inside its tick (G4; Flink: `RestartBackoffTimeStrategy`).
 
-A strategy is a value; what it must remember of earlier failures is a value too. Time is an argument,
-and so is the seed that draws a jitter. The rules that a strategy's numbers obey are the configuration's.
+A strategy is a value, and so is what it remembers of earlier failures. The time and the seed for jitter are arguments.
+`CheckpointConfig` checks the numbers of a strategy.
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class FixedDelay:
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """Restart after `delay_ms` unless more than `failures_max` failures fell within `interval_ms`.
+    """Restart after `delay_ms`, unless more than `failures_max` failures were within `interval_ms`.
 
-    Older versions of Flink gave up at the failure that made it exactly so many.
+    Older versions of Flink gave up at exactly that number.
     """
 
     failures_max: int
@@ -42,10 +42,10 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay:
-    """The delay grows by `multiplier` up to `max_ms`; a quiet time of `reset_after_ms` starts it anew.
+    """The delay grows by `multiplier` up to `max_ms`. After a quiet time of `reset_after_ms` it starts anew.
 
-    Quiet is the time between two failures less the delay between them. `jitter` spreads the delay by up
-    to that share of it either way. `attempts` None: without an end; else so many between two quiet times.
+    The quiet time is the time between two failures, less the delay between them. `jitter` moves the delay up or down by
+    at most this share. `attempts` limits the restarts between two quiet times. None: no limit.
     """
 
     initial_ms: int
@@ -61,7 +61,7 @@ RestartStrategy = NoRestart | FixedDelay | FailureRate | ExponentialDelay
 
 @dataclass(frozen=True, slots=True)
 class FailureHistory:
-    """What a strategy remembers: restarts so far, the last failures' times, the last delay without jitter."""
+    """What a strategy remembers: the number of restarts, the times of failures, the last delay without jitter."""
 
     restarts: int = 0
     failures_ms: tuple[int, ...] = ()
@@ -73,14 +73,14 @@ NO_FAILURES = FailureHistory()
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """When to restart (`delay_ms` None: not at all), and the history to give back at the next failure."""
+    """When to restart (`delay_ms` None: not at all), and the history to pass in at the next failure."""
 
     delay_ms: int | None
     history: FailureHistory
 
 
 def strategy_of(config: CheckpointConfig) -> RestartStrategy:
-    """Return the strategy that a configuration asks for; what it leaves open is Flink's default."""
+    """Return the strategy of a configuration. Numbers that it leaves open are Flink's defaults."""
     delay_ms = config.first_restart_delay_ms
     match config.restart_strategy:
         case RestartStrategyKind.NONE:
@@ -105,16 +105,16 @@ def strategy_of(config: CheckpointConfig) -> RestartStrategy:
 
 
 def may_restart(reason: CheckpointFailureReason | None) -> bool:
-    """Whether a job that failed for this reason may go on by itself.
+    """Return whether a job that failed for this reason may restart.
 
-    Not if the next attempt must fail as well, or if the job has become another's (Flink:
+    It may not if the next attempt would fail too, or if the job belongs to another process (Flink:
     `SuppressRestartsException`): a suite's verdict, a changed table, a newer claim.
     """
     return reason not in NEVER_TOLERATED
 
 
 def after_failure(strategy: RestartStrategy, history: FailureHistory, now_ms: int, seed: int = 0) -> RestartDecision:
-    """Return whether the job restarts after a failure at `now_ms`; `seed` draws the jitter."""
+    """Return whether the job restarts after a failure at `now_ms`. `seed` decides the jitter."""
     match strategy:
         case NoRestart():
             return RestartDecision(None, history)
@@ -151,7 +151,7 @@ def _by_backoff(strategy: ExponentialDelay, history: FailureHistory, now_ms: int
 
 
 def _jittered(backoff_ms: int, strategy: ExponentialDelay, seed: int) -> int:
-    """Return the delay moved by a share in [-jitter, jitter], at most `max_ms`."""
+    """Return the delay, moved by a share in [-jitter, jitter], and at most `max_ms`."""
     spread_ms = int(backoff_ms * strategy.jitter)
     mixed = ((seed + 1) * 0x9E37_79B9_7F4A_7C15) & _MASK
     offset_ms = (mixed >> 16) % (2 * spread_ms + 1) - spread_ms

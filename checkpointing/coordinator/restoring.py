@@ -1,8 +1,8 @@
-"""Gives master hooks, operator coordinators and finished operators back what a checkpoint holds of them.
+"""Gives master hooks, operator coordinators and finished operators their part of a checkpoint back.
 
-Pure: takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
-`VertexFinishedStateChecker`). No run reaches what this module says of source coordinators (A7) and of finished inputs
-(B4): it waits for them. `checkpointing.job.restoring` gives subtasks their state.
+It takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
+`VertexFinishedStateChecker`). No run reaches the parts for source coordinators (A7) and finished inputs (B4) yet.
+`checkpointing.job.restoring` gives subtasks their state.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +18,14 @@ from checkpointing.identifiers import CheckpointId
 
 
 class RestoreRefusedError(RuntimeError):
-    """A checkpoint that does not fit the job: names the operator and the way out."""
+    """A checkpoint does not fit the job. The message names the operator and the way out."""
 
 
 def check_finished(checkpoint: CompletedCheckpoint, topology: Topology) -> None:
     """Raise RestoreRefusedError if an operator that had finished now has an input that had not.
 
-    Flink: `VertexFinishedStateChecker`. A fully finished operator needs fully finished inputs; a
-    partially finished one at least those that feed all its subtasks.
+    Flink: `VertexFinishedStateChecker`. A fully finished operator needs fully finished inputs. A partially finished one
+    needs at least fully finished inputs of the edges that feed all its subtasks.
     """
     states = {vertex.name: vertex.finished for vertex in checkpoint.vertices}
     for edge in topology.edges:
@@ -45,7 +45,10 @@ def check_finished(checkpoint: CompletedCheckpoint, topology: Topology) -> None:
 def restore_hooks(
     checkpoint: CheckpointId, states: Mapping[str, str], hooks: Sequence[str], *, allow_non_restored: bool
 ) -> Iterator[RestoreHook]:
-    """Yield every hook's state, None for one without; raise RestoreRefusedError for state without a hook (A8)."""
+    """Yield every hook's state, or None for a hook without one.
+
+    Raise RestoreRefusedError for state without a hook (A8).
+    """
     orphans = sorted(set(states) - set(hooks))
     if orphans and not allow_non_restored:
         raise RestoreRefusedError(
@@ -58,12 +61,12 @@ def restore_hooks(
 def restore_coordinators(
     checkpoint: CompletedCheckpoint | None, coordinators: Sequence[str]
 ) -> Iterator[ResetOperatorCoordinator]:
-    """Yield what each operator coordinator goes back to; without a checkpoint to nothing."""
+    """Yield the state for each operator coordinator. Without a checkpoint, each is reset to its empty state."""
     states: Mapping[str, str | None] = {} if checkpoint is None else checkpoint.coordinator_states
     at = None if checkpoint is None else checkpoint.id
     return (ResetOperatorCoordinator(name, at, states.get(name)) for name in coordinators)
 
 
 def reset_hooks(hooks: Sequence[str]) -> Iterator[ResetHook]:
-    """Yield the reset of every hook: the job restarts without a checkpoint."""
+    """Yield the reset of every hook, because the job restarts without a checkpoint."""
     return (ResetHook(hook) for hook in hooks)

@@ -1,4 +1,4 @@
-"""What the coordinator is told once: the limits and times of one job's checkpoints."""
+"""The settings of the coordinator: the limits and times of one job's checkpoints."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,10 +9,10 @@ from checkpointing.coordinator.completed import DISCARD_ALWAYS, DISCARD_UNLESS_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """The settings of one coordinator. Where None is allowed it means: no limit, or never.
+    """The settings of one coordinator. Where None is allowed, it means no limit, or never.
 
-    `interval_ms` is effective: never shorter than `min_pause_ms`. `operator_coordinators` and `hooks`
-    are asked in this order.
+    `interval_ms` is effective: never shorter than `min_pause_ms`. `operator_coordinators` and `hooks` are asked in this
+    order.
     """
 
     job: str
@@ -23,9 +23,9 @@ class CoordinatorSettings:
     tolerable_failures: int | None = 0
     after_tasks_finish: bool = True
     queue_max: int = 1000
-    """Most requests that wait (Flink: `CheckpointRequestDecider.DEFAULT_MAX_QUEUED_REQUESTS`)."""
+    """The most requests that may wait (Flink: `CheckpointRequestDecider.DEFAULT_MAX_QUEUED_REQUESTS`)."""
     history_max: int = 10
-    """Checkpoints that the statistics remember."""
+    """How many checkpoints the statistics remember."""
     discard_on: frozenset[DiscardCause] = DISCARD_ALWAYS
     """When a completed checkpoint of this job may be deleted (G3)."""
     operator_coordinators: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class CoordinatorSettings:
 
     @classmethod
     def of(cls, job: str, config: CheckpointConfig, hooks: tuple[str, ...] = ()) -> Self:
-        """Return the settings that a validated configuration means for a job."""
+        """Return the settings that a job's validated configuration says."""
         return cls(
             job=job,
             hooks=hooks,

@@ -1,8 +1,8 @@
-"""Who still uses a shared file (D4; Flink: `SharedStateRegistryImpl`, 1.15 and newer).
+"""Finds out which checkpoints still use a shared file (D4; Flink: `SharedStateRegistryImpl`, 1.15 and newer).
 
-Nothing is counted. An entry remembers which checkpoint created it and the newest one that used it; a
-file goes when every checkpoint that is kept is newer than its last user. Aborting a checkpoint
-changes nothing here: its tasks may use the files again without another upload (FLINK-25395).
+Nothing is counted. An entry remembers the checkpoint that created the file, and the newest one that used it. When every
+kept checkpoint is newer than the last user, the file can go. Aborting a checkpoint changes nothing here: its tasks may
+use the files again without another upload (FLINK-25395).
 """
 
 from collections.abc import Hashable
@@ -15,7 +15,7 @@ Handle = Hashable
 
 
 class SharedStateConflictError(RuntimeError):
-    """Two different files under one key: names both."""
+    """Two different files have one key. The message names both."""
 
     def __init__(self, key: str, known: Handle, offered: Handle) -> None:
         super().__init__(
@@ -26,7 +26,7 @@ class SharedStateConflictError(RuntimeError):
 
 @dataclass(slots=True)
 class SharedStateEntry:
-    """One shared file: who created it and who used it last."""
+    """One shared file: which checkpoint created it, and which one used it last."""
 
     handle: Handle
     created_by: CheckpointId
@@ -35,7 +35,7 @@ class SharedStateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """What an `unregister_unused` found: files to delete, and checkpoints whose folders hold a file in use.
+    """The result of `unregister_unused`: files to delete, and checkpoints whose folders hold a file in use.
 
     The product's checkpoints have no folders, so `in_use` is empty there.
     """
@@ -45,7 +45,7 @@ class Unregistered:
 
 
 class SharedStateRegistry:
-    """The shared files that any checkpoint, kept or failed, has handed over and none has outlived."""
+    """The shared files that kept or failed checkpoints have handed over, and that may still be in use."""
 
     __slots__ = ("_entries",)
 
@@ -54,9 +54,9 @@ class SharedStateRegistry:
         self._entries: dict[str, SharedStateEntry] = {}
 
     def register(self, key: str, handle: Handle, checkpoint: CheckpointId) -> Handle:
-        """Note that `checkpoint` uses the file under `key`; return the object that was registered first.
+        """Note that `checkpoint` uses the file under `key`. Return the object that was registered first.
 
-        Raises SharedStateConflictError if another file is known under the key.
+        Raises SharedStateConflictError if the key belongs to another file.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -68,7 +68,7 @@ class SharedStateRegistry:
         return entry.handle
 
     def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
-        """Forget what no checkpoint from `lowest` on has used, and return it to be deleted."""
+        """Forget the files that no checkpoint from `lowest` on has used, and return them to be deleted."""
         return Unregistered(tuple(entry.handle for entry in self._drop_unused(lowest)))
 
     def _drop_unused(self, lowest: CheckpointId) -> list[SharedStateEntry]:

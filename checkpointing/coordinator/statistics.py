@@ -1,4 +1,4 @@
-"""What is known of each checkpoint: times, sizes, outcome (E6; Flink: `DefaultCheckpointStatsTracker`)."""
+"""Remembers times, sizes and outcome of each checkpoint (E6; Flink: `DefaultCheckpointStatsTracker`)."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,7 +10,7 @@ from checkpointing.identifiers import CheckpointId
 
 
 class CheckpointStatus(Enum):
-    """Where a checkpoint stands."""
+    """The state of a checkpoint."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -19,21 +19,21 @@ class CheckpointStatus(Enum):
 
 @dataclass(slots=True)
 class CheckpointStatistics:
-    """One checkpoint's life; times in ms as the coordinator saw them, `state_size` in bytes."""
+    """The life of one checkpoint. Times are in ms as the coordinator saw them, `state_size` is in bytes."""
 
     id: CheckpointId
     properties: CheckpointProperties
     triggered_ms: int
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     acknowledged_subtasks: int = 0
-    """Finished tasks count from the start (B4)."""
+    """How many subtasks have acknowledged. Finished tasks count from the start (B4)."""
     state_size: int = 0
     ended_ms: int | None = None
     failure: CheckpointFailureReason | None = None
     tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
 
     def measured(self, task: Task, metrics: SnapshotMetrics) -> None:
-        """Take a task's measurements instead of its earlier ones. Late ones change neither status nor count."""
+        """Replace a task's measurements. Late ones change neither the status nor the count."""
         self.state_size += (metrics.state_bytes or 0) - (self.tasks.get(task, NO_METRICS).state_bytes or 0)
         self.tasks[task] = metrics
 
@@ -51,7 +51,7 @@ class CheckpointCounters:
 
 @dataclass(slots=True)
 class LatestCheckpoints:
-    """The newest id of each sort; `completed` are plain checkpoints only."""
+    """The newest id of each kind. `completed` are plain checkpoints only."""
 
     completed: CheckpointId | None = None
     savepoint: CheckpointId | None = None
@@ -60,16 +60,16 @@ class LatestCheckpoints:
 
 
 class StatisticsTracker:
-    """Remembers the last checkpoints, counts all. Statistics never steer.
+    """Remembers the last checkpoints, and counts all. No decision depends on them.
 
-    Pending checkpoints, and the newest completed, failed and savepoint, are known by their id also when the
-    history has no place for them (Flink: `CheckpointStatsHistory`).
+    Pending checkpoints, and the newest completed, failed and savepoint, are known by their id even when the history has
+    no place for them (Flink: `CheckpointStatsHistory`).
     """
 
     __slots__ = ("_beyond_history", "_history_max", "_remembered", "counters", "latest")
 
     def __init__(self, history_max: int) -> None:
-        """Show at most `history_max` checkpoints in the history, pending ones included."""
+        """Show at most `history_max` checkpoints in the history, including pending ones."""
         self._history_max = history_max
         self._remembered: dict[CheckpointId, CheckpointStatistics] = {}
         self._beyond_history: dict[CheckpointId, CheckpointStatistics] = {}
@@ -81,11 +81,11 @@ class StatisticsTracker:
         return self._remembered.get(checkpoint) or self._beyond_history.get(checkpoint)
 
     def history(self) -> tuple[CheckpointStatistics, ...]:
-        """Return what is remembered, newest first."""
+        """Return the remembered checkpoints, newest first."""
         return tuple(reversed(self._remembered.values()))
 
     def began(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int, finished: int) -> None:
-        """Note that a checkpoint is pending; `finished` tasks need not acknowledge."""
+        """Note that a checkpoint is pending. `finished` tasks need not acknowledge."""
         self.counters.total += 1
         self.counters.in_progress += 1
         self._remembered[checkpoint] = CheckpointStatistics(
@@ -104,7 +104,7 @@ class StatisticsTracker:
             known.measured(task, metrics)
 
     def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
-        """Note metrics that came by themselves, or too late to count."""
+        """Note measurements that came alone, or too late to count."""
         known = self.of(checkpoint)
         if known is not None and task not in known.tasks:
             known.measured(task, metrics)
@@ -127,7 +127,7 @@ class StatisticsTracker:
         self._end(checkpoint, CheckpointStatus.FAILED, now_ms, reason)
 
     def failed_before_pending(self) -> None:
-        """Note that a trigger failed before there was a pending checkpoint."""
+        """Note that a trigger failed before a checkpoint was pending."""
         self.counters.total += 1
         self.counters.failed += 1
 
@@ -149,7 +149,7 @@ class StatisticsTracker:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what is neither in the history, nor pending, nor the newest of its sort."""
+        """Drop checkpoints that are neither in the history, nor pending, nor the newest of their kind."""
         newest = {self.latest.completed, self.latest.savepoint, self.latest.failed}
         self._beyond_history = {
             id_: known

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 Task = Hashable
-"""A subtask's identity: opaque here, compared and hashed only (`SubtaskId` in the job door)."""
+"""The identity of a subtask. Here it is only compared and hashed (`SubtaskId` in the job door)."""
 
 
 class TaskState(Enum):
-    """Where an execution attempt stands (Flink: `ExecutionState`)."""
+    """The state of an execution attempt (Flink: `ExecutionState`)."""
 
     CREATED = "CREATED"
     SCHEDULED = "SCHEDULED"
@@ -25,10 +25,10 @@ class TaskState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedState:
-    """The state that a task hands over: handles as names, and a payload opaque to the coordinator.
+    """The state that a task hands over: the names of its handles, and a payload that the coordinator does not read.
 
-    `private` handles belong to this one checkpoint and are discarded with it. `shared` are pairs
-    (registry key, handle): they go to the shared state registry and outlive an aborted checkpoint.
+    `private` handles belong to this one checkpoint and are discarded with it. `shared` are pairs (registry key,
+    handle). They go to the shared state registry and stay after an aborted checkpoint.
     """
 
     private: tuple[str, ...] = ()
@@ -46,27 +46,27 @@ NO_STATE = AcknowledgedState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMetrics:
-    """What is measured of one subtask's snapshot and of its epoch (E6, C7; Flink: `CheckpointMetrics`).
+    """The measurements of one subtask's snapshot and its epoch (E6, C7; Flink: `CheckpointMetrics`).
 
-    None means that nobody measured it. Statistics never steer.
+    None means that nobody measured it. No decision depends on them.
     """
 
     state_bytes: int | None = None
     """Bytes of all state files that the snapshot refers to."""
     checkpointed_bytes: int | None = None
-    """Bytes of the state files that were written since the barrier before."""
+    """Bytes of the state files that were written since the last barrier."""
     start_delay_ms: int | None = None
     """From the checkpoint's trigger to its first barrier at the gate."""
     alignment_ms: int | None = None
     """From the first barrier at the gate to the last."""
     bytes_processed: int | None = None
-    """Bytes that the gate let through meanwhile."""
+    """Bytes that the gate let through between the two barriers."""
     sync_ms: int | None = None
-    """How long the subtask's tasks wrote files, and so took in no row, since the barrier before."""
+    """How long the subtask's tasks wrote files, and so took in no row, since the last barrier."""
     async_ms: int | None = None
-    """From the snapshot to its acknowledgement: suites are judged, segments in flight are gathered."""
+    """From the snapshot to its acknowledgement. In this time suites are judged and channel state is gathered."""
     task_ms: int | None = None
-    """How long the subtask's tasks ran since the barrier before."""
+    """How long the subtask's tasks ran since the last barrier."""
     rows_in: int | None = None
     rows_out: int | None = None
     bytes_out: int | None = None

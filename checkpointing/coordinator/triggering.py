@@ -1,9 +1,9 @@
-"""From a request to told tasks, one procedure at a time (A3 to A8; Flink: `startTriggeringCheckpoint`).
+"""Turns a checkpoint request into TriggerTask effects, one request at a time (A3 to A8; `startTriggeringCheckpoint`).
 
-Pre-check, plan, fetch an id, pre-check again, register the pending checkpoint, create its location,
-ask all operator coordinators, then all master hooks, then tell the tasks. Each wait is for a fact. An
-abort of the checkpoint at any point ends the procedure, so nothing wedges (FLINK-26394), and nobody is
-asked for a checkpoint that is gone (FLINK-27148).
+The steps are: check, plan, fetch an id, check again, register the pending checkpoint, create its location, ask all
+operator coordinators, then all master hooks, then tell the tasks. Each step waits for a fact. If the checkpoint is
+aborted at any point, the procedure ends. So nothing is stuck (FLINK-26394), and nobody is asked for a checkpoint that
+is gone (FLINK-27148).
 """
 
 from dataclasses import dataclass, replace
@@ -31,19 +31,19 @@ from checkpointing.identifiers import CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class TriggerProcedure:
-    """The procedure under way; `checkpoint` None: its id is being fetched."""
+    """The procedure in progress. `checkpoint` is None while its id is being fetched."""
 
     request: CheckpointRequest
     checkpoint: CheckpointId | None = None
 
 
 class Triggering:
-    """Takes requests and turns one at a time into a triggered checkpoint."""
+    """Takes requests, and turns one at a time into a triggered checkpoint."""
 
     __slots__ = ("_books", "_completion", "_decider", "_plan", "_sequence", "procedure")
 
     def __init__(self, books: Books, completion: Completion) -> None:
-        """Work on these books; `completion` ends checkpoints that fail here."""
+        """Work on these books. `completion` ends the checkpoints that fail here."""
         self._books = books
         self._completion = completion
         self._decider = RequestDecider(max_concurrent=books.settings.max_concurrent, queue_max=books.settings.queue_max)
@@ -54,7 +54,7 @@ class Triggering:
     # -------------------------------------------------------------- requests
 
     def request(self, fact: CheckpointRequested) -> None:
-        """Queue somebody's request and start one if it may start."""
+        """Queue a request, and start one if it may start."""
         self._submit(fact.request, fact.properties, periodic=fact.periodic)
 
     def request_periodically(self) -> None:
@@ -64,16 +64,16 @@ class Triggering:
             self._submit(None, CHECKPOINT, periodic=True)
 
     def drop_queued(self, reason: CheckpointFailureReason) -> None:
-        """Fail every request that waits."""
+        """Fail every request in the queue."""
         for request in self._decider.drop_all():
             self._refuse(request, reason, reason.message)
 
     def task_states_changed(self) -> None:
-        """Compute the next plan anew. No run reaches it yet: it waits for finished inputs (B4)."""
+        """Compute the next plan again. No run reaches it yet: it waits for finished inputs (B4)."""
         self._plan = None
 
     def settle(self) -> None:
-        """End the procedure of a checkpoint that is gone; look at the queue if it was stirred."""
+        """End the procedure of a checkpoint that is gone. Choose from the queue if something has changed."""
         under_way = None if self.procedure is None else self.procedure.checkpoint
         if under_way is not None and under_way not in self._books.pending:
             self._finish()
@@ -142,7 +142,7 @@ class Triggering:
             self._ask_hooks(pending)
 
     def coordinator_answered(self, fact: OperatorCoordinatorAnswered) -> None:
-        """Note the snapshot; ask the hooks when all have answered. A late one is discarded.
+        """Note the snapshot. Ask the hooks when all have answered. A late snapshot is discarded.
 
         No run reaches it yet: it waits for source coordinators (A7).
         """
@@ -156,7 +156,7 @@ class Triggering:
             self._ask_hooks(pending)
 
     def hook_answered(self, fact: HookAnswered) -> None:
-        """Note the answer; tell the tasks when all have answered (A8)."""
+        """Note the answer. Tell the tasks when all hooks have answered (A8)."""
         pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
         if pending is None or pending.unanswered_coordinators or fact.hook not in pending.unanswered_hooks:
             return
@@ -165,7 +165,7 @@ class Triggering:
             self._trigger_tasks(pending)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Fail a checkpoint for which somebody who was asked failed."""
+        """Fail a checkpoint because somebody who was asked failed."""
         pending = self._books.pending.get(checkpoint)
         if pending is not None:
             self._completion.abort(pending, reason, message)
@@ -185,7 +185,7 @@ class Triggering:
         self._completion.commit_if_full(pending)
 
     def _under_way(self, checkpoint: CheckpointId, phase: PendingPhase) -> PendingCheckpoint | None:
-        """Return the checkpoint of the procedure if an answer in that phase is awaited; an answer counts once."""
+        """Return the procedure's checkpoint if it awaits an answer in this phase. An answer counts once."""
         procedure = self.procedure
         if procedure is None or procedure.checkpoint != checkpoint:
             return None
@@ -210,7 +210,7 @@ class Triggering:
     # -------------------------------------------------------------- pre-checks
 
     def _checked_plan(self, request: CheckpointRequest) -> CheckpointPlan | None:
-        """Return the plan, or fail the request for the reason that forbids a checkpoint now (A4)."""
+        """Return the plan, or fail the request with the reason why no checkpoint can be taken now (A4)."""
         reason = self._forbidden(request)
         if reason is not None:
             self._fail_early(request, reason, reason.message)
