@@ -1,4 +1,4 @@
-"""One vertex's inputs: channels in turn, barriers aligned, counted or let through (C1 to C7).
+"""The inputs of one vertex: it takes its channels in turn, and aligns, counts or overtakes barriers (C1 to C7).
 
 `InputGate` is the door.
 """

@@ -1,7 +1,7 @@
-"""Exactly once: channels whose barrier is in are blocked until all barriers are in (C1, C3).
+"""Exactly once: a channel is blocked from its barrier on, until the barriers of all channels are in (C1, C3).
 
-Two machines share these rules: this one, aligned for ever, and `unaligned.AlternatingAligner`, which refines
-what a barrier and an end do while a checkpoint is pending. What an id means is a table in `alignment`.
+Two handlers share these rules: this one, which always aligns, and `unaligned.AlternatingAligner`, which changes what a
+barrier and an end do while a checkpoint is pending. A table in `alignment` says what an id means.
 
 | pending?  | own barrier               | last own barrier or end      | newer barrier                   |
 |-----------|---------------------------|------------------------------|---------------------------------|
@@ -13,8 +13,8 @@ what a barrier and an end do while a checkpoint is pending. What an id means is 
 | no        | obsolete                  | abort it; later ones obsolete| counted out                     |
 | yes       | release, abort            | release, abort               | counts as its barrier, or aborts|
 
-(Flink: `SingleCheckpointBarrierHandler`, `AbstractAlignedBarrierHandlerState`; before 1.11
-`CheckpointBarrierAligner`, which also aborts the pending one on a newer cancel.)
+(Flink: `SingleCheckpointBarrierHandler`, `AbstractAlignedBarrierHandlerState`. Before 1.11 it was
+`CheckpointBarrierAligner`, which also aborts the pending checkpoint on a newer cancel marker.)
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class AlignerRules:
-    """Where the two policies for a blocked channel differ in their decisions.
+    """What differs between the two policies that block channels.
 
-    `barrier_stops_channel`: a channel waits behind its barrier until it is resumed, also if that is obsolete.
-    `end_counts_as_barrier`: an end aligns its channel, else it aborts what is pending.
-    `cancel_aborts_older`: a newer cancel also aborts the pending checkpoint by name (up to Flink 1.10).
+    `barrier_stops_channel`: a channel waits behind its barrier until it is resumed, even if the barrier is obsolete.
+    `end_counts_as_barrier`: the end of a channel aligns it; otherwise it aborts the pending checkpoint.
+    `cancel_aborts_older`: a newer cancel marker also aborts the pending checkpoint by name (up to Flink 1.10).
     """
 
     barrier_stops_channel: bool = True
@@ -43,14 +43,14 @@ class AlignerRules:
 
 @dataclass(frozen=True, slots=True)
 class AlignerSnapshot:
-    """All that an Aligner knows."""
+    """The whole state of an Aligner."""
 
     alignment: AlignmentSnapshot
     blocked: tuple[ChannelId, ...]
 
 
 class Aligner:
-    """The aligned barrier handler."""
+    """The handler of aligned barriers."""
 
     def __init__(self, inputs: BlockableInput, channel_count: int, rules: AlignerRules) -> None:
         """Begin with nothing pending and nothing blocked."""
@@ -62,7 +62,7 @@ class Aligner:
     # -------------------------------------------------------------- what comes
 
     def barrier(self, channel: ChannelId, barrier: Barrier, now_ms: int) -> Effects:
-        """Handle a barrier by how its id stands to the current one."""
+        """Handle a barrier. What it does depends on whether its id is older, the same or newer than the current one."""
         standing = self.alignment.standing(barrier.checkpoint)
         if standing is IdStanding.OBSOLETE:
             return self._ignore(channel, barrier)
@@ -73,7 +73,7 @@ class Aligner:
         return effects
 
     def cancel(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects | None:  # noqa: ARG002 - handler's form
-        """Abort that checkpoint, and with it what is pending; None if the marker is obsolete."""
+        """Abort this checkpoint, and with it the pending one. None if the marker is obsolete."""
         standing = self.alignment.standing(checkpoint)
         if standing is IdStanding.OBSOLETE:
             return None
@@ -83,7 +83,7 @@ class Aligner:
         return effects + self._abort(checkpoint, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
 
     def end(self, channel: ChannelId, now_ms: int) -> Effects:
-        """Count the channel out; if a checkpoint is pending, align the channel or abort."""
+        """Count the channel out. If a checkpoint is pending, align the channel or abort the checkpoint."""
         self.alignment.close_channel()
         self._blocked.pop(channel, None)
         if not self.alignment.pending:
@@ -104,7 +104,7 @@ class Aligner:
         return []
 
     def abort_pending(self, reason: Reason) -> Effects:
-        """Abort what is pending, if anything is."""
+        """Abort the pending checkpoint, if there is one."""
         return self._abort(self.alignment.current, reason) if self.alignment.pending else []
 
     # -------------------------------------------------------------- what a policy refines
@@ -187,9 +187,9 @@ class Aligner:
         return (self.alignment.current,) if self.alignment.pending else ()
 
     def delivered(self, size_bytes: int) -> None:
-        """Count bytes given to the operator."""
+        """Count bytes that were given to the operator."""
         self.alignment.delivered(size_bytes)
 
     def snapshot(self) -> AlignerSnapshot:
-        """Return the handler's whole state as one hashable value."""
+        """Return the handler's state as one hashable value."""
         return AlignerSnapshot(self.alignment.snapshot(), tuple(self._blocked))

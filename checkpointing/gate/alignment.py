@@ -1,9 +1,9 @@
-"""The book of one alignment: which checkpoint is current, which channels have aligned, what it cost (C1, C7).
+"""Keeps the book of one alignment: the current checkpoint, the channels that have aligned, and what it cost (C1, C7).
 
-At most one checkpoint is pending at a time. Its target, the number of channels that must align, is the number
-of channels open at its first barrier or announcement, and stays (Flink: `SingleCheckpointBarrierHandler`).
+At most one checkpoint is pending at a time. Its target is the number of channels that must align. That is the number of
+open channels at its first barrier or announcement, and it stays (Flink: `SingleCheckpointBarrierHandler`).
 
-What an id means depends on how it stands to the current one, and on whether that one is still pending:
+The meaning of an id depends on how it compares with the current one, and on whether the current one is still pending:
 
 | id      | current pending       | current settled |
 |---------|-----------------------|-----------------|
@@ -19,11 +19,11 @@ from checkpointing.channel_items import AlignmentType, Barrier
 from checkpointing.identifiers import ChannelId, CheckpointId
 
 NEVER = CheckpointId(-1)
-"""Before the first id: 0 is a legal one."""
+"""Below every id, because 0 may be an id."""
 
 
 class IdStanding(Enum):
-    """How an id stands to the current alignment."""
+    """What an id means for the current alignment."""
 
     OBSOLETE = "obsolete"
     BELONGS = "belongs"
@@ -50,7 +50,7 @@ _STANDING: dict[tuple[_Order, bool], IdStanding] = {
 
 @dataclass(frozen=True, slots=True)
 class AlignmentSnapshot:
-    """All that an Alignment knows."""
+    """The whole state of an Alignment."""
 
     current: CheckpointId
     settled: CheckpointId
@@ -65,7 +65,7 @@ class AlignmentSnapshot:
 
 
 class Alignment:
-    """Keeps the book; decides nothing but how an id stands."""
+    """Keeps the book. It decides only what an id means."""
 
     def __init__(self, channel_count: int) -> None:
         """Begin with all channels open and no checkpoint seen."""
@@ -82,20 +82,20 @@ class Alignment:
 
     @property
     def pending(self) -> bool:
-        """Whether the current checkpoint is neither complete nor aborted."""
+        """True if the current checkpoint is neither complete nor aborted."""
         return self.current != self._settled
 
     @property
     def complete(self) -> bool:
-        """Whether every channel of the target has aligned."""
+        """True if every channel of the target has aligned."""
         return len(self._aligned) == self.target
 
     def standing(self, checkpoint: CheckpointId) -> IdStanding:
-        """Return how that id stands to the current checkpoint."""
+        """Return what this id means for the current alignment."""
         return _STANDING[_order(checkpoint, self.current), self.pending]
 
     def begin(self, barrier: Barrier) -> None:
-        """Make the barrier's checkpoint the current one; no channel has aligned yet."""
+        """Make the barrier's checkpoint the current one. No channel has aligned yet."""
         self.current = barrier.checkpoint
         self.barrier = barrier
         self.target = self.open_channels
@@ -103,7 +103,7 @@ class Alignment:
         self._started_ms = None
 
     def align(self, channel: ChannelId, now_ms: int) -> None:
-        """Enter that the channel's barrier, or its end, is in; a second entry changes nothing."""
+        """Note that the channel's barrier, or its end, is in. A second note changes nothing."""
         self._aligned.add(channel)
         if self._started_ms is None:
             self._started_ms = now_ms
@@ -112,13 +112,13 @@ class Alignment:
         self.bytes_processed = self._processed
 
     def abandon(self, checkpoint: CheckpointId) -> None:
-        """Enter that the checkpoint is aborted, and with it the current one; it has cost nothing."""
+        """Note that the checkpoint, and with it the current one, is aborted. It has cost nothing."""
         self.settle(checkpoint)
         self.duration_ms = 0
         self.bytes_processed = 0
 
     def settle(self, checkpoint: CheckpointId) -> None:
-        """Enter that the checkpoint, and with it the current one, is over."""
+        """Note that the checkpoint, and with it the current one, is over."""
         self.current = max(self.current, checkpoint)
         self._settled = self.current
         self.barrier = None
@@ -126,15 +126,15 @@ class Alignment:
         self._started_ms = None
 
     def close_channel(self) -> None:
-        """Enter that a channel has ended; the target of the current checkpoint stays."""
+        """Note that a channel has ended. The target of the current checkpoint stays."""
         self.open_channels -= 1
 
     def delivered(self, size_bytes: int) -> None:
-        """Count bytes that were delivered while the alignment lasts."""
+        """Count bytes that were delivered during the alignment."""
         self._processed += size_bytes
 
     def snapshot(self) -> AlignmentSnapshot:
-        """Return the whole book as one hashable value."""
+        """Return the book as one hashable value."""
         return AlignmentSnapshot(
             current=self.current,
             settled=self._settled,
@@ -156,10 +156,10 @@ def _order(checkpoint: CheckpointId, current: CheckpointId) -> _Order:
 
 
 def may_time_out(barrier: Barrier) -> bool:
-    """Return whether the barrier's checkpoint may turn unaligned by its age (Flink: `isTimeoutable`)."""
+    """Return whether the barrier's checkpoint may turn unaligned when it is too old (Flink: `isTimeoutable`)."""
     return barrier.alignment is AlignmentType.ALIGNED and barrier.alignment_timeout_ms is not None
 
 
 def as_unaligned(barrier: Barrier) -> Barrier:
-    """Return the barrier as it goes on once its checkpoint is unaligned (Flink: `asUnaligned`)."""
+    """Return the barrier to send on once its checkpoint is unaligned (Flink: `asUnaligned`)."""
     return replace(barrier, alignment=AlignmentType.UNALIGNED, alignment_timeout_ms=None)

@@ -1,8 +1,8 @@
-"""ALIGNED_BUFFERING: what comes on a blocked channel is put aside, and replayed after the alignment (C2).
+"""ALIGNED_BUFFERING: keeps items of blocked channels, and replays them after the alignment (C2).
 
-When an alignment is over, done or aborted, what was put aside becomes the sequence that is replayed next,
-before any new input and before the rest of a replay that was under way. On replay an item acts as if it had
-just come, and may be put aside again (Flink up to 1.10: `BarrierBuffer`, `CachedBufferStorage`).
+When an alignment completes or aborts, its items become the next sequence to replay. They come before new input, and
+before the rest of an older replay. A replayed item is handled as if it had just arrived, and may be put aside again
+(Flink up to 1.10: `BarrierBuffer`, `CachedBufferStorage`).
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ Queued = tuple[ChannelId, ChannelItem]
 
 @dataclass(frozen=True, slots=True)
 class BufferSnapshot:
-    """All that an AlignmentBuffer holds; `sequences`: the one under replay first."""
+    """The whole state of an AlignmentBuffer. The first of `sequences` is being replayed."""
 
     aside: tuple[Queued, ...]
     sequences: tuple[tuple[Queued, ...], ...]
@@ -44,7 +44,7 @@ class _Sequence:
 
 
 class AlignmentBuffer:
-    """Keeps items that were read from blocked channels, and counts the bytes that no replay is handing out."""
+    """Keeps items that were read from blocked channels, and counts their bytes until a replay hands them out."""
 
     def __init__(self, max_bytes: int) -> None:
         """Begin empty; -1 means no limit."""
@@ -55,12 +55,12 @@ class AlignmentBuffer:
         self._pushed_back_bytes = 0
 
     def held_bytes(self) -> int:
-        """Bytes put aside, or pushed back behind a newer replay."""
+        """Bytes put aside, or waiting behind a newer replay."""
         return self._aside.bytes + self._pushed_back_bytes
 
     @property
     def over_limit(self) -> bool:
-        """Whether more bytes are held than the limit allows."""
+        """True if more bytes are held than the limit allows."""
         return self._max_bytes != UNLIMITED and self.held_bytes() > self._max_bytes
 
     def put_aside(self, channel: ChannelId, item: ChannelItem) -> None:
@@ -68,7 +68,7 @@ class AlignmentBuffer:
         self._aside.append((channel, item))
 
     def resume(self, name: ChannelId) -> None:  # noqa: ARG002 - a release always frees all channels
-        """End the alignment: what was put aside, on whichever channel, is replayed next."""
+        """End the alignment. Items put aside on any channel are replayed next."""
         if not self._aside.items:
             return
         if self._replay.items:
@@ -77,11 +77,11 @@ class AlignmentBuffer:
         self._replay, self._aside = self._aside, _Sequence()
 
     def next(self) -> Queued | None:
-        """Return what `take` would take, or None."""
+        """Return the item that `take` would take, or None."""
         return self._replay.items[0] if self._replay.items else None
 
     def take(self) -> Queued | None:
-        """Take the next item of the replay, or None if nothing is to be replayed."""
+        """Take the next item of the replay, or None if nothing is left to replay."""
         if not self._replay.items:
             return None
         queued = self._replay.popleft()
@@ -91,7 +91,7 @@ class AlignmentBuffer:
         return queued
 
     def snapshot(self) -> BufferSnapshot:
-        """Return all that is held as one hashable value."""
+        """Return the buffer's state as one hashable value."""
         sequences = [self._replay, *self._pushed_back]
         return BufferSnapshot(tuple(self._aside.items), tuple(tuple(s.items) for s in sequences if s.items))
 

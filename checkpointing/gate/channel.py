@@ -1,8 +1,8 @@
-"""One input channel of a gate: what waits in it, what is held upstream of it, what it has in flight.
+"""One input channel of a gate: its waiting items, its held items, and its rows in flight.
 
-A barrier that may block ends what the gate has of its channel: all behind it is *held*, as if the sender
-stopped there (Flink: `PipelinedSubpartition.isBlocked`), until the channel is resumed. So a blocked channel
-is never read, and what an unaligned barrier overtook can still be delivered.
+If a barrier may block its channel, the gate *holds* everything behind the barrier until the channel is resumed, as if
+the sender had stopped there (Flink: `PipelinedSubpartition.isBlocked`). So a blocked channel is never read, and items
+that an unaligned barrier overtook can still be delivered.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class ChannelSnapshot:
-    """All that a Channel knows. `overtakers`: (checkpoint, waiting items that its barrier overtook)."""
+    """The whole state of a Channel. `overtakers`: (checkpoint, number of waiting items that its barrier overtook)."""
 
     waiting: tuple[ChannelItem, ...]
     held: tuple[ChannelItem, ...]
@@ -29,7 +29,7 @@ class ChannelSnapshot:
 
 
 class Channel:
-    """Queues of one channel, in order of arrival. `stopped`: what comes now is held."""
+    """The queues of one channel, in order of arrival. `stopped`: what arrives now is held."""
 
     __slots__ = (
         "_overtakers",
@@ -60,7 +60,7 @@ class Channel:
         self._overtakers: dict[CheckpointId, int] = {}
 
     def hold(self, item: ChannelItem) -> None:
-        """Keep an item that came behind a barrier that may block."""
+        """Keep an item that arrived behind a barrier that may block."""
         self.held.append(item)
         self.held_bytes += _bytes(item)
 
@@ -71,7 +71,7 @@ class Channel:
         return item
 
     def wait(self, item: ChannelItem) -> None:
-        """Put an item to the end of what the gate has of this channel; a segment may be in flight."""
+        """Append an item to the waiting ones. A segment may be in flight."""
         self.waiting.append(item)
         if isinstance(item, Barrier):
             self._note_barrier(item.checkpoint)
@@ -84,21 +84,21 @@ class Channel:
         return self.waiting.popleft()
 
     def overtake(self, barrier: Barrier) -> None:
-        """Let a barrier pass all that waits here."""
+        """Let a barrier pass all waiting items."""
         self._overtakers[barrier.checkpoint] = self._taken + len(self.waiting)
         self._note_barrier(barrier.checkpoint)
 
     def pull_last(self) -> ChannelItem:
-        """Take the newest waiting item out of the queue."""
+        """Remove and return the newest waiting item."""
         return self.waiting.pop()
 
     def record(self, checkpoint: CheckpointId) -> None:
-        """Record the segments before that checkpoint's barrier: those that wait, and those to come (C5)."""
+        """Record the segments before that checkpoint's barrier: the waiting ones, and those still to come (C5)."""
         self.recorded = [i for i in self._before(checkpoint) if isinstance(i, SourceSlice | StagedSegment)]
         self.recording_for = checkpoint
 
     def stop_recording(self, checkpoint: CheckpointId) -> tuple[Segment, ...]:
-        """Return what was recorded, and forget it, along with the barriers up to that checkpoint."""
+        """Return the recorded segments, and forget them and all barriers up to that checkpoint."""
         recorded = tuple(self.recorded)
         self.recorded = []
         self.recording_for = NEVER
@@ -121,7 +121,7 @@ class Channel:
         self.newest_barrier = max(self.newest_barrier, checkpoint)
 
     def snapshot(self) -> ChannelSnapshot:
-        """Return the whole channel as one hashable value."""
+        """Return the channel's state as one hashable value."""
         return ChannelSnapshot(
             waiting=tuple(self.waiting),
             held=tuple(self.held),

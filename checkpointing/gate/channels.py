@@ -1,9 +1,9 @@
-"""All channels of a gate, and whose turn it is.
+"""All channels of a gate, and the order in which they are read.
 
-Channels with priority items come first and take turns among themselves, in the order in which they got their first
-one. Then the channels take turns in the order in which they became non-empty. A channel from which an item was taken,
-also a priority one, goes to the back if it has more (Flink: `SingleInputGate`, `PrioritizedDeque`). A held item is no
-item of its channel.
+Channels with priority items come first. They take turns in the order in which they got their first priority item. Then
+the other channels take turns in the order in which they became non-empty. When an item is taken from a channel, also a
+priority item, the channel goes to the end of the queue if it has more (Flink: `SingleInputGate`, `PrioritizedDeque`). A
+held item does not count as an item of its channel.
 """
 
 from collections import OrderedDict, deque
@@ -20,7 +20,7 @@ from checkpointing.snapshots import ChannelState
 
 @dataclass(frozen=True, slots=True)
 class ChannelsSnapshot:
-    """All that Channels knows, channels in their order."""
+    """The whole state of Channels, channel by channel."""
 
     channels: tuple[ChannelSnapshot, ...]
     turns: tuple[ChannelId, ...]
@@ -30,7 +30,7 @@ class ChannelsSnapshot:
 class Channels:
     """The transport below the barrier handler (Flink: `CheckpointableInput`).
 
-    `may_block(barrier)` says behind which barriers a channel is held; `announces` whether barriers with a
+    `may_block(barrier)` says whether the items behind this barrier are held. `announces` says whether barriers with a
     timeout are announced.
     """
 
@@ -45,7 +45,7 @@ class Channels:
         self._priority: OrderedDict[ChannelId, deque[Barrier | Announcement]] = OrderedDict()
 
     def __getitem__(self, name: ChannelId) -> Channel:
-        """Return the channel; raise GateProtocolError if the gate has none of that name."""
+        """Return the channel. Raise GateProtocolError if the gate has no channel of this name."""
         try:
             return self._channels[name]
         except KeyError:
@@ -55,7 +55,7 @@ class Channels:
     # -------------------------------------------------------------- arriving and taking
 
     def arrive(self, name: ChannelId, item: ChannelItem) -> None:
-        """Put an item to the end of the channel; raise GateProtocolError if the channel has ended."""
+        """Append an item to the channel. Raise GateProtocolError if the channel has ended."""
         channel = self[name]
         if channel.ended:
             message = f"channel {name} has ended; {type(item).__name__} came after its end"
@@ -67,7 +67,7 @@ class Channels:
             self._admit(channel, item)
 
     def next(self) -> tuple[ChannelId, GateItem] | None:
-        """Return what `take` would take, or None."""
+        """Return the item that `take` would take, or None."""
         if self._priority:
             name = next(iter(self._priority))
             return name, self._priority[name][0]
@@ -77,7 +77,7 @@ class Channels:
         return None
 
     def take(self) -> tuple[ChannelId, GateItem] | None:
-        """Take the item whose turn it is, or None."""
+        """Take the next item in turn, or None."""
         if self._priority:
             name, entries = self._priority.popitem(last=False)
             entry = entries.popleft()
@@ -121,14 +121,14 @@ class Channels:
     # -------------------------------------------------------------- what the barrier handler asks for
 
     def resume(self, name: ChannelId) -> None:
-        """Read the channel on: what is held follows, up to the next barrier that may block."""
+        """Go on reading the channel. Held items follow, up to the next barrier that may block."""
         channel = self._channels[name]
         channel.stopped = False
         while channel.held and not channel.stopped:
             self._admit(channel, channel.release_next())
 
     def prioritise(self, name: ChannelId, checkpoint: CheckpointId) -> None:
-        """Let the channel's announced barrier overtake what waits before it; no-op once it was taken."""
+        """Let the channel's announced barrier overtake what waits before it. No effect once the barrier was taken."""
         channel = self._channels[name]
         last = channel.waiting[-1] if channel.waiting else None
         if not isinstance(last, Barrier) or last.checkpoint != checkpoint:
@@ -138,23 +138,23 @@ class Channels:
         self._prefer(name, last)
 
     def start_recording(self, checkpoint: CheckpointId) -> None:
-        """Record on every channel the segments before that checkpoint's barrier."""
+        """Record the segments before that checkpoint's barrier, on every channel."""
         for channel in self._channels.values():
             channel.record(checkpoint)
 
     def stop_recording(self, checkpoint: CheckpointId) -> tuple[ChannelState, ...]:
-        """Return the recorded segments of every channel that has any, and forget them."""
+        """Return the recorded segments by channel, without channels that have none, and forget them."""
         states = (ChannelState(c.id, c.stop_recording(checkpoint)) for c in self._channels.values())
         return tuple(state for state in states if state.segments)
 
     def held_bytes(self) -> int:
-        """Return the bytes held behind barriers, in all channels."""
+        """Return how many bytes are held behind barriers, in all channels."""
         return sum(channel.held_bytes for channel in self._channels.values())
 
     # -------------------------------------------------------------- state
 
     def snapshot(self) -> ChannelsSnapshot:
-        """Return all channels as one hashable value."""
+        """Return the state of all channels as one hashable value."""
         return ChannelsSnapshot(
             channels=tuple(channel.snapshot() for channel in self._channels.values()),
             turns=tuple(self._turns),

@@ -1,35 +1,34 @@
-"""How one gate treats barriers: its policy and the limits that go with it (C1 to C6)."""
+"""The configuration of one gate: its policy for barriers, and the limits that belong to it (C1 to C6)."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 UNLIMITED = -1
-"""`max_alignment_bytes` that means: no limit."""
+"""The value of `max_alignment_bytes` that means no limit."""
 
 
 class GatePolicy(Enum):
     """How barriers pass the gate."""
 
     ALIGNED_BLOCKING = "aligned_blocking"
-    """Exactly once; what lies behind a barrier stays in its channel (Flink 1.11 and later)."""
+    """Exactly once. What lies behind a barrier stays in its channel (Flink 1.11 and later)."""
     ALIGNED_BUFFERING = "aligned_buffering"
-    """Exactly once; what lies behind a barrier is read and put aside, up to a limit (Flink 1.5 to 1.10)."""
+    """Exactly once. What lies behind a barrier is read and put aside, up to a limit (Flink 1.5 to 1.10)."""
     AT_LEAST_ONCE = "at_least_once"
-    """Barriers are counted, nothing is ever blocked (Flink: `CheckpointBarrierTracker`)."""
+    """Barriers are counted, and no channel is ever blocked (Flink: `CheckpointBarrierTracker`)."""
     UNALIGNED = "unaligned"
-    """The first barrier triggers and barriers overtake segments; savepoints are aligned all the same."""
+    """The first barrier triggers, and barriers overtake segments. Savepoints are aligned nevertheless."""
     ALTERNATING = "alternating"
-    """Aligned; a barrier with a timeout turns its checkpoint unaligned once it is older than that (C6)."""
+    """Aligned. A barrier with a timeout turns its checkpoint unaligned when the checkpoint is older than that (C6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """The configuration of one gate.
+    """The configuration of one gate. Raises ValueError, naming field and rule.
 
-    `max_alignment_bytes` matters under ALIGNED_BUFFERING only: the pending checkpoint is aborted when more
-    bytes than that are put aside. Raise ValueError, naming field and rule, unless it is positive or -1 (C2).
-    `checkpoint_after_tasks_finished`: the end of a channel counts as its barrier (FLIP-147); otherwise, and
-    always under ALIGNED_BUFFERING, it aborts what is pending.
+    `max_alignment_bytes` matters under ALIGNED_BUFFERING only: if more bytes are put aside, the pending checkpoint is
+    aborted. It must be positive, or -1 for no limit (C2). `checkpoint_after_tasks_finished`: the end of a channel
+    counts as its barrier (FLIP-147). Otherwise, and always under ALIGNED_BUFFERING, it aborts the pending checkpoint.
     """
 
     policy: GatePolicy = GatePolicy.ALIGNED_BLOCKING

@@ -1,4 +1,4 @@
-"""What a barrier handler answers with, and what it may ask of the channels below it."""
+"""The ports between a barrier handler and the channels below it."""
 
 from typing import Protocol
 
@@ -10,23 +10,23 @@ Effects = list[GateEffect]
 
 
 class BlockableInput(Protocol):
-    """The channels, as an aligner sees them."""
+    """The channels as an aligner sees them."""
 
     def resume(self, name: ChannelId, /) -> None:
-        """Read the channel on."""
+        """Go on reading the channel."""
 
     def held_bytes(self) -> int:
-        """Return the bytes that wait behind blocks."""
+        """Return how many bytes wait behind blocks."""
 
 
 class CheckpointableInput(BlockableInput, Protocol):
-    """The channels, as a handler of unaligned checkpoints sees them (Flink: `CheckpointableInput`)."""
+    """The channels as a handler of unaligned checkpoints sees them (Flink: `CheckpointableInput`)."""
 
     def prioritise(self, name: ChannelId, checkpoint: CheckpointId, /) -> None:
         """Let the announced barrier overtake what waits before it."""
 
     def start_recording(self, checkpoint: CheckpointId, /) -> None:
-        """Record what is in flight before that checkpoint's barriers."""
+        """Record the segments in flight before that checkpoint's barriers."""
 
     def stop_recording(self, checkpoint: CheckpointId, /) -> tuple[ChannelState, ...]:
-        """Return what was recorded."""
+        """Return the recorded segments."""

@@ -1,8 +1,8 @@
-"""The door of the gate: one vertex's inputs (C1 to C7). Facts in, effects out; see `messages`.
+"""The door of the gate: the inputs of one vertex (C1 to C7). Facts in, effects out; see `messages`.
 
-The caller's duties: step one fact at a time; carry out the effects in their order; send what is behind a
-barrier only by ItemArrived, the gate itself keeps it in its channel while that is blocked. One object serves
-all subtasks of a vertex, since the driver delivers a channel's items to all of them in the same order.
+The caller steps one fact at a time, and carries out the effects in their order. It sends everything in a channel by
+ItemArrived, also what lies behind a barrier. The gate itself keeps it while the channel is blocked. One object serves
+all subtasks of a vertex, since the driver gives a channel's items to all of them in the same order.
 """
 
 from collections.abc import Sequence
@@ -66,10 +66,10 @@ class GateSnapshot:
 
 
 class InputGate:
-    """Takes items from channels in turn and decides what each barrier, cancel marker and end means."""
+    """Takes items from the channels in turn, and decides what each barrier, cancel marker and end does."""
 
     def __init__(self, config: GateConfig, channels: Sequence[ChannelId]) -> None:
-        """Begin with every channel open and empty."""
+        """Begin with all channels open and empty."""
         self.config = config
         policy = config.policy
         self._channels = Channels(
@@ -84,10 +84,10 @@ class InputGate:
         self._handler = _handler(config, self._channels, self._buffer, len(channels))
 
     def step(self, fact: GateFact) -> tuple[GateEffect, ...]:
-        """Take in one fact; return the effects in the order in which they take place.
+        """Take one fact. Return the effects in the order in which they take place.
 
-        Raise GateProtocolError, and change nothing, if the channel is none of this gate's, if it has ended, or
-        if an unaligned barrier comes to a gate whose policy is an aligned one.
+        Raise GateProtocolError, and change nothing, if the gate has no such channel, if the channel has ended, or if an
+        unaligned barrier comes to a gate with an aligned policy.
         """
         effects: Effects = []
         match fact:
@@ -110,11 +110,11 @@ class InputGate:
     # -------------------------------------------------------------- questions
 
     def has_deliverable(self) -> bool:
-        """Return whether a poll would take anything."""
+        """Return whether a poll would take an item."""
         return self.next_item() is not None
 
     def next_item(self) -> tuple[ChannelId, GateItem] | None:
-        """Return what the next poll takes, or None; the gate is unchanged."""
+        """Return the item that the next poll takes, or None. Changes nothing."""
         return self._buffer.next() or self._channels.next()
 
     def blocked(self) -> frozenset[ChannelId]:
@@ -122,7 +122,7 @@ class InputGate:
         return self._handler.blocked()
 
     def pending(self) -> tuple[CheckpointId, ...]:
-        """Return the ids of the checkpoints in progress, ascending."""
+        """Return the ids of the checkpoints in progress, in rising order."""
         return self._handler.pending()
 
     def open_channels(self) -> frozenset[ChannelId]:
@@ -195,7 +195,7 @@ class InputGate:
     # -------------------------------------------------------------- state
 
     def snapshot(self) -> GateSnapshot:
-        """Return the whole state of the gate as one hashable value."""
+        """Return the gate's state as one hashable value."""
         return GateSnapshot(
             clock_ms=self._clock_ms,
             open_channels=frozenset(self._open),

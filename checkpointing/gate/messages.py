@@ -1,6 +1,6 @@
-"""The alphabet of the gate: facts (past tense) in, effects (imperative) out.
+"""The messages of the gate: facts (past tense) in, effects (imperative) out.
 
-A fact is stepped one at a time. Effects come in the order in which they take place; none waits for an answer.
+The caller steps one fact at a time. Effects come in the order in which they take place. None needs an answer.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from checkpointing.snapshots import ChannelState
 
 
 class GateProtocolError(ValueError):
-    """A fact that breaks the gate's protocol; names the channel and the rule. The gate is as it was before."""
+    """A fact that breaks the gate's protocol. The message names the channel and the rule. The gate is unchanged."""
 
 
 # ------------------------------------------------------------------ facts
@@ -20,7 +20,7 @@ class GateProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ItemArrived:
-    """An item came to the end of the channel's queue."""
+    """An item arrived at the end of the channel's queue."""
 
     channel: ChannelId
     item: ChannelItem
@@ -28,19 +28,19 @@ class ItemArrived:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The task asked for ONE item: it is taken and handled. If there is none, the step has no effect at all."""
+    """The vertex asks for ONE item, which is taken and handled. If there is none, the step does nothing at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRead:
-    """The clock shows `now_ms`; no timer runs. A clock that goes back is read as standing still."""
+    """The clock shows `now_ms`; no timer fires. A clock that goes back counts as standing still."""
 
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class GateTimeAdvanced:
-    """The clock shows `now_ms`, and the alignment's timer runs if it is due."""
+    """The clock shows `now_ms`, and the alignment's timer fires if it is due."""
 
     now_ms: int
 
@@ -61,14 +61,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class DeliverEndOfData:
-    """Tell the operator that no row follows on the channel; it stays open, barriers may follow (Flink: `EndOfData`)."""
+    """Tell the operator that no more rows come on the channel. Barriers may still come (Flink: `EndOfData`)."""
 
     channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverEnd:
-    """Tell the operator that the channel has ended; the last effect of its step.
+    """Tell the operator that the channel has ended. It is the last effect of its step.
 
     No run reaches it yet: it waits for finished inputs (B4).
     """
@@ -78,11 +78,11 @@ class DeliverEnd:
 
 @dataclass(frozen=True, slots=True)
 class TriggerCheckpoint:
-    """Take the snapshot for `barrier` now, and send that very barrier on (an unaligned one is marked so).
+    """Take the snapshot for `barrier` now, and send this barrier on. An unaligned one is marked so.
 
-    `alignment_ms` from the first barrier to the last, `bytes_processed` delivered meanwhile, `bytes_held` the
-    bytes that wait behind the blocks (C7). For an unaligned checkpoint the first two come with
-    InFlightComplete, and are 0 here.
+    `alignment_ms` is the time from the first barrier to the last. `bytes_processed` were delivered meanwhile.
+    `bytes_held` wait behind the blocks (C7). For an unaligned checkpoint the first two are 0 here, and come with
+    InFlightComplete.
     """
 
     barrier: Barrier
@@ -94,7 +94,7 @@ class TriggerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class AbortCheckpoint:
-    """Decline the checkpoint and tell those downstream with a cancel marker; at most once per id."""
+    """Decline the checkpoint, and send a cancel marker downstream; at most once for each id."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
@@ -102,21 +102,21 @@ class AbortCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class BlockChannel:
-    """From here on the channel is blocked."""
+    """The channel is blocked from here on."""
 
     channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeChannel:
-    """The channel is read on: its block is over, or the barrier that stopped it is obsolete."""
+    """The channel is read again. Its block is over, or the barrier that stopped it is obsolete."""
 
     channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightComplete:
-    """The in-flight segments of the unaligned checkpoint are all known; channels without any are left out (C5)."""
+    """All segments in flight of the unaligned checkpoint are known. Channels without any are left out (C5)."""
 
     checkpoint: CheckpointId
     channels: tuple[ChannelState, ...]
@@ -134,7 +134,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class BarrierReceived:
-    """For the statistics: the barrier was taken from the channel at that time; first effect of its step."""
+    """For the statistics: the barrier was taken from the channel at this time. It is the first effect of its step."""
 
     channel: ChannelId
     checkpoint: CheckpointId
@@ -143,7 +143,7 @@ class BarrierReceived:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementReceived:
-    """For the statistics: the announcement of a barrier was taken; first effect of its step."""
+    """For the statistics: the announcement of a barrier was taken. It is the first effect of its step."""
 
     channel: ChannelId
     checkpoint: CheckpointId
@@ -151,7 +151,7 @@ class AnnouncementReceived:
 
 @dataclass(frozen=True, slots=True)
 class PutAside:
-    """ALIGNED_BUFFERING: the item came on a blocked channel and waits for the end of the alignment."""
+    """ALIGNED_BUFFERING: the item came on a blocked channel, and waits until the alignment ends."""
 
     channel: ChannelId
     item: ChannelItem
@@ -159,7 +159,7 @@ class PutAside:
 
 @dataclass(frozen=True, slots=True)
 class WakeGateAt:
-    """Step the gate with GateTimeAdvanced at `at_ms`; a timer that comes for nothing does nothing."""
+    """Step the gate with GateTimeAdvanced at `at_ms`. A timer that is no longer needed does nothing."""
 
     at_ms: int
 
@@ -183,7 +183,7 @@ GateEffect = (
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """In the priority part of the gate: a barrier with a timeout waits in the channel."""
+    """A barrier with a timeout waits in the channel. This item is in the priority part of the gate."""
 
     barrier: Barrier
 

@@ -1,8 +1,8 @@
-"""At least once: barriers are counted per checkpoint and nothing is ever blocked (C4).
+"""At least once: barriers are counted for each checkpoint, and no channel is ever blocked (C4).
 
-Several checkpoints may be pending. A newer barrier drops none of the older ones; a complete one drops all
-older without a word; a cancel marker aborts it and all older ones, each once. At most 50 are remembered
-(Flink: `CheckpointBarrierTracker`).
+Several checkpoints may be pending. A newer barrier drops none of the older ones. When a checkpoint is complete, all
+older ones are dropped silently. A cancel marker aborts its checkpoint and all older ones, each once. At most 50 are
+remembered (Flink: `CheckpointBarrierTracker`).
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ MAX_CHECKPOINTS_TO_TRACK = 50
 
 @dataclass(slots=True)
 class _BarrierCount:
-    """`barrier` is None for a checkpoint that a cancel marker made known; it can only be aborted."""
+    """The count of one checkpoint. `barrier` is None if only a cancel marker came, so that it can only be aborted."""
 
     barrier: Barrier | None
     target: int
@@ -30,14 +30,14 @@ class _BarrierCount:
     aborted: bool = False
 
     def align(self, channel: ChannelId) -> bool:
-        """Enter the channel; return whether all have aligned."""
+        """Note that the channel has aligned. Return whether all have."""
         self.aligned.add(channel)
         return len(self.aligned) == self.target
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierCountSnapshot:
-    """All that is known of one pending checkpoint; `bytes_processed` since its first barrier."""
+    """What is known of one pending checkpoint. `bytes_processed` counts since its first barrier."""
 
     checkpoint: CheckpointId
     barrier: Barrier | None
@@ -50,7 +50,7 @@ class BarrierCountSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSnapshot:
-    """All that a BarrierTracker knows."""
+    """The whole state of a BarrierTracker."""
 
     open_channels: int
     latest: CheckpointId
@@ -69,7 +69,7 @@ class BarrierTracker:
         self._processed = 0
 
     def barrier(self, channel: ChannelId, barrier: Barrier, now_ms: int) -> Effects:
-        """Count the barrier; trigger if it is the last of its checkpoint."""
+        """Count the barrier. Trigger if it is the last one of its checkpoint."""
         checkpoint = barrier.checkpoint
         if checkpoint not in self._counts:
             if checkpoint <= self.latest:
@@ -78,7 +78,7 @@ class BarrierTracker:
         return self._align(channel, checkpoint, now_ms)
 
     def cancel(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects | None:
-        """Abort the checkpoint and all older pending ones; None if the marker tells nothing new."""
+        """Abort the checkpoint and all older pending ones. None if the marker is not new."""
         if checkpoint > self.latest and self.open_channels == 1:
             self.latest = checkpoint
             return [_aborted(checkpoint, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]
@@ -92,7 +92,7 @@ class BarrierTracker:
         return effects or None
 
     def end(self, channel: ChannelId, now_ms: int) -> Effects:
-        """Count the channel out: it has aligned for everything pending, or all that is pending is aborted."""
+        """Count the channel out. It has aligned for all pending checkpoints, or all of them are aborted."""
         self.open_channels -= 1
         if self._end_counts_as_barrier:
             return self._align_all(channel, now_ms)
@@ -107,7 +107,7 @@ class BarrierTracker:
         return []
 
     def abort_pending(self, reason: Reason) -> Effects:
-        """Abort whatever is pending and was not aborted before; remember none of it."""
+        """Abort all pending checkpoints that were not aborted before, and forget all."""
         effects: Effects = []
         for checkpoint in tuple(self._counts):
             effects += self._abort_once(checkpoint, reason)
@@ -158,23 +158,23 @@ class BarrierTracker:
         return [_aborted(checkpoint, reason)]
 
     def is_blocked(self, channel: ChannelId) -> bool:  # noqa: ARG002 - told, of no interest
-        """Return False: a tracker never blocks."""
+        """Return False. A tracker never blocks."""
         return False
 
     def blocked(self) -> frozenset[ChannelId]:
-        """Return no channel: a tracker never blocks."""
+        """Return no channel. A tracker never blocks."""
         return frozenset()
 
     def pending(self) -> tuple[CheckpointId, ...]:
-        """Return the ids that are remembered, aborted ones included, ascending."""
+        """Return the remembered ids in rising order, including aborted ones."""
         return tuple(self._counts)
 
     def delivered(self, size_bytes: int) -> None:
-        """Count bytes given to the operator."""
+        """Count bytes that were given to the operator."""
         self._processed += size_bytes
 
     def snapshot(self) -> TrackerSnapshot:
-        """Return the handler's whole state as one hashable value."""
+        """Return the handler's state as one hashable value."""
         counts = tuple(
             BarrierCountSnapshot(
                 checkpoint=checkpoint,

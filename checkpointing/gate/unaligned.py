@@ -1,4 +1,4 @@
-"""Unaligned checkpoints, and aligned ones with a timeout: one machine of four phases (C5, C6).
+"""Unaligned checkpoints, and aligned ones with a timeout: one machine with four phases (C5, C6).
 
 | phase                | aligned barrier                 | turns unaligned by barrier or end, or by the timer      |
 |----------------------|---------------------------------|---------------------------------------------------------|
@@ -7,15 +7,15 @@
 | WAITING_UNALIGNED    | trigger -> COLLECTING_UNALIGNED | -                                                       |
 | COLLECTING_UNALIGNED | block it                        | -                                                       |
 
-A checkpoint turns unaligned by an unaligned barrier, by a barrier or end that is not the last one and finds it
-older than its timeout, and by the timer, which runs at that age. A barrier that does so is then handled in the
-phase it led to, so in WAITING it triggers at once. In WAITING an end turns nothing.
+Three things turn a checkpoint unaligned: an unaligned barrier, the timer, and a barrier or end that is not the last one
+and comes when the checkpoint is older than its timeout. The timer fires at that age. Such a barrier is then handled in
+the phase to which it led, so in WAITING it triggers at once. In WAITING an end turns nothing.
 
-In every phase the last barrier (or end) and an abort release all channels and lead to WAITING: the next
-checkpoint starts aligned again. The last barrier triggers if nothing has triggered before. *Prioritise*: all
-announced barriers, those announced later too, overtake the segments before them, which become in-flight state.
-A barrier without a timeout never grows too old (a savepoint's is such). (Flink: `Alternating*` handler states;
-the policy UNALIGNED is this machine fed with unaligned barriers.)
+In every phase, the last barrier (or end) and an abort release all channels and lead to WAITING. So the next checkpoint
+starts aligned again. The last barrier triggers if nothing has triggered before. *Prioritise* means that all announced
+barriers, also those announced later, overtake the segments before them. These segments become channel state. A barrier
+without a timeout, such as a savepoint's, never becomes too old. (Flink: `Alternating*` handler states. The policy
+UNALIGNED is this machine with unaligned barriers.)
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 
 
 class Phase(Enum):
-    """Where the current checkpoint stands."""
+    """The phase of the current checkpoint."""
 
     WAITING = "waiting"
     COLLECTING = "collecting"
@@ -51,7 +51,7 @@ _UNALIGNED = frozenset({Phase.WAITING_UNALIGNED, Phase.COLLECTING_UNALIGNED})
 
 @dataclass(frozen=True, slots=True)
 class AlternatingSnapshot(AlignerSnapshot):
-    """All that an AlternatingAligner knows."""
+    """The whole state of an AlternatingAligner."""
 
     phase: Phase
     announced: tuple[tuple[ChannelId, CheckpointId], ...]
@@ -72,7 +72,7 @@ class AlternatingAligner(Aligner):
     # -------------------------------------------------------------- what comes
 
     def announcement(self, channel: ChannelId, barrier: Barrier) -> Effects:
-        """Note that the barrier waits in the channel; the first word of a newer checkpoint begins it."""
+        """Note that the barrier waits in the channel. The first announcement of a newer checkpoint begins it."""
         standing = self.alignment.standing(barrier.checkpoint)
         if standing is IdStanding.OBSOLETE:
             return []
@@ -84,7 +84,7 @@ class AlternatingAligner(Aligner):
         return effects
 
     def time_advanced(self, now_ms: int) -> Effects:
-        """Run the alignment's timer if it is due."""
+        """Fire the alignment's timer if it is due."""
         if self._timer_ms is None or now_ms < self._timer_ms:
             return []
         self._timer_ms = None
@@ -179,7 +179,7 @@ class AlternatingAligner(Aligner):
     # -------------------------------------------------------------- state
 
     def snapshot(self) -> AlternatingSnapshot:
-        """Return the handler's whole state as one hashable value."""
+        """Return the handler's state as one hashable value."""
         base = super().snapshot()
         return AlternatingSnapshot(
             alignment=base.alignment,
