@@ -1,10 +1,10 @@
-"""Rows of `checkpoints` to JSON text and back, with their kind, their format number and who wrote them.
+"""Translates entries of `checkpoints` to JSON text and back, with their kind, their format number and their writer.
 
-The envelope is `{"kind", "format", "writer", "row"}`: it can be read by every version, whatever the
-row inside looks like, so that a version that is too old can say what to install.
+The envelope is `{"kind", "format", "writer", "row"}`. Every version can read it, whatever the entry inside looks like.
+So a version that is too old can say what to install.
 
-Anybody who can write to a warehouse can write a row. So every row is judged here, once, before anybody uses it
-(`metadata.row_validity`): users of a decoded row need not ask again whether a path leaves the job's folders.
+Anybody who can write to a warehouse can write an entry. So every entry is checked here, once, before it is used
+(`metadata.row_validity`). Code that uses a decoded entry need not check again whether a path leaves the job's folders.
 """
 
 import json
@@ -32,20 +32,20 @@ _ENVELOPE: dict[str, type] = {"kind": str, "format": int, "writer": str, "row": 
 
 
 ROW_CHARACTERS_MAX: Final = 512 * 1024 * 1024
-"""Longer texts are refused unread. A row of ten thousand files has some megabytes."""
+"""Longer texts are refused unread. An entry with ten thousand files has some megabytes."""
 
 _WRITER_MAX: Final = 100
 
 
 class UnreadableRowError(ValueError):
-    """A row whose text is no row of any format, or one that Tidemark cannot have written.
+    """A text that is no entry of any format, or that Tidemark cannot have written.
 
-    Names the row, the field that is wrong, and the way out.
+    The message names the entry, the wrong field and the way out.
     """
 
 
 def kind_of(row: Row) -> RowKind:
-    """Return the kind under which a row is persisted."""
+    """Return the kind under which an entry is persisted."""
     match row:
         case Claim():
             return RowKind.CLAIM
@@ -56,7 +56,7 @@ def kind_of(row: Row) -> RowKind:
 
 
 def encode(row: Row, *, writer: str) -> str:
-    """Return the row as JSON text; `writer` is the software and its version, as a user would install it."""
+    """Return the entry as JSON text. `writer` is the software with its version, as a user would install it."""
     kind = kind_of(row).value
     return (
         f'{{"kind":{json.dumps(kind)},"format":{FORMAT},"writer":{json.dumps(writer)},"row":{row.model_dump_json()}}}'
@@ -64,10 +64,10 @@ def encode(row: Row, *, writer: str) -> str:
 
 
 def decode(text: str) -> Row:
-    """Return the row of a JSON text, migrated to the present format; no field of it leads out of the job's folders.
+    """Return the entry of a JSON text, migrated to the present format. None of its fields names a path outside the job.
 
-    Raises UnknownFormatError for a format or kind that only a newer version knows, naming what wrote it
-    and what to install, and UnreadableRowError for a text that is no row at all, or none of Tidemark's.
+    Raises UnknownFormatError for a format or kind of a newer version, with its writer and what to install. Raises
+    UnreadableRowError for any other text that Tidemark cannot have written.
     """
     envelope = _envelope(text)
     kind, number, writer = envelope["kind"], envelope["format"], _shown(envelope["writer"])
@@ -109,7 +109,7 @@ def _row(kind: str, number: int, row: dict[str, Any], writer: str) -> Row:
 
 
 def _first_of(error: Exception) -> str:
-    """Return what is wrong, in one line: of a validation error the first field and its rule."""
+    """Return what is wrong, in one line. For a validation error that is the first field with its rule."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
@@ -124,7 +124,7 @@ def _named(row: Row) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text from outside as a message may show it: short, and with nothing that moves a terminal."""
+    """Return a text from outside as a message may show it: short, and without control characters."""
     return "".join(each if each.isprintable() else "?" for each in text[:_WRITER_MAX])
 
 

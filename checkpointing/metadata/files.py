@@ -1,4 +1,7 @@
-"""Which files a row of `checkpoints` refers to: they must be there while it is, and a copy of it takes them along."""
+"""Lists the files that an entry of `checkpoints` names.
+
+They must exist as long as it does, and a copy takes them along.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +13,7 @@ from checkpointing.snapshots import SubtaskSnapshot
 
 
 def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield every file that the row refers to: state, ranges, staged, in flight, its tables'; some come twice."""
+    """Yield every file that the entry names: state, ranges, staged, in flight, its tables'. Some come twice."""
     for vertex in record.vertices:
         for snapshot in vertex.subtasks:
             yield from _of_snapshot(snapshot)
@@ -19,14 +22,14 @@ def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
 
 
 def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield every file without which no tick can begin from the row: state, ranges, in flight; some come twice."""
+    """Yield the files that a tick needs to begin from the entry: state, ranges, in flight. Some come twice."""
     for vertex in record.vertices:
         for snapshot in vertex.subtasks:
             yield from _of_snapshot(replace(snapshot, staged=()))
 
 
 def files_of(record: CheckpointRecord) -> frozenset[str]:
-    """Return the warehouse-relative paths of all files that the row refers to."""
+    """Return the warehouse-relative paths of all files that the entry names."""
     return frozenset(file.path for file in handles_of(record))
 
 

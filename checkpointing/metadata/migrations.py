@@ -1,8 +1,7 @@
-"""How persisted rows of older formats become rows of the present one: a chain of single steps.
+"""Translates entries of older formats into the present format, step by step.
 
-A step takes the JSON object of a row in format n and returns the one of format n + 1; nothing is ever
-read in an old format anywhere else. A change that raises `FORMAT` adds the step from the format before, and a
-test with a row of it.
+A step takes the JSON object of an entry in format n, and returns it in format n + 1. Older formats are read nowhere
+else. Raise `FORMAT` only together with a step from the format before, and with a test that has an entry of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,21 +11,21 @@ from typing import Any
 from checkpointing.metadata.record import FORMAT, RowKind
 
 Document = dict[str, Any]
-"""A row as a JSON object."""
+"""An entry as a JSON object."""
 
 Step = Callable[[str, Document], Document]
-"""(kind, row in format n) -> row in format n + 1."""
+"""(kind, entry in format n) -> entry in format n + 1."""
 
 
 def _pinned(kind: str, document: Document) -> Document:
-    """Format 2 says of a cut whether it is pinned; in format 1 a savepoint was so by its kind, nothing else."""
+    """Format 2 says whether a cut is pinned. In format 1 savepoints were pinned, and nothing else."""
     if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
         document = {"pinned": kind == RowKind.SAVEPOINT.value, **document}
     return document | {"format": 2}
 
 
 def _on_its_line(kind: str, document: Document) -> Document:
-    """Format 3 knows rollbacks: in format 2 no row was ever left behind, and no table lost files of ours."""
+    """Format 3 knows rollbacks. In format 2 no entry was ever abandoned, and no table lost files of ours."""
     if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
         tables = [{"removes": [], **table} for table in document.get("tables", [])]
         document = {"abandoned": False, **document, "tables": tables}
@@ -42,7 +41,7 @@ def _with_meanings_and_columns(kind: str, document: Document) -> Document:
 
 
 def _with_renames_subtasks_and_hooks(kind: str, document: Document) -> Document:
-    """Format 5 records renames, what was measured of subtasks, and the state of master hooks; older ones have none."""
+    """Format 5 records renames, measurements of subtasks, and the state of master hooks. Older entries have none."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         statistics = {"counts": None, **document.get("statistics", {})}
         document = {"renames": [], "hooks": [], **document, "statistics": statistics}
@@ -56,11 +55,11 @@ STEPS: Mapping[int, Step] = MappingProxyType(
 
 
 class UnknownFormatError(ValueError):
-    """A row in a format that this version cannot read: names who wrote it and what to install."""
+    """An entry in a format that this version cannot read. The message names its writer and what to install."""
 
 
 def migrate(kind: str, document: Document, *, at: int, to: int = FORMAT, steps: Mapping[int, Step] = STEPS) -> Document:
-    """Return the row, which is in format `at`, in format `to`; raise UnknownFormatError if no chain leads there."""
+    """Return the entry, which has format `at`, in format `to`. Raise UnknownFormatError if no steps lead there."""
     for number in range(at, to):
         if number not in steps:
             raise UnknownFormatError(f"no way leads from format {number} of a {kind} row to format {to}")

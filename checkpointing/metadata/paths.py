@@ -1,8 +1,8 @@
-"""The one place that knows names of objects: where a job's tables, rows, state and staged files lie.
+"""Knows all names of objects: where a job's tables, entries, state and staged files lie.
 
-Every name is a warehouse-relative text with `/` between its parts, so that a warehouse can be moved and
-so that the same names serve a folder and, later, an object store. Staged files lie in a folder with a
-leading underscore: VACUUM leaves those alone, in Spark and in delta-rs, and all readers read them.
+Every name is relative to the warehouse, with `/` between its parts. So a warehouse can be moved, and the same names
+serve a folder and an object store. Staged files lie in a folder with a leading underscore. VACUUM leaves those alone,
+in Spark and in delta-rs, and all readers read them.
 """
 
 import re
@@ -20,18 +20,18 @@ from checkpointing.identifiers import (
 )
 
 ROOT = "_tidemark"
-"""The folder under the warehouse that holds what belongs to jobs and not to tables."""
+"""The folder under the warehouse for what belongs to jobs and not to tables."""
 
 STAGED = "_data"
 
 LOG = "_delta_log"
-"""The folder of a table's log: it holds no data file, whatever a row or the log itself says."""
+"""The folder of a table's log. It holds no data file, even if an entry or the log says so."""
 
 _STAGED_FILE = re.compile(
     r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-"""How a path begins that is a URL of its own, and so lies in no table's folder."""
+"""The beginning of a path that is a URL of its own, and so lies in no table's folder."""
 
 _PART_BYTES_MAX = 255
 
@@ -41,7 +41,7 @@ _STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/{_STA
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a staged file tells: who wrote it, in which micro-batch."""
+    """What the name of a staged file says: the vertex and the micro-batch that wrote it."""
 
     vertex: VertexId
     micro_batch: int
@@ -53,7 +53,7 @@ class StagedName:
 
 
 def parse_staged_name(name: str) -> StagedName | None:
-    """Return what a file's name tells, or None for a name that no micro-batch gives."""
+    """Return what a file's name says, or None if no micro-batch gives such names."""
     found = _STAGED_FILE.fullmatch(name)
     if found is None:
         return None
@@ -61,16 +61,16 @@ def parse_staged_name(name: str) -> StagedName | None:
 
 
 def staging_folder(path: str) -> str | None:
-    """Return the folder of the table that a file was staged for, None for a path that no micro-batch gives.
+    """Return the folder of the table for which a file was staged, or None if no micro-batch gives such paths.
 
-    The folder itself is not judged: see `ProtocolPaths.known_table`.
+    The folder itself is not checked: see `ProtocolPaths.known_table`.
     """
     found = _STAGED_PATH.fullmatch(path)
     return None if found is None else found["folder"]
 
 
 def parse_generation(folder: str) -> Generation | None:
-    """Return the generation that a folder under `_data` belongs to, or None if it belongs to none."""
+    """Return the generation to which a folder under `_data` belongs, or None if it belongs to none."""
     return Generation(int(folder)) if _GENERATION.fullmatch(folder) else None
 
 
@@ -81,7 +81,7 @@ def table_of_state(job: JobName, operator: VertexId) -> TableName:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolPaths:
-    """The names of one job's objects. Raises InvalidNameError for a job name that may not be a folder's."""
+    """The names of one job's objects. Raises InvalidNameError if the job's name may not become a folder."""
 
     job: JobName
 
@@ -91,12 +91,12 @@ class ProtocolPaths:
 
     @property
     def folder(self) -> str:
-        """Where all that belongs to the job lies, its output tables excepted."""
+        """The folder with all that belongs to the job, except its output tables."""
         return f"{ROOT}/{self.job}"
 
     @property
     def checkpoints(self) -> str:
-        """The Delta table whose every append is a compare-and-swap: claims, checkpoints, savepoints."""
+        """The Delta table of claims, checkpoints and savepoints. Every append is a compare-and-swap."""
         return f"{self.folder}/checkpoints"
 
     @property
@@ -106,36 +106,36 @@ class ProtocolPaths:
 
     @property
     def lease(self) -> str:
-        """The advisory lease file, renewed by atomic replace."""
+        """The file of the lease, renewed by atomic replacement."""
         return f"{self.folder}/lease"
 
     @property
     def cleanup_looks(self) -> str:
-        """The file in which clean-ups note what the tables showed, and when (K4)."""
+        """The file in which clean-ups note which versions the tables showed, and when (K4)."""
         return f"{self.folder}/cleanup.json"
 
     @property
     def requests(self) -> str:
-        """The folder in which a running tick is asked for savepoints and stops, and answers."""
+        """The folder in which users ask a running tick for savepoints and stops, and in which the tick answers."""
         return f"{self.folder}/requests"
 
     @property
     def reservations(self) -> str:
-        """The folder in which readers reserve cuts, so that clean-ups leave those alone."""
+        """The folder in which readers reserve cuts, so that clean-ups keep them."""
         return f"{self.folder}/reservations"
 
     @property
     def savepoint_copy(self) -> str:
-        """The file by which a warehouse says that it is a copy of one savepoint, and of which."""
+        """The file that says that this warehouse is a copy of a savepoint, and of which."""
         return f"{self.folder}/savepoint.json"
 
     @property
     def traces(self) -> str:
-        """The folder of the traces, one file a generation."""
+        """The folder of the traces, with one file for each generation."""
         return f"{self.folder}/traces"
 
     def trace(self, generation: Generation) -> str:
-        """Return the NDJSON trace of one generation's facts and effects."""
+        """Return the path of one generation's trace, NDJSON of its facts and effects."""
         return f"{self.traces}/{generation}.ndjson"
 
     @property
@@ -145,7 +145,7 @@ class ProtocolPaths:
 
     @property
     def channels(self) -> str:
-        """The folder of what vertices only hand on, each a folder like a table's."""
+        """The folder for what vertices only send downstream. Each vertex has a folder there like a table's."""
         return f"{self.folder}/channels"
 
     def state_table(self, operator: VertexId) -> TableName:
@@ -153,11 +153,14 @@ class ProtocolPaths:
         return table_of_state(self.job, operator)
 
     def channel(self, vertex: VertexId) -> TableName:
-        """Return where a vertex stages what it only hands on: a folder like a table's, with no log in it."""
+        """Return the folder in which a vertex stages what it only sends downstream.
+
+        It is like a table's, without a log.
+        """
         return TableName(f"{self.channels}/{vertex_id(vertex)}")
 
     def known_table(self, text: str) -> TableName:
-        """Return a name that was read as that of a table which the job may have: an output table, or one of its states.
+        """Return a name from outside as that of an output or state table which the job may have.
 
         Raises InvalidNameError naming the rule that it breaks.
         """
@@ -171,7 +174,7 @@ class ProtocolPaths:
         return str(table)
 
     def staged_root(self, table: TableName) -> str:
-        """Return the folder whose folders are the generations that staged files for a table."""
+        """Return the folder with one folder for each generation that staged files for a table."""
         return f"{self.table(table)}/{STAGED}"
 
     def staged_folder(self, table: TableName, generation: Generation) -> str:
@@ -183,22 +186,22 @@ class ProtocolPaths:
         return f"{self.staged_folder(table, generation)}/{name}"
 
     def transaction_id(self, table: TableName) -> str:
-        """Return the application id under which a table's log says which checkpoint it shows."""
+        """Return the application id under which a table's log says which checkpoint the table shows."""
         return f"{self.job}/{table}"
 
 
 def relative_to_table(table: TableName, path: str) -> str | None:
-    """Return a warehouse-relative path as the table's log names it, or None if no data file of the table lies there."""
+    """Return a warehouse-relative path as the table's log names it, or None if it can be no data file of the table."""
     prefix = f"{table}/"
     inside = path[len(prefix) :] if path.startswith(prefix) else ""
     return inside if is_data_file(inside) else None
 
 
 def is_data_file(path: str) -> bool:
-    """Return whether a path, as a table's log names it, is one that a data file of the table may have.
+    """Return whether a path in a table's log may belong to a data file of the table.
 
-    It is relative and plain, and it lies in the table's folder and not in its log. Everything that deletes or writes
-    a file by a name that it has read asks this first.
+    It must be relative and plain, and lie in the table's folder but not in its log. All code that deletes or writes a
+    file whose name it has read asks this first.
     """
     if "\\" in path or has_control_characters(path):
         return False

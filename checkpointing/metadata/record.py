@@ -1,8 +1,8 @@
-"""The rows of the `checkpoints` table, as they are persisted: versioned pydantic models, JSON, no pickle.
+"""The entries of the table `checkpoints`, as they are persisted: pydantic models with a format number, JSON, no pickle.
 
-A row of kind CHECKPOINT is one consistent cut; one of kind ROLLBACK is an older cut under a new id, one of kind RESET
-the newest cut with other positions (K2); one of kind SAVEPOINT is a cut that no tick begins from unasked. CLAIM and
-RELEASE rows carry the fence (`commit.fencing`).
+An entry of kind CHECKPOINT is one consistent cut. ROLLBACK is an older cut under a new id, and RESET is the newest cut
+with other positions (K2). SAVEPOINT is a cut from which no tick begins unless a user says so. CLAIM and RELEASE entries
+carry the fence (`commit.fencing`).
 """
 
 from enum import Enum
@@ -22,7 +22,7 @@ FORMAT: Literal[5] = 5
 
 
 class RowKind(Enum):
-    """What a row of `checkpoints` says."""
+    """The kind of an entry of `checkpoints`."""
 
     CLAIM = "claim"
     RELEASE = "release"
@@ -43,16 +43,16 @@ def _printable(text: str) -> str:
 
 
 _Name = Annotated[str, Field(max_length=1_024), AfterValidator(_printable)]
-"""A name from outside that messages show: nothing in it moves a terminal."""
+"""A name from outside that messages show. It has no control characters."""
 
 
 class Holder(_Persisted):
-    """Who holds a job: enough to name him to a user and to find out whether he is still alive."""
+    """Who holds a job: enough to name the holder to a user, and to find out whether it is alive."""
 
     host: _Name
     pid: int = Field(ge=0, lt=2**32)
     started: _Name
-    """When that process started, as the operating system tells it: a pid alone may be reused."""
+    """When this process started, as the operating system says. A pid alone may be reused."""
     dagster_run: _Name | None = None
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Holder(_Persisted):
 
 
 class Claim(_Persisted):
-    """A tick's claim on the job: its generation, who it is, and the ids it may hand out (A6)."""
+    """A tick's claim on the job: its generation, its holder, and the ids that it may use (A6)."""
 
     format: Literal[5] = FORMAT
     generation: Generation
@@ -74,7 +74,7 @@ class Claim(_Persisted):
 
 
 class Release(_Persisted):
-    """An orderly end: the job is free, and `next_id` is the first id that was not used."""
+    """A normal end: the job is free, and `next_id` is the first id that was not used."""
 
     format: Literal[5] = FORMAT
     generation: Generation
@@ -91,7 +91,7 @@ class TableKeys(_Persisted):
 
 
 class VertexRecord(_Persisted):
-    """One vertex of a cut: its micro-batch counter at the barrier and a snapshot per subtask."""
+    """One vertex of a cut: its last micro-batch before the barrier, and a snapshot of each subtask."""
 
     vertex: VertexId
     micro_batch: int
@@ -99,16 +99,16 @@ class VertexRecord(_Persisted):
     splits: tuple[str, ...] = ()
     """The split of each subtask, for a source."""
     meanings: tuple[ColumnMeaning, ...] | None = None
-    """How the columns of its state were computed; None in rows of format 3 and older, which did not record it."""
+    """How the columns of its state were computed. None in entries of format 3 and older, which did not record it."""
 
     table_keys: tuple[TableKeys, ...] = ()
-    """The keys of the upsert tables that it writes; none in rows of format 3 and older, which did not record them."""
+    """The keys of the upsert tables that it writes. Entries of format 3 and older did not record them."""
 
 
 class TableRecord(_Persisted):
-    """What publishing this row means for one table; `parent_version` is its version at the parent cut.
+    """What publishing this entry means for one table. `parent_version` is the table's version at the parent's cut.
 
-    Of a rollback: the version that it was planned against.
+    For a rollback it is the version for which the rollback was planned.
     """
 
     table: TableName
@@ -116,17 +116,17 @@ class TableRecord(_Persisted):
     adds: tuple[FileHandle, ...] = ()
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
-    """Files of ours that leave an append table, by a rollback, or since a renamed one takes the name.
+    """Files of ours that leave an append table: by a rollback, or when a renamed table takes the name.
 
-    Nobody needs them to restore this row.
+    To restore this entry, nobody needs them.
     """
     leaving: tuple[str, ...] = ()
-    """Columns of ours that leave the table: those of its present cut that it does not have at this one (D6)."""
+    """Columns of ours that leave the table: its present cut has them, and this cut has not (D6)."""
     parent_version: int
 
 
 class RenameKind(Enum):
-    """What has another name."""
+    """What kind of thing was renamed."""
 
     VERTEX = "vertex"
     TABLE = "table"
@@ -134,9 +134,9 @@ class RenameKind(Enum):
 
 
 class Rename(_Persisted):
-    """A rename that the pipeline declared: what older entries call `was`, this one calls `now`.
+    """A rename that the pipeline declared: older entries say `was`, and this one says `now`.
 
-    `vertex` is the one whose column it is; it is empty for a vertex or a table.
+    For a column, `vertex` is its vertex. For a vertex or a table it is empty.
     """
 
     kind: RenameKind
@@ -153,11 +153,11 @@ class BarrierRecord(_Persisted):
 
 
 class SubtaskStatistics(_Persisted):
-    """Numbers of a vertex's subtasks in an epoch, a column each; the i-th entry is subtask i's (E6).
+    """The measurements of a vertex's subtasks in an epoch, a column for each. The i-th item is subtask i's (E6).
 
-    A column is empty if no subtask measured it, as in every entry of format 4 and older. An entry is None if this
-    subtask did not. A subtask takes some forty bytes here and at least ten times as many for its snapshot, so the
-    entry grows by a tenth at any parallelism. Fields mean what those of `SnapshotMetrics` do.
+    A column is empty if no subtask measured it, as in every entry of format 4 and older. An item is None if this
+    subtask did not measure it. A subtask takes some forty bytes here, and at least ten times as many for its snapshot.
+    So the entry grows by a tenth at any parallelism. The fields mean the same as those of `SnapshotMetrics`.
     """
 
     task_ms: tuple[int | None, ...] = ()
@@ -169,18 +169,18 @@ class SubtaskStatistics(_Persisted):
 
 
 class VertexStatistics(_Persisted):
-    """The epoch's life at one vertex (E6, C7); times in ms since the epoch, durations in ms."""
+    """The life of the epoch at one vertex (E6, C7). Times are in ms since the epoch, durations in ms."""
 
     vertex: VertexId
     barriers: tuple[BarrierRecord, ...] = ()
     aligned_ms: int = 0
-    """When the snapshot was taken: at the last barrier, or of an unaligned checkpoint before it."""
+    """When the snapshot was taken: at the last barrier, or before it if the checkpoint is unaligned."""
     alignment: AlignmentType = AlignmentType.ALIGNED
-    """How the barrier passed in the end; a checkpoint that began aligned may have turned (C6)."""
+    """How the barrier passed in the end. A checkpoint that began aligned may have turned unaligned (C6)."""
     alignment_ms: int = 0
-    """From the first barrier to the last, whether anything waited meanwhile or not."""
+    """From the first barrier to the last, even if nothing waited meanwhile."""
     bytes_held: int = 0
-    """What waited behind the barriers when the snapshot was taken."""
+    """Bytes that waited behind the barriers when the snapshot was taken."""
     acknowledged_ms: int = 0
     micro_batches: int = 0
     rows_in: int = 0
@@ -188,16 +188,17 @@ class VertexStatistics(_Persisted):
     bytes_out: int = 0
     busy_ms: int = 0
     start_delay_ms: int | None = None
-    """From the trigger to the first barrier at the vertex; None in entries of format 4 and older, as the next two."""
+    """From the trigger to the vertex's first barrier. Entries of format 4 and older have None here and in the next two.
+    """
     bytes_processed: int | None = None
     """Bytes that the gate let through between the first barrier and the last."""
     async_ms: int | None = None
-    """From the snapshot to the last acknowledgement: suites are judged, segments in flight are gathered."""
+    """From the snapshot to the last acknowledgement. In this time suites are judged and channel state is gathered."""
     subtasks: SubtaskStatistics = SubtaskStatistics()
 
 
 class CheckpointCounts(_Persisted):
-    """How many checkpoints a generation has had; `total` is the sum of those in progress, completed and failed (E6).
+    """How many checkpoints a generation has had. `total` is the sum of those in progress, completed and failed (E6).
 
     `restored` is 1 if the generation began from a checkpoint.
     """
@@ -220,21 +221,21 @@ class CheckpointCounts(_Persisted):
 
 
 class Statistics(_Persisted):
-    """What is known of the epoch when its row is written. Statistics never steer."""
+    """What is known of the epoch when its entry is written. No decision depends on it."""
 
     triggered_ms: int
     committed_ms: int
     rows: int
-    """Rows that the sources sent between the barrier of the parent and this one, those of failed checkpoints too."""
+    """Rows that the sources sent between the parent's barrier and this one, including those of failed checkpoints."""
     vertices: tuple[VertexStatistics, ...] = ()
     verdicts: tuple[str, ...] = ()
-    """The suites' verdicts, JSON as the judge gave them (J3)."""
+    """The suites' verdicts, as the judge's JSON (J3)."""
     counts: CheckpointCounts | None = None
-    """The checkpoints of its generation when the entry was written, itself in progress; None: not counted."""
+    """The checkpoints of its generation when the entry was written, including itself. None: they were not counted."""
 
 
 class HookState(_Persisted):
-    """What a master hook answered for this cut: its state, a JSON text (A8)."""
+    """A master hook's answer for this cut: its state as a JSON text (A8)."""
 
     hook: str
     state: str
@@ -247,9 +248,9 @@ class CheckpointRecord(_Persisted):
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
-    """It and all files that it names stay until its owner disposes of it: every savepoint's row (A9, F4)."""
+    """True for every savepoint. The entry and all its files stay until its owner disposes of it (A9, F4)."""
     abandoned: bool = False
-    """The job was rolled back behind it: off the line, and there only because it is pinned (K2)."""
+    """True if the job was rolled back to before this entry. It stays off the line, only because it is pinned (K2)."""
     checkpoint: CheckpointId
     parent: CheckpointId
     generation: Generation
@@ -258,21 +259,22 @@ class CheckpointRecord(_Persisted):
     vertices: tuple[VertexRecord, ...]
     tables: tuple[TableRecord, ...]
     columns: tuple[TableColumns, ...] = ()
-    """The columns of every table at this cut; of a table that was written before format 4 it says nothing (D6)."""
+    """The columns of every table at this cut. Entries from before format 4 do not list them (D6)."""
     renames: tuple[Rename, ...] = ()
-    """The renames that the pipeline declared when the row was written: they have happened, and do not happen again."""
+    """The renames that the pipeline declared when the entry was written. They have happened, and do not happen again.
+    """
     hooks: tuple[HookState, ...] = ()
-    """The state of every master hook that has some; none in rows of format 4 and older, which knew no hooks."""
+    """The state of every master hook that has some. Entries of format 4 and older have none."""
     statistics: Statistics
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether its owner alone disposes of it; never subsumed, it is none of the retained checkpoints (A9, E4)."""
+        """True if only its owner disposes of it. It is never subsumed, and does not count as retained (A9, E4)."""
         return self.pinned or self.kind is RowKind.SAVEPOINT
 
     @property
     def commits(self) -> bool:
-        """Whether tables come to show it and ticks begin from it: every row of a cut but a plain savepoint's."""
+        """True if tables show it and ticks begin from it. This holds for every cut except a plain savepoint."""
         return self.kind is not RowKind.SAVEPOINT
 
 

@@ -1,9 +1,8 @@
-"""Judges a row that was read, before anybody uses it: every row may have been written by somebody else.
+"""Checks an entry that was read, before it is used. Anybody may have written it.
 
-A row from outside comes with a savepoint's copy, or with a warehouse that others may write to. So what it says is held
-here, once, against what Tidemark can have written for the row's own job. Names pass the validators that they passed
-when they were declared. Files lie in a folder that the job may name. Numbers are bounded. What a position means is the
-source's own affair.
+An entry from outside comes with a savepoint's copy, or from a warehouse to which others may write. So each field is
+checked here, once: could Tidemark have written it for this job? Names pass the same validators as when they are
+declared. Files lie in a folder that the job may name. Numbers are bounded. Only the source can judge its positions.
 """
 
 import base64
@@ -48,7 +47,7 @@ from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
 NUMBER_MAX: Final = 2**53 - 1
-"""The largest number that every reader of JSON takes exactly: ids, generations, rows and bytes stay below it."""
+"""The largest number that every reader of JSON takes exactly. Ids, generations, rows and bytes stay below it."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
@@ -56,16 +55,16 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 CRC32_MAX: Final = 2**32 - 1
 
 TEXT_MAX: Final = 1_024
-"""Characters of a nonce, or of a channel's name in the statistics."""
+"""The most characters of a nonce, or of a channel's name in the statistics."""
 
 STATS_MAX: Final = 4 * 1024 * 1024
-"""Characters of a file's statistics: some kilobytes for a table of a hundred columns."""
+"""The most characters of a file's statistics. A table of a hundred columns has some kilobytes."""
 
 _T = TypeVar("_T")
 
 
 class InvalidFieldError(ValueError):
-    """A field whose value Tidemark cannot have written: names the field, the value and the rule."""
+    """A field whose value Tidemark cannot have written. The message names the field, the value and the rule."""
 
     def __init__(self, field: str, why: str) -> None:
         self.field = field
@@ -73,12 +72,12 @@ class InvalidFieldError(ValueError):
         super().__init__(f"{field} {why}")
 
     def within(self, outer: str) -> "InvalidFieldError":
-        """Return the same of a field that lies in another one."""
+        """Return the same error for a field that lies inside another one."""
         return InvalidFieldError(f"{outer}.{self.field}" if self.field else outer, self.why)
 
 
 def must_be_valid(row: Row) -> None:
-    """Raise InvalidFieldError for the first field of a row that Tidemark cannot have written."""
+    """Raise InvalidFieldError for the first field that Tidemark cannot have written."""
     _text("nonce", row.nonce)
     match row:
         case Claim():
@@ -110,13 +109,13 @@ def _checkpoint(row: CheckpointRecord) -> None:
 
 
 class _Judge:
-    """Judges the vertices and tables of one row: what they may name follows from the row's job."""
+    """Checks the vertices and tables of one entry. Which names are valid depends on the entry's job."""
 
     def __init__(self, paths: ProtocolPaths, max_parallelism: int) -> None:
         self._paths = paths
         self._key_groups = max_parallelism
         self._known: set[str] = set()
-        """Folders of tables that were judged already: thousands of files lie in a few of them."""
+        """Folders of tables that were checked already, because a few of them hold thousands of files."""
 
     def judge(self, row: CheckpointRecord) -> None:
         """Raise InvalidFieldError for the first field of a vertex or a table."""
@@ -183,7 +182,7 @@ class _Judge:
                 assert_never(unreachable)
 
     def _handed_on(self, file: FileHandle) -> None:
-        """A segment's file is a channel's, or the very file that a table was given."""
+        """Check a segment's file: it lies in a channel's folder, or is a file of a table."""
         if file.path.startswith(f"{self._paths.channels}/"):
             self._staged_below(self._paths.channels, file, at="")
         else:
@@ -222,7 +221,7 @@ class _Judge:
             self._known.add(table)
 
     def _staged_below(self, root: str, file: FileHandle, at: str = "file.") -> None:
-        """The folder is one of a vertex, as state and channels have them."""
+        """Check that the file lies in a vertex's folder, as those of state and channels do."""
         folder = staging_folder(file.path)
         if folder is None or not folder.startswith(f"{root}/"):
             raise InvalidFieldError(f"{at}path", f"{file.path!r} is no staged file below {root}")
@@ -252,7 +251,10 @@ def _staged_for(table: TableName, *, inline: bool = False) -> Callable[[FileHand
 
 
 def _appended_to(table: TableName) -> Callable[[FileHandle], None]:
-    """An append table of a copy has files of others too, wherever in its folder they wrote them."""
+    """Return the check of an append table's file.
+
+    In a copy, others may have written it anywhere in the table's folder.
+    """
 
     def judge(file: FileHandle) -> None:
         if relative_to_table(table, file.path) is None:
@@ -299,7 +301,7 @@ def _is_object(text: str) -> bool:
 
 
 def _column(column: TableColumn) -> None:
-    """A column may have whatever name the user's tables have; its type is read by every engine."""
+    """Check a column. Its name may be any that a user's table has. Every engine reads its type."""
     _numbers(column, "after")
     _name("name", column_name, column.name)
     if len(column.type) > STATS_MAX or not is_delta_type(column.type):
@@ -307,7 +309,7 @@ def _column(column: TableColumn) -> None:
 
 
 def _meaning(meaning: ColumnMeaning) -> None:
-    """Columns have whatever names the user's tables have; they become no path."""
+    """Check a meaning. Column names may be any that a user's table has, because they become no path."""
     if meaning.version is not None:
         _numbers(meaning, "version")
 

@@ -1,5 +1,5 @@
-"""Restoring operator state at another parallelism: who of the new subtasks gets which elements of the old ones (D1).
+"""Decides which new subtasks get which elements of operator state when the parallelism changes (D1).
 
-Pure plans over names and offsets; no file is read. Keyed state is in `checkpointing.key_groups`. No run reaches
-this yet: it waits for operators with broadcast state (D1).
+The plans consist of names and offsets, and no file is read. Keyed state is in `checkpointing.key_groups`. No run
+reaches this yet: it waits for operators with broadcast state (D1).
 """

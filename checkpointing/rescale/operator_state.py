@@ -7,19 +7,19 @@ from itertools import groupby
 
 
 class DistributionMode(Enum):
-    """How the elements of a named operator state are handed out on a restore."""
+    """How a restore distributes the elements of a named operator state."""
 
     SPLIT = "SPLIT"
-    """Each element to exactly one subtask; untouched at unchanged parallelism."""
+    """Each element goes to exactly one subtask. At the same parallelism nothing moves."""
     UNION = "UNION"
-    """Everything to every subtask, at unchanged parallelism too."""
+    """Every subtask gets all elements, also at the same parallelism."""
     BROADCAST = "BROADCAST"
-    """All old subtasks hold the same; each new one gets one whole copy."""
+    """All old subtasks hold the same elements. Each new one gets one whole copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatePart:
-    """Elements of one named state in one old subtask's file; an offset is where an element begins."""
+    """Elements of one named state in one old subtask's file. An offset is the place where an element begins."""
 
     name: str
     mode: DistributionMode
@@ -28,17 +28,17 @@ class OperatorStatePart:
 
 
 class InvalidRescaleError(ValueError):
-    """A parallelism below one, or state of a subtask that did not exist."""
+    """The parallelism is below one, or a part names a subtask that did not exist."""
 
 
 def redistribute_operator_state(
     parts: Sequence[OperatorStatePart], old_parallelism: int, new_parallelism: int
 ) -> tuple[tuple[OperatorStatePart, ...], ...]:
-    """Return what each new subtask gets of `parts`, SPLIT states in the order in which they are given.
+    """Return the parts for each new subtask. SPLIT states are distributed in the order in which they are given.
 
-    A broadcast state is taken from the old subtasks that have it: one that had finished, or is empty, is
-    passed over. Nothing of a SPLIT or UNION state is lost; the numbers of SPLIT elements that two new subtasks get
-    differ by at most one over all states when the parallelism changes. Raises InvalidRescaleError.
+    A broadcast state is taken from the old subtasks that have it. One that had finished, or that is empty, is skipped.
+    No element of a SPLIT or UNION state is lost. If the parallelism changes, the numbers of SPLIT elements of two new
+    subtasks differ by at most one, over all states. Raises InvalidRescaleError.
     """
     _check(parts, old_parallelism, new_parallelism)
     new: list[list[OperatorStatePart]] = [[] for _ in range(new_parallelism)]
@@ -75,7 +75,10 @@ def _by_name(parts: Iterable[OperatorStatePart]) -> dict[str, list[OperatorState
 
 
 def _split(parts: list[OperatorStatePart], new: list[list[OperatorStatePart]]) -> None:
-    """Deal the elements out in turn; each state starts at the first subtask that the former gave one less."""
+    """Distribute the elements in turn.
+
+    Each state starts at the first subtask to which the last state gave one element less.
+    """
     start = 0
     for of_name in _by_name(parts).values():
         elements = [(part, offset) for part in of_name for offset in part.offsets]
@@ -90,7 +93,7 @@ def _split(parts: list[OperatorStatePart], new: list[list[OperatorStatePart]]) -
 
 
 def _merged(elements: list[tuple[OperatorStatePart, int]]) -> Iterator[OperatorStatePart]:
-    """Yield one part for each old subtask; its elements follow one another."""
+    """Yield one part for each old subtask, with its elements in order."""
     for _, of_subtask in groupby(elements, key=lambda element: element[0].old_subtask):
         taken = list(of_subtask)
         yield replace(taken[0][0], offsets=tuple(offset for _, offset in taken))

@@ -1,4 +1,4 @@
-"""One subtask's checkpoint life (B1 to B4, F1): `SubtaskCheckpointing` is the door, `Subtasks` all of them."""
+"""The checkpoints of one subtask (B1 to B4, F1). `SubtaskCheckpointing` is the door; `Subtasks` has all of them."""
 
 from checkpointing.task.aborted import MAX_RECORD_ABORTED_CHECKPOINTS
 from checkpointing.task.messages import (

@@ -1,4 +1,4 @@
-"""Checkpoints that were aborted before their barrier came, remembered within a bound (B1, step 0)."""
+"""Remembers checkpoints that were aborted before their barrier came, up to a limit (B1, step 0)."""
 
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 
@@ -7,7 +7,7 @@ MAX_RECORD_ABORTED_CHECKPOINTS = 128
 
 
 class AbortedCheckpoints:
-    """The newest aborted ids. An id so old that it may have been forgotten counts as aborted."""
+    """The newest aborted ids. If an id is so old that it may have been forgotten, it counts as aborted."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -15,7 +15,7 @@ class AbortedCheckpoints:
         self._newest = NO_CHECKPOINT
 
     def add(self, checkpoint: CheckpointId) -> None:
-        """Remember the id; forget the one that was remembered first if there are too many."""
+        """Remember the id. If there are too many, forget the one that was remembered first."""
         self._ids[checkpoint] = None
         self._newest = max(self._newest, checkpoint)
         if len(self._ids) > MAX_RECORD_ABORTED_CHECKPOINTS:
@@ -29,5 +29,5 @@ class AbortedCheckpoints:
         return checkpoint + MAX_RECORD_ABORTED_CHECKPOINTS < self._newest
 
     def forget_before(self, checkpoint: CheckpointId) -> None:
-        """Forget all older ids: their barriers can no longer be acted on."""
+        """Forget all older ids. Their barriers have no effect any more."""
         self._ids = {n: None for n in self._ids if n >= checkpoint}

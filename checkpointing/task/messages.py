@@ -1,4 +1,4 @@
-"""The alphabet of the subtask door: facts (past tense) in, effects (imperative) out."""
+"""The messages of the subtask door: facts (past tense) in, effects (imperative) out."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 
 class RefusedFactError(ValueError):
-    """A fact that may not be; names what it is about and the rule. The door is as it was before (B3)."""
+    """A fact that breaks a rule. The message names its subject and the rule. The door is unchanged (B3)."""
 
 
 # ------------------------------------------------------------------ facts
@@ -18,10 +18,10 @@ class RefusedFactError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequested:
-    """The gate triggered (or a source was told to): take the snapshot for `barrier`.
+    """The gate triggered, or a source was told to: take the snapshot for `barrier`.
 
-    `unaligned`: in-flight segments belong to it. `advance_to_max`: the sources end with it, which only a
-    `synchronous` savepoint may ask for (A9, B3).
+    `unaligned`: segments in flight belong to the snapshot. `advance_to_max`: the sources end with it. Only a
+    `synchronous` savepoint may ask for that (A9, B3).
     """
 
     barrier: Barrier
@@ -40,7 +40,7 @@ class AlignmentAborted:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """Answer to TakeSnapshot; `staged`, `in_flight` and `finished` are filled in by the door."""
+    """Answer to TakeSnapshot. The door fills in `staged`, `in_flight` and `finished`."""
 
     checkpoint: CheckpointId
     snapshot: SubtaskSnapshot
@@ -56,7 +56,7 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class InFlightStored:
-    """The in-flight segments of an unaligned checkpoint are all known, and lie in files."""
+    """All segments in flight of an unaligned checkpoint are known, and are in files."""
 
     checkpoint: CheckpointId
     channels: tuple[ChannelState, ...]
@@ -71,14 +71,14 @@ class FilesStaged:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
-    """The coordinator told that the checkpoint is complete."""
+    """The coordinator says that the checkpoint is complete."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAborted:
-    """The coordinator told that the checkpoint is aborted, and which one is the latest complete (0: none)."""
+    """The coordinator says that the checkpoint is aborted. `latest_completed` is 0 if none is complete."""
 
     checkpoint: CheckpointId
     latest_completed: CheckpointId
@@ -86,7 +86,7 @@ class CheckpointAborted:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskFinished:
-    """The subtask has processed all of its input. No run reaches it yet: it waits for finished inputs (B4)."""
+    """The subtask has processed all its input. No run reaches it yet: it waits for finished inputs (B4)."""
 
 
 SubtaskFact = (
@@ -107,7 +107,7 @@ SubtaskFact = (
 
 @dataclass(frozen=True, slots=True)
 class BroadcastCancelMarker:
-    """Tell those downstream not to wait for this barrier."""
+    """Tell the vertices downstream not to wait for this barrier."""
 
     checkpoint: CheckpointId
 
@@ -121,14 +121,14 @@ class BroadcastBarrier:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Step 3: take the snapshot, off the loop; answered by SnapshotTaken or SnapshotFailed."""
+    """Step 3: take the snapshot asynchronously. Answer with SnapshotTaken or SnapshotFailed."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Hand the snapshot to the coordinator."""
+    """Give the snapshot to the coordinator."""
 
     checkpoint: CheckpointId
     snapshot: SubtaskSnapshot
@@ -144,7 +144,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class CancelSnapshot:
-    """Stop the snapshot under way; its answer, if one still comes, is ignored. Staged files live on (3.4)."""
+    """Stop the snapshot in progress, and ignore its answer. Its staged files stay for the next checkpoint (3.4)."""
 
     checkpoint: CheckpointId
 

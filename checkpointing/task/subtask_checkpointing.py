@@ -1,23 +1,28 @@
-"""The door of the task room: one subtask's checkpoint life (B1 to B4, its part of F1 and F4).
+"""The subtask door: the checkpoints of one subtask (B1 to B4, its part of F1 and F4).
 
-From SnapshotRequested to the acknowledgement of checkpoint n, as one step each:
+From SnapshotRequested to the acknowledgement of checkpoint n, these are the steps:
 
-    0  remember n; if it was aborted before: cancel marker downstream, and no more
-    1  barrier downstream        2  unaligned: wait for the in-flight segments        3  snapshot
+| step | does                                                                                             |
+|------|--------------------------------------------------------------------------------------------------|
+| 0    | remembers n; if n was aborted before, sends a cancel marker downstream and does nothing more     |
+| 1    | sends the barrier downstream                                                                     |
+| 2    | waits for the segments in flight, if unaligned                                                   |
+| 3    | takes the snapshot                                                                               |
 
-Flink's step before these (`prepareSnapshotPreBarrier`) is the vertex's: it runs what it has collected, then asks.
+The vertex takes the step that Flink has before these (`prepareSnapshotPreBarrier`): it runs what it has collected, and
+then asks for the snapshot.
 
-| n is         | SnapshotRequested | Taken (and stored)  | Failed  | AlignmentAborted     | CheckpointAborted |
-|--------------|-------------------|---------------------|---------|----------------------|-------------------|
-| not seen     | steps 0 to 3      | -                   | -       | decline, marker      | remember          |
-| in progress  | -                 | acknowledge         | decline | cancel, decline, marker | cancel         |
-| over         | -                 | -                   | -       | decline, marker      | -                 |
+| n is         | SnapshotRequested | Taken (and stored)  | Failed  | AlignmentAborted        | CheckpointAborted |
+|--------------|-------------------|---------------------|---------|-------------------------|-------------------|
+| not seen     | steps 0 to 3      | -                   | -       | decline, marker         | remember          |
+| in progress  | -                 | acknowledge         | decline | cancel, decline, marker | cancel            |
+| over         | -                 | -                   | -       | decline, marker         | -                 |
 
-`-` has no effect. Ids at or below the last seen are not seen again (Flink: `SubtaskCheckpointCoordinatorImpl`).
+`-` means no effect. Ids up to the last seen one count as seen (Flink: `SubtaskCheckpointCoordinatorImpl`).
 
-An acknowledgement carries the files staged for append tables that no completed checkpoint known to this subtask
-holds. A file staged after barrier m is in every snapshot from the next barrier on, until one of
-those is complete. An abort drops none.
+An acknowledgement carries the files staged for append tables that are in no checkpoint known to be complete. A file
+that was staged after barrier m is in every snapshot from the next barrier on, until one of these checkpoints is
+complete. An abort drops no file.
 """
 
 from dataclasses import dataclass, replace
@@ -56,7 +61,7 @@ Effects = list[SubtaskEffect]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInProgress:
-    """What is known of a snapshot under way. `in_flight` is None while an unaligned one waits for it."""
+    """A snapshot in progress. `in_flight` is None while an unaligned one waits for it."""
 
     staged: tuple[StagedFile, ...]
     finished: bool
@@ -65,7 +70,7 @@ class SnapshotInProgress:
 
 
 class SubtaskCheckpointing:
-    """One subtask's checkpoints: in flight, acknowledged, declined, notified."""
+    """The checkpoints of one subtask: in progress, acknowledged, declined, notified."""
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class SubtaskCheckpointing:
         staged: tuple[StagedFile, ...] = (),
         checkpoint_after_finished: bool = True,
     ) -> None:
-        """Begin at the cut of checkpoint `last`, with the `staged` files that it left unpublished."""
+        """Begin at the cut of checkpoint `last`, with the `staged` files that the cut left unpublished."""
         self.subtask = subtask
         self._checkpoint_after_finished = checkpoint_after_finished
         self._last = last
@@ -86,10 +91,10 @@ class SubtaskCheckpointing:
         self._aborted = AbortedCheckpoints()
 
     def step(self, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
-        """Take in one fact; return the effects, to be carried out in their order.
+        """Take one fact. Return the effects, to be carried out in their order.
 
-        Raise RefusedFactError, and change nothing, if an asynchronous checkpoint is to end the job, or if the
-        checkpoint told complete was never asked of this subtask.
+        Raise RefusedFactError, and change nothing, if an asynchronous checkpoint is to end the job, or if a checkpoint
+        is complete for which this subtask was never asked.
         """
         effects: Effects = []
         match fact:
@@ -119,11 +124,11 @@ class SubtaskCheckpointing:
 
     @property
     def staged(self) -> tuple[StagedFile, ...]:
-        """The files that no completed checkpoint known to this subtask holds, oldest first."""
+        """The files that are in no checkpoint known to be complete, oldest first."""
         return self._staged
 
     def takes(self, checkpoint: CheckpointId) -> bool:
-        """Return whether its snapshot for that checkpoint is under way."""
+        """Return whether the snapshot for this checkpoint is in progress."""
         return checkpoint in self._in_progress
 
     # -------------------------------------------------------------- steps 0 to 3

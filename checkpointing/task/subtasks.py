@@ -1,4 +1,4 @@
-"""All subtasks of a job, by name: whatever is addressed to one that does not exist is refused (B3)."""
+"""All subtasks of a job, by name. A fact for a subtask that does not exist is refused (B3)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +21,7 @@ class Subtasks:
         return iter(self._doors.values())
 
     def __getitem__(self, subtask: SubtaskId) -> SubtaskCheckpointing:
-        """Return the subtask's door; raise RefusedFactError if there is no such subtask."""
+        """Return the subtask's door. Raise RefusedFactError if there is no such subtask."""
         try:
             return self._doors[subtask]
         except KeyError:
@@ -29,11 +29,11 @@ class Subtasks:
             raise RefusedFactError(message) from None
 
     def staged_for(self, checkpoint: CheckpointId, vertex: Vertex) -> Iterator[StagedFile]:
-        """Yield the files that the vertex's subtasks have staged, unless the checkpoint has ended for them."""
+        """Yield the staged files of the vertex's subtasks, unless the checkpoint has ended for them."""
         for subtask in vertex.subtasks():
             if self[subtask].takes(checkpoint):
                 yield from self[subtask].staged
 
     def step(self, subtask: SubtaskId, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
-        """Step that subtask's door; raise RefusedFactError, and change nothing, if there is none."""
+        """Step this subtask's door. Raise RefusedFactError, and change nothing, if there is none."""
         return self[subtask].step(fact)

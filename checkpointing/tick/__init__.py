@@ -1,1 +1,1 @@
-"""Holding a job: from the look at its entries over the claim, recovery and the work to the release."""
+"""Holds a job for one process: from reading its entries, over the claim, recovery and work, to the release."""

@@ -1,6 +1,6 @@
-"""How the steps of the tick door ask for something: they yield an effect, and are given the fact that answers it.
+"""Lets the steps of the tick door ask: a step yields an effect, and gets the fact that answers it.
 
-What goes wrong with an effect ends the steps that asked for it.
+If an effect fails, the steps that asked for it end.
 """
 
 from collections.abc import Generator
@@ -22,7 +22,7 @@ from checkpointing.tick.messages import (
 )
 
 TRIES: Final = 5
-"""How often an append is asked for while its outcome is unknown; as often a claim is tried against others."""
+"""How often an append is tried while its outcome is unknown, and how often a claim is tried against others."""
 
 _T = TypeVar("_T")
 _Fact = TypeVar("_Fact", bound=TickFact)
@@ -30,7 +30,7 @@ Steps = Generator[TickEffect, TickFact, _T]
 
 
 class StepFailedError(Exception):
-    """A step that ends what it is a part of: `outcome` says how. `is_refusal`: it has changed nothing."""
+    """Ends the steps around it. `outcome` says how the attempt ends. `is_refusal`: nothing was changed."""
 
     def __init__(self, outcome: Outcome, *, is_refusal: bool = False) -> None:
         super().__init__(str(outcome))
@@ -39,7 +39,7 @@ class StepFailedError(Exception):
 
 
 def asked(effect: TickEffect, kind: type[_Fact] | tuple[type[_Fact], ...]) -> Steps[_Fact]:
-    """Return the fact that answers the effect; raise StepFailedError if the effect could not be carried out."""
+    """Return the fact that answers the effect. Raise StepFailedError if the effect could not be carried out."""
     fact = yield effect
     match fact:
         case Objected():
@@ -57,7 +57,7 @@ def asked(effect: TickEffect, kind: type[_Fact] | tuple[type[_Fact], ...]) -> St
 
 
 def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefused | RowUnknown]:
-    """Return what became of an entry; while that is unknown it is asked for again, which finds a nonce that is in."""
+    """Return the outcome of an append. While it is unknown, append again: that finds the nonce if the entry is in."""
     for _ in range(TRIES):
         fact = yield effect
         match fact:
@@ -73,7 +73,7 @@ def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefuse
 
 
 def _not_published(effect: TickEffect, fact: PublishFailed) -> EndTick:
-    """Return how an attempt ends that cannot publish a committed entry. It deletes nothing."""
+    """Return how an attempt ends that cannot publish a committed entry. Nothing is deleted."""
     said = "could not be published again" if isinstance(effect, PublishAgain) else "is committed, but not published"
     message = f"checkpoint {fact.checkpoint} {said}: {fact.error}"
     return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, message)

@@ -1,8 +1,8 @@
-"""Decides whether another attempt follows on the last one within a tick (G4).
+"""Decides whether a tick makes another attempt (G4).
 
-One follows on an attempt that failed, as the restart strategy allows, and on one that ended because its trace was
-full. An attempt ends as a tick does, with its release, and the next one claims the next generation. So no file and no
-entry of two attempts can be taken for each other, and what the first left undone is recovered as ever.
+Another attempt follows a failed one if the restart strategy allows it. It also follows one that ended because its trace
+was full. Each attempt ends with its release, and the next one claims the next generation. So nobody can take files and
+entries of one attempt for those of another, and the next attempt recovers what the last one left unfinished.
 """
 
 from dataclasses import replace
@@ -15,31 +15,31 @@ from checkpointing.tick.messages import Recovered, RestartDue
 
 
 class Attempts:
-    """What one tick remembers of its attempts. `limits` are those of all of them together."""
+    """What one tick remembers of its attempts. `limits` hold for all of them together."""
 
     def __init__(self, strategy: RestartStrategy, limits: TickLimits) -> None:
-        """Nothing has begun."""
+        """Begin before the first attempt."""
         self._strategy = strategy
         self._limits = limits
         self._history = NO_FAILURES
         self._began_ms = 0
         self._renewals = 0
-        """Attempts that followed on one whose trace was full."""
+        """How many attempts followed one whose trace was full."""
         self.restarts = 0
-        """Attempts that followed on a failed one."""
+        """How many attempts followed a failed one."""
         self.completed = 0
-        """Checkpoints that all attempts have completed."""
+        """How many checkpoints all attempts have completed."""
 
     def began(self, at: Stamp) -> None:
         """Note when the tick began."""
         self._began_ms = at.now_ms
 
     def recovered(self, done: Recovered) -> None:
-        """Count a checkpoint that is published by a later attempt: an attempt of this tick has committed it."""
+        """Count a checkpoint that a later attempt publishes, because an attempt of this tick has committed it."""
         self.completed += (self.restarts or self._renewals) > 0 and done.plan.roll_forward is not None
 
     def renews(self, at: Stamp) -> bool:
-        """Return whether another attempt follows on one whose trace is full: not if the tick is to stop."""
+        """Return whether another attempt follows one whose trace is full. If the tick is to stop, none does."""
         wanted = self._limits.checkpoints
         met = (wanted is not None and self.completed >= wanted) or self._left_ms(at) == 0
         goes_on = not at.stopping and not met
@@ -47,7 +47,7 @@ class Attempts:
         return goes_on
 
     def follows(self, end: EndTick, at: Stamp, seed: int) -> RestartDue | EndTick:
-        """Return how the tick ends, or when it restarts; `seed` draws the delay's jitter."""
+        """Return how the tick ends, or when it restarts. `seed` decides the jitter of the delay."""
         if end.outcome is not TickOutcome.FAILED or at.stopping or not may_restart(end.reason):
             return end
         decision = after_failure(self._strategy, self._history, at.now_ms, seed)
@@ -61,12 +61,12 @@ class Attempts:
         return RestartDue(self.restarts, end, decision.delay_ms)
 
     def stopped(self, after: EndTick) -> EndTick:
-        """Return how a tick ends that was asked to stop while it waited for a restart."""
+        """Return the end of a tick that was asked to stop while it waited for a restart."""
         message = f"stopped before restart {self.restarts} after: {after.message}"
         return EndTick(TickOutcome.STOPPED, after.reason, message)
 
     def limits(self, at: Stamp) -> TickLimits:
-        """Return what is left of the tick's limits for the next attempt."""
+        """Return the rest of the tick's limits, for the next attempt."""
         if not self.restarts and not self._renewals:
             return self._limits
         wanted = self._limits.checkpoints
@@ -84,6 +84,6 @@ class Attempts:
 
 
 def _noted(end: EndTick, note: str) -> EndTick:
-    """Return the end with a note behind the first line of its message."""
+    """Return the end with a note after the first line of its message."""
     sentence, newline, below = end.message.partition("\n")
     return replace(end, message=f"{sentence} {note}{newline}{below}")

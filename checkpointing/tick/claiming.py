@@ -1,4 +1,7 @@
-"""The steps before and at the claim: observe, decide, ask what must be true, append the claim; look again if beaten."""
+"""The steps up to the claim: observe, decide, ask the questions, append the claim.
+
+If another process was first, repeat.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +19,7 @@ from checkpointing.tick.messages import AppendClaim, Done, Examine, GiveLease, O
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The job is held: by this claim, which lies at that version behind what was seen."""
+    """This process holds the job. The claim is in at `at_version`, as the successor of the version that was `seen`."""
 
     claim: Claim
     at_version: int
@@ -25,10 +28,10 @@ class Held:
 
 
 class Claiming:
-    """What an attempt knows of those who hold the job. It takes nothing over from a claim that came meanwhile."""
+    """The claims that an attempt has met. With `take_over` it takes the job over once, but not from a newer claim."""
 
     def __init__(self, errand: Errand, terms: Terms, own: Generation | None, now: Callable[[], Stamp]) -> None:
-        """Begin an attempt; `own` is the generation of this tick's attempt before."""
+        """Begin an attempt. `own` is the generation of this tick's attempt before."""
         self._errand = errand
         self._terms = terms
         self._take_over = terms.take_over or own is not None
@@ -36,7 +39,10 @@ class Claiming:
         self._now = now
 
     def claimed(self) -> Steps[Held]:
-        """Claim the job. Raises StepFailedError with who holds it, what is in the way, or that the outcome is open."""
+        """Claim the job.
+
+        Raise StepFailedError: another process holds it, a question was answered no, or the outcome is open.
+        """
         seen: Observed | None = None
         for _ in range(TRIES):
             if seen is None:
@@ -68,7 +74,7 @@ class Claiming:
         raise StepFailedError(decision, is_refusal=True)
 
     def _above(self, claim: MayClaim) -> MayClaim:
-        """Return the claim above every generation and id of the warehouse that an import comes from."""
+        """Return the claim above all generations and ids of the warehouse from which an entry is imported."""
         generation, last_id = self._terms.above
         return replace(
             claim,
@@ -78,7 +84,7 @@ class Claiming:
 
 
 def examined(errand: Errand, seen: Observed, plan: RecoveryPlan) -> Steps[StepFailedError | None]:
-    """Ask what must be true, one question after the other; return the first objection, None if there is none."""
+    """Ask all questions in order. Return the first objection, or None."""
     for question in errand.questions:
         try:
             yield from asked(Examine(question, seen, plan), Done)
@@ -88,10 +94,10 @@ def examined(errand: Errand, seen: Observed, plan: RecoveryPlan) -> Steps[StepFa
 
 
 def seen_again(seen: Observed, objection: StepFailedError) -> Steps[Observed]:
-    """Look again whether others have appended entries meanwhile; raise the objection if nobody has.
+    """Observe again. If nobody has appended an entry meanwhile, raise the objection.
 
-    Files and tables are looked at after the entries. If others wrote entries in between, the two are of different
-    moments: a table may show what only a newer entry says, and a file be gone that only an older one names.
+    Files and tables are read after the entries. If others wrote entries in between, the two belong to different
+    moments. A table may show what only a newer entry says, and a file may be gone that only an older one names.
     """
     now = yield from asked(Observe(), Observed)
     if now.version == seen.version:
@@ -100,6 +106,6 @@ def seen_again(seen: Observed, objection: StepFailedError) -> Steps[Observed]:
 
 
 def newest_generation(seen: Observed) -> Generation:
-    """Return the generation of the newest claim, 0 if there is none."""
+    """Return the generation of the newest claim, or 0."""
     newest = newest_claim(seen.rows)
     return newest.generation if newest is not None else Generation(0)

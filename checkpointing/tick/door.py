@@ -1,19 +1,20 @@
-"""The tick door: holds a job from the look at its entries to the release, `step(fact, stamp) -> effects`.
+"""The tick door: holds a job from the first look at its entries to the release, `step(fact, stamp) -> effects`.
 
-A tick goes through it, and so does everything that is done to a job at rest: savepoint, rollback, reset, import,
-disposal, cancellation, clean-up. An errand says which steps it takes; their order is that of `claiming`, `recovering`
-and `holding`. The effects of a step end with the one that is answered next, or with `Finish`.
+A tick goes through it, and so does all work on a job at rest: savepoint, rollback, reset, import, disposal,
+cancellation, clean-up. An errand says which steps it takes. Their order is that of `claiming`, `recovering` and
+`holding`. The last effect of a step is the one that must be answered next, or `Finish`.
 
-Invariants, with the rule of `spec.invariants` that watches each:
+Invariants, each with the rule of `spec.invariants` that watches it:
 
-1. A claim is appended as the successor of just the version that was observed, after every question was answered well
-   about the entries of that version (`one-generation`, `line`).
-2. Nothing changes tables, cuts or files but between a claim that is in and its release (`held`).
-3. A claim that was refused or is in doubt is never released by its loser (`held`, `ids-rise`).
-4. Tables that are behind come back before an entry is rolled forward. An entry is rolled forward and its cut recorded
-   before leftovers go. Leftovers go before the first entry of the claim (`recovered-in-order`). So nothing is deleted
-   while a committed entry cannot be published. Every attempt does all of it, a restart too.
-5. The release names the first id that was not handed out (`ids-rise`), and nothing of its generation follows (`held`).
+1. A claim is appended as the successor of exactly the version that was observed, after every question about the entries
+   of that version was answered yes (`one-generation`, `line`).
+2. Tables, cuts and files change only between a claim that is in and its release (`held`).
+3. If a claim was refused or is in doubt, the process that lost never releases it (`held`, `ids-rise`).
+4. Tables that are behind are repaired before an entry is rolled forward. An entry is rolled forward and its cut
+   recorded before leftovers are deleted. Leftovers are deleted before the first entry of the claim
+   (`recovered-in-order`). So nothing is deleted while a committed entry cannot be published. Every attempt does all of
+   this, also after a restart.
+5. The release names the first id that was not used (`ids-rise`), and no entry of its generation follows (`held`).
 6. A process that loses the race to another claim takes nothing over from the winner (`one-generation`).
 """
 
@@ -35,7 +36,7 @@ from checkpointing.tick.messages import TOLD, Done, Finish, Outcome, TickEffect,
 from checkpointing.tick.moves import MOVES
 
 HELD_POLL_MS: Final = 250
-"""How often a tick that goes on in another trace looks whether the job is free again."""
+"""A tick that goes on in another trace checks this often whether the job is free again."""
 
 
 def seed_of(claim: Claim) -> int:
@@ -44,28 +45,28 @@ def seed_of(claim: Claim) -> int:
 
 
 class TickDoor:
-    """One process at the job, from its first look until it is over."""
+    """One process that works on the job, from its first look to its end."""
 
     def __init__(self, errand: Errand, terms: Terms) -> None:
-        """Nothing was looked at yet."""
+        """Begin before the first look."""
         self._errand = errand
         self._terms = terms
         self._attempts = Attempts(terms.strategy, terms.limits)
         self._now = Stamp(0, "")
         self._own: Claim | None = None
-        """The newest claim of this process that was in."""
+        """The newest claim of this process that is in."""
         self._steps = self._all_attempts()
         self.awaits: TickEffect | None = None
-        """The effect that is to be answered next."""
+        """The effect that must be answered next."""
 
     def start(self, at: Stamp) -> tuple[TickEffect, ...]:
-        """Begin with a look at the entries."""
+        """Begin by observing the entries."""
         self._now = at
         self._attempts.began(at)
         return self._until_asked(next(self._steps))
 
     def step(self, fact: TickFact, at: Stamp) -> tuple[TickEffect, ...]:
-        """Take the answer to the last effect; return what is to be done. Raises UnexpectedFactError."""
+        """Take the answer to the last effect. Return what to do next. Raises UnexpectedFactError."""
         if (type(self.awaits), type(fact)) not in MOVES:
             raise UnexpectedFactError(f"{type(fact).__name__} as the answer to {type(self.awaits).__name__}")
         self._now = at
@@ -96,9 +97,9 @@ class TickDoor:
         yield Finish(outcome, self._attempts.restarts)
 
     def _attempt(self) -> Steps[Outcome]:
-        """Claim the job and hold it until it is released. When the trace is full, do so again.
+        """Claim the job, and hold it until it is released. When the trace is full, do so again.
 
-        In between the job is free for a moment. The tick waits for a process that took that moment.
+        In between, the job is free for a moment. If another process takes it then, this tick waits for it.
         """
         wait_until_ms = 0
         while True:
@@ -123,7 +124,10 @@ class TickDoor:
 
 
 def _as_failed(refused: StepFailedError) -> Outcome:
-    """Return how a later attempt ends that is refused: it has failed, unless the job is another's. Errors stay."""
+    """Return how a refused later attempt ends: failed, unless another process holds the job.
+
+    Errors stay as they are.
+    """
     outcome = refused.outcome
     if not refused.is_refusal or isinstance(outcome, Refused):
         return outcome

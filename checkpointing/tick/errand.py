@@ -1,4 +1,4 @@
-"""What a process claims a job for, and which steps of the tick door it therefore takes."""
+"""What a process claims a job for, and the steps of the tick door that it therefore takes."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,22 +13,22 @@ from checkpointing.tick.messages import Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """The steps of one kind of work. The order of steps is the door's; an errand only says which ones it takes."""
+    """The steps of one kind of work. The door decides their order. An errand only says which ones it takes."""
 
     questions: tuple[Question, ...] = (Question.REPAIRABLE,)
-    """Asked before the claim, in this order."""
+    """The questions to ask before the claim, in this order."""
     repairs: bool = True
-    """Tables that are behind a recorded cut are brought back."""
+    """Repair tables that are behind a recorded cut."""
     ensures: bool = False
-    """Output tables that are missing are created: only who has the pipeline knows their columns."""
+    """Create missing output tables. Only a process that has the pipeline knows their columns."""
     rolls_forward: bool = True
-    """An entry that is committed and not published is published."""
+    """Publish an entry that is committed and not published."""
     discards: bool = False
-    """What dead holders staged and nothing references is deleted."""
+    """Delete staged files of dead holders that nothing references."""
     publishes: bool = False
-    """The entry that the work appends is published at once; otherwise the next tick does that."""
+    """Publish the entry that the work appends at once. Otherwise the next tick does that."""
     runs: bool = False
-    """The work is a job that runs: if it fails, it is asked whether somebody else has claimed it meanwhile."""
+    """The work is a running job. If it fails, find out whether another process has claimed the job meanwhile."""
 
 
 TICK: Final = Errand(
@@ -48,11 +48,11 @@ CLEANUP: Final = Errand(rolls_forward=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On which terms a process comes to the door.
+    """What a process brings to the door: who it is, and what it may do.
 
-    `leaves_behind` is the entry that a rollback goes back to. Another one that is committed and cannot be published is
-    then left behind. `above` are the highest generation and id of another warehouse, of which an entry is imported, so
-    that no name is used twice. `ids` is how many ids a claim reserves.
+    A rollback goes back to `leaves_behind`. If another committed entry cannot be published, it is left behind. `above`
+    are the highest generation and id of the warehouse from which an entry is imported, so that no number is used twice.
+    `ids` is how many ids a claim reserves.
     """
 
     holder: Holder
@@ -62,5 +62,5 @@ class Terms:
     limits: TickLimits = field(default_factory=TickLimits)
     strategy: RestartStrategy = field(default_factory=NoRestart)
     waits_ms: int = 0
-    """How long a tick that goes on in another trace waits for a process that claimed the job in between."""
+    """How long a tick that goes on in another trace waits for a process that took the job in between."""
     ids: int = IDS_PER_CLAIM

@@ -37,7 +37,7 @@ _WORK_DONE = (WorkEnded, RowChosen, Worked)
 
 
 class Holding:
-    """One claim that is in, until its release."""
+    """One claim, from its append to its release."""
 
     def __init__(self, errand: Errand, terms: Terms, held: Held, now: Callable[[], Stamp], attempts: Attempts) -> None:
         """Begin at the claim."""
@@ -47,16 +47,16 @@ class Holding:
         self._now = now
         self._attempts = attempts
         self._next_id = held.claim.first_id
-        """The first id that was not handed out."""
+        """The first id that was not used."""
         self._at_version = held.at_version
-        """The version of the newest own row."""
+        """The version of `checkpoints` with the newest entry of this process."""
         self._dropped: tuple[CheckpointId, ...] = ()
-        """Entries that go with the release."""
+        """Entries that the release drops."""
         self.renews = False
-        """The work ended only because its trace was full."""
+        """True if the work ended only because its trace was full."""
 
     def ended(self) -> Steps[Outcome]:
-        """Do everything from the claim to the release; return how it ended."""
+        """Take all steps from the claim to the release. Return the outcome."""
         yield TakeHold(self._held.claim, self._held.plan)
         try:
             outcome = yield from self._worked()
@@ -98,7 +98,7 @@ class Holding:
         return work.end
 
     def _own_entry(self, recipe: Recipe) -> Steps[CheckpointRecord]:
-        """Append the entry that was chosen, and publish it if the errand says so."""
+        """Append the entry of this recipe. Publish it if the errand says so."""
         held = self._held
         row = recipe.row(held.claim, self._now())
         records = (each for each in held.seen.rows if isinstance(each, CheckpointRecord))
@@ -115,10 +115,10 @@ class Holding:
     # -------------------------------------------------------------- the end
 
     def _with_cause(self, end: EndTick) -> Steps[EndTick]:
-        """Return how an attempt ended, as fenced off if it failed and the job is another's by now.
+        """Return how an attempt ended. If it failed because another process has the job, the reason is FENCED.
 
-        The process that took the job deleted what this attempt had staged. Micro-batches fail of that before a refused
-        row tells.
+        The process that took the job has deleted the staged files of this attempt. So micro-batches fail before a
+        refused entry can tell the reason.
         """
         if end.reason is CheckpointFailureReason.FENCED:
             return end
@@ -130,10 +130,10 @@ class Holding:
         return replace(end, reason=CheckpointFailureReason.FENCED, message=f"{said}{end.message}")
 
     def _released(self) -> Steps[None]:
-        """Append the release. One that is missing costs the next start only a look at whether this process lives."""
+        """Append the release. If it is missing, the next start only has to check whether this process lives."""
         if isinstance((yield self._release(self._at_version)), RowAppended):
             return
-        seen = yield Observe()  # an own row whose outcome was unknown may lie in between
+        seen = yield Observe()  # an own entry whose outcome was unknown may lie in between
         if isinstance(seen, Observed) and newest_generation(seen) == self._held.claim.generation:
             yield self._release(seen.version)
 

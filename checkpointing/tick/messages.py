@@ -1,7 +1,7 @@
-"""The words between the tick door and those who carry out its effects: facts in, effects out.
+"""The messages between the tick door and the code that carries out its effects.
 
-The door waits for one answer at a time. Every effect is answered by exactly one fact, except those of `TOLD`, and
-`Finish`, which is the last. Appends, publications and cuts are answered by the facts of `checkpointing.messages`.
+The door waits for one answer at a time. Exactly one fact answers each effect. The effects in `TOLD` have no answer, and
+`Finish` is the last effect. The facts of `checkpointing.messages` answer appends, publications and cuts.
 """
 
 from collections.abc import Mapping
@@ -32,18 +32,18 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 
 
 class Question(Enum):
-    """What must be true before the job is claimed. A refusal here has changed nothing."""
+    """A condition that must be true before the claim. A refusal here has changed nothing."""
 
     SOUND = "sound"
-    """Every file is there, whole, that the start reads or has yet to publish."""
+    """Every file that the start must read or publish exists and is whole."""
     FITS = "fits"
     """The cut can be restored into this pipeline."""
     REPAIRABLE = "repairable"
-    """Every table that shows less than a recorded cut can be brought back."""
+    """Every table that shows less than a recorded cut can be repaired."""
     NOT_AHEAD = "not ahead"
     """No table shows more than the newest entry."""
     POSSIBLE = "possible"
-    """What the process wants to do can be done: the target is there, the place is empty."""
+    """The errand itself is possible: its target exists, or its place is empty."""
 
 
 # ------------------------------------------------------------------ effects that are answered
@@ -51,12 +51,12 @@ class Question(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Read the entries, the recorded cuts and what is known of the holder: Observed, or Objected."""
+    """Read the entries, the recorded cuts and what is known of the holder. Answer: Observed, or Objected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Look whether this is true of files, tables and pipeline: Done, or Objected."""
+    """Answer the question about files, tables and pipeline. Answer: Done if yes, Objected if no."""
 
     question: Question
     seen: Observed
@@ -65,7 +65,10 @@ class Examine:
 
 @dataclass(frozen=True, slots=True)
 class AppendClaim:
-    """Append the claim as the successor of that version, or not at all: RowAppended, RowRefused or RowUnknown."""
+    """Append the claim as the successor of this version, or not at all.
+
+    Answer: RowAppended, RowRefused or RowUnknown.
+    """
 
     row: Claim
     at_version: int
@@ -73,7 +76,7 @@ class AppendClaim:
 
 @dataclass(frozen=True, slots=True)
 class AppendEntry:
-    """Append the entry in the same way. The same commit drops entries, and marks others as abandoned or not."""
+    """Append the entry in the same way. The same commit drops entries, and changes the `abandoned` marks of others."""
 
     row: CheckpointRecord
     at_version: int
@@ -91,14 +94,14 @@ class AppendRelease:
 
 @dataclass(frozen=True, slots=True)
 class LookAtTables:
-    """Compare the tables' logs with the recorded cuts, now that nobody else writes: TablesSeen."""
+    """Compare the tables' logs with the recorded cuts, now that no other process writes. Answer: TablesSeen."""
 
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EnsureTables:
-    """Create the output tables that are missing; the columns of `unsettled` ones are not compared yet: Done."""
+    """Create missing output tables. Do not compare the columns of `unsettled` ones yet. Answer: Done."""
 
     plan: RecoveryPlan
     unsettled: frozenset[TableName]
@@ -106,21 +109,21 @@ class EnsureTables:
 
 @dataclass(frozen=True, slots=True)
 class PublishAgain:
-    """Publish a checkpoint again into a table whose log has lost it: TablePublished or PublishFailed."""
+    """Publish a checkpoint again into a table whose log has lost it. Answer: TablePublished or PublishFailed."""
 
     again: Again
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtLogs:
-    """Look at which version each of these tables has come to show which checkpoint: LogsSeen."""
+    """Find out at which version each of these tables shows which checkpoint. Answer: LogsSeen."""
 
     doubt: Doubt
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectCuts:
-    """Record cuts as they are now: Done."""
+    """Record the corrected cuts. Answer: Done."""
 
     doubt: Doubt
     correction: Correction
@@ -128,14 +131,14 @@ class CorrectCuts:
 
 @dataclass(frozen=True, slots=True)
 class ReadCut:
-    """Read the recorded cut of a checkpoint: CutRead."""
+    """Read the recorded cut of a checkpoint. Answer: CutRead."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardLeftovers:
-    """Delete the staged files of generations before `current` that nothing references: LeftoversDiscarded."""
+    """Delete unreferenced staged files of generations before `current`. Answer: LeftoversDiscarded."""
 
     current: Generation
     by: Referenced
@@ -143,7 +146,7 @@ class DiscardLeftovers:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Do what the job was claimed for: WorkEnded after a job has run, or RowChosen, or Worked."""
+    """Do the work for which the job was claimed. Answer: WorkEnded if a job ran, otherwise RowChosen or Worked."""
 
     claim: Claim
     at_version: int
@@ -154,21 +157,21 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """Delete what nobody needs any more, while the job is still held: Done."""
+    """Delete unneeded files while the job is still held. Answer: Done."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class LookForRival:
-    """Look whether somebody has claimed the job since this generation: RivalSeen."""
+    """Find out whether another process has claimed the job since this generation. Answer: RivalSeen."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait so long, or until somebody asks the tick to stop: Waited."""
+    """Wait for this time, or until the tick is asked to stop. Answer: Waited."""
 
     delay_ms: int
 
@@ -178,7 +181,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveLease:
-    """Write a lease in the name of a holder that nobody here can look at."""
+    """Write a lease in the name of a holder that cannot be seen from here."""
 
     to: Refused
     lease_ms: int
@@ -186,7 +189,7 @@ class GiveLease:
 
 @dataclass(frozen=True, slots=True)
 class TakeHold:
-    """The claim is in: keep the lease alive, and tell who listens."""
+    """The claim is in. Keep the lease alive, and tell the listener."""
 
     claim: Claim
     plan: RecoveryPlan
@@ -194,7 +197,7 @@ class TakeHold:
 
 @dataclass(frozen=True, slots=True)
 class RolledForward:
-    """A committed checkpoint that was not published now is."""
+    """A checkpoint that was committed and not published is published now."""
 
     record: CheckpointRecord
     versions: tuple[tuple[TableName, int], ...]
@@ -203,7 +206,7 @@ class RolledForward:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """All that a dead holder left undone is done: the work begins."""
+    """Everything that dead holders left unfinished is done. The work begins."""
 
     plan: RecoveryPlan
     leftovers: int
@@ -211,7 +214,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RestartDue:
-    """Another attempt follows on a failed one, after that delay; `restart` counts from 1."""
+    """Another attempt follows a failed one after this delay. `restart` counts from 1."""
 
     restart: int
     end: EndTick
@@ -220,23 +223,23 @@ class RestartDue:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """The attempt is over, released or not: the lease goes."""
+    """The attempt is over, with or without a release. Give the lease up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """Whether an entry is in cannot be told: the next start finds out."""
+    """It is not known whether an entry is in. The next start finds out."""
 
     error: str
 
 
 Outcome = EndTick | Refused | Unsettled | CheckpointRecord | BaseException | None
-"""How it ended: as a tick ends; refused; in doubt; with an entry that was appended; by an error; or done."""
+"""The end of a tick, a refusal, an unknown outcome, an appended entry, an error, or None if the work is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """It is over; `restarts` attempts followed on failed ones."""
+    """All is over. `restarts` attempts followed failed ones."""
 
     outcome: Outcome
     restarts: int = 0
@@ -270,70 +273,71 @@ TickEffect = (
     | Finish
 )
 TOLD: Final = (GiveLease, TakeHold, RolledForward, Recovered, RestartDue, LetGo)
-"""Nobody answers these, and something follows on them."""
+"""These effects have no answer, and another effect follows each of them."""
 
 # ------------------------------------------------------------------ facts
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is done, and there is nothing to say about it."""
+    """The effect was carried out. There is nothing more to say about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objected:
-    """The start is refused, for a reason that names the thing and the way out. Nothing was changed."""
+    """The start is refused. The error names the thing and the way out. Nothing was changed."""
 
     why: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The effect could not be carried out, and the attempt ends so; the restart strategy decides what follows."""
+    """The effect could not be carried out, and the attempt ends. The restart strategy decides what follows."""
 
     end: EndTick
 
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """The effect could not be carried out, and no attempt follows: the error is raised when the job is released."""
+    """The effect could not be carried out, and no attempt follows. The error is raised after the release."""
 
     why: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class TablesSeen:
-    """Which tables are in doubt, and what brings them back; None: they stay as they are."""
+    """The tables in doubt and their repair, or None if no table needs one."""
 
     doubt: Doubt | None
 
 
 @dataclass(frozen=True, slots=True)
 class LogsSeen:
-    """At which version each table has come to show which checkpoint."""
+    """The version at which each table shows each checkpoint."""
 
     published: Mapping[TableName, Mapping[CheckpointId, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class CutRead:
-    """What the recorded cut says; nothing if none is recorded."""
+    """The versions in the recorded cut; empty if no cut is recorded."""
 
     versions: Versions
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoversDiscarded:
-    """So many files were deleted."""
+    """This many files were deleted."""
 
     files: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkEnded:
-    """A job ran and ended, by an error perhaps: with this next id, behind that version of `checkpoints`.
+    """A job has ended, perhaps by an error.
 
-    `completed` checkpoints completed in it. `renews`: it ended only because its trace was full.
+    `next_id` is its first unused id, `at_version` the version of its last entry. `completed` is how many checkpoints
+    completed. `renews`: it ended only because its trace was full.
     """
 
     end: EndTick | BaseException
@@ -345,14 +349,14 @@ class WorkEnded:
 
 @dataclass(frozen=True, slots=True)
 class RowChosen:
-    """An entry is to be appended by this recipe."""
+    """Append the entry of this recipe."""
 
     recipe: Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """The work is done, and appends nothing; the release drops these entries."""
+    """The work is done, and appends no entry. The release drops these entries."""
 
     dropped: tuple[CheckpointId, ...] = ()
 
@@ -366,7 +370,7 @@ class RivalSeen:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The time is over, or somebody has asked the tick to stop."""
+    """The time is over, or the tick was asked to stop."""
 
 
 TickFact = (

@@ -1,6 +1,6 @@
-"""The transition table of the tick door: which effect may be asked for after which answer.
+"""The transition table of the tick door: which effects may follow which answer.
 
-The door's state is the effect that it waits for. docs/STATES.md draws this table.
+The door's state is the effect for which it awaits an answer. docs/STATES.md draws this table.
 """
 
 from typing import Final
@@ -51,9 +51,9 @@ from checkpointing.tick.messages import (
 
 Kinds = tuple[type, ...]
 _END: Final[Kinds] = (LookForRival, AppendRelease)
-"""What fails behind the claim ends with the release."""
+"""If something fails after the claim, the attempt ends with the release."""
 _NEXT: Final[Kinds] = (Observe, Wait, Finish)
-"""Behind the release another attempt may follow."""
+"""After the release, another attempt may follow."""
 _WORK: Final[Kinds] = (DiscardLeftovers, Work)
 _ROLL: Final[Kinds] = (ReadCut, *_WORK)
 _REPAIR: Final[Kinds] = (PublishAgain, LookAtLogs, CorrectCuts, *_ROLL)
@@ -98,4 +98,4 @@ MOVES: Final[dict[tuple[type, type], Kinds]] = {
     (AppendRelease, Broke): _NEXT,
     (Wait, Waited): (Observe, Finish),
 }
-"""(the effect that is awaited, its answer) -> the effects that may be asked for next. Other answers are refused."""
+"""(the awaited effect, its answer) -> the effects that may follow. Other answers are refused."""

@@ -1,6 +1,6 @@
-"""The steps between a claim and its work: bring back tables that are behind, roll forward, discard leftovers.
+"""The steps between a claim and its work: repair tables that are behind, roll forward, discard leftovers.
 
-Recovery is the normal path: every start comes through here, and a crash in here is met by the next one.
+Every start takes these steps. If it crashes here, the next one takes them again.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ from checkpointing.tick.messages import (
 
 
 def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
-    """Do all that dead holders left undone, in this order."""
+    """Do everything that dead holders left unfinished, in this order."""
     pending = held.plan.roll_forward if errand.rolls_forward else None
     if errand.repairs:
         yield from repaired(errand, held)
@@ -54,7 +54,7 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
 
 
 def repaired(errand: Errand, held: Held) -> Steps[None]:
-    """Bring tables back that show less than a recorded cut says, and correct the cuts."""
+    """Repair tables that show less than a recorded cut, and correct the cuts."""
     looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
     doubt, pending = looked.doubt, held.plan.roll_forward
     if errand.ensures:
@@ -77,9 +77,9 @@ def _correction(doubt: Doubt) -> Steps[Correction]:
 
 
 def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord) -> Steps[None]:
-    """Roll an entry forward that a dead holder left.
+    """Roll forward an entry that a dead holder left unpublished.
 
-    A rollback leaves one behind that cannot be published, unless it goes back to just that one.
+    If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry.
     """
     try:
         yield from rolled_forward(pending)
@@ -91,15 +91,16 @@ def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord) -> Steps[Non
 def rolled_forward(record: CheckpointRecord) -> Steps[None]:
     """Publish every table of a committed entry, and record its cut.
 
-    The cut has all tables whose columns the entry says: those of the pipeline that wrote it. It says of tables that the
-    entry does not touch what its parent's cut says. An entry that no tick wrote, or that says no columns, keeps all
-    tables of its parent's cut.
+    The cut has all tables whose columns the entry lists: those of the pipeline that wrote it. Tables that the entry
+    does not change have the version of its parent's cut. An entry that no tick wrote, or that lists no columns, keeps
+    all tables of its parent's cut.
 
-    An upsert or state table that had lost entries is no longer in the parent's cut if no retained entry tells its
-    version there (`behind.corrected`). Nobody knows which columns it shows then, so it keeps this entry's alone.
+    If an upsert or state table lost log entries, and no retained entry tells its version at the parent's cut, the table
+    is missing in that cut (`behind.corrected`). Its present columns are unknown then, so it gets this entry's columns
+    alone.
 
-    The holder before may go on meanwhile, record the cut and drop its parent's. So the own cut is looked for after the
-    parent's, and what it says is what counts.
+    The former holder may still be running. It may record this cut, and drop its parent's. So this cut is read after the
+    parent's, and if it exists it is used.
     """
     parent = (yield from asked(ReadCut(record.parent), CutRead)).versions
     own = (yield from asked(ReadCut(record.checkpoint), CutRead)).versions
@@ -119,7 +120,7 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
 
 
 def _untold(parent: Versions, record: CheckpointRecord) -> frozenset[TableName]:
-    """Return the upsert and state tables that were in the parent's cut and have been taken out of it."""
+    """Return the upsert and state tables that were removed from the parent's cut."""
     were = (table for table in record.tables if parent and table.parent_version and table.table not in parent)
     return frozenset(table.table for table in were if table.mode is not TableMode.APPEND)
 
@@ -133,9 +134,9 @@ def _versions_at(parent: Versions, record: CheckpointRecord) -> dict[TableName, 
 
 
 def discarded(current: Generation, seen: Observed) -> Steps[int]:
-    """Delete what older generations staged and nothing references; return how many files that were.
+    """Delete unreferenced staged files of older generations. Return how many they were.
 
-    Where an entry cannot be read nothing is deleted, since it may name some of the files.
+    If an entry cannot be read, delete nothing, because it may name some of the files.
     """
     if seen.damaged:
         return 0
