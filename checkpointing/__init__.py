@@ -1,6 +1,6 @@
-"""The protocol: Flink's checkpointing for micro-batches. Pure: facts in, decisions out.
+"""The protocol: Flink's checkpointing for micro-batches. It is pure: it takes facts and returns decisions.
 
-No clock, no I/O, no threads, no Spark, no Dagster. The rooms read in the order in which a record and its
-barrier travel: `gate` (a vertex's inputs), `task` (a subtask's checkpoint life), `coordinator`, `commit`;
-`job` composes them into one machine, `metadata` is what is persisted.
+It has no clock, no I/O, no threads, no Spark and no Dagster. Read its folders in the order in which a row and its
+barrier travel: `gate` (a vertex's inputs), `task` (a subtask's checkpoints), `coordinator`, `commit`. `job` joins them
+into one machine. `tick` holds the job around it. `metadata` is what is persisted.
 """

@@ -1,4 +1,4 @@
-"""What travels on a channel, in order: segments, barriers, cancel markers, the end (Flink: `BufferOrEvent`)."""
+"""The items of a channel, in order: segments, barriers, cancel markers, the end (Flink: `BufferOrEvent`)."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,10 +9,10 @@ from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 
 @dataclass(frozen=True, slots=True)
 class SourceSlice:
-    """A lazy segment: rows of one split between two positions. Describes rows, holds none.
+    """A segment that describes rows of one split between two positions. It holds no rows.
 
-    `start` and `end` are positions as canonical JSON text, meaningful to the source alone; `detail`
-    is what its reader needs, JSON text too. `bytes` is an estimate, used for credit only.
+    `start` and `end` are positions as canonical JSON. Only the source can interpret them. `detail` is JSON for the
+    source's reader. `bytes` is an estimate that is used for credit only.
     """
 
     source: VertexId
@@ -26,7 +26,7 @@ class SourceSlice:
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A materialised segment: files that a micro-batch of the upstream vertex wrote."""
+    """A segment of files that a micro-batch of the upstream vertex wrote."""
 
     files: tuple[FileHandle, ...]
 
@@ -45,19 +45,19 @@ Segment = SourceSlice | StagedSegment
 
 
 class AlignmentType(Enum):
-    """How a barrier may pass (Flink: `CheckpointOptions.AlignmentType`)."""
+    """How a barrier may pass a gate (Flink: `CheckpointOptions.AlignmentType`)."""
 
     AT_LEAST_ONCE = "at_least_once"
     ALIGNED = "aligned"
-    """Exactly once, aligned; turns unaligned after `Barrier.alignment_timeout_ms` if that is set."""
+    """Exactly once. The barrier is aligned, and turns unaligned after `Barrier.alignment_timeout_ms` if that is set."""
     UNALIGNED = "unaligned"
     FORCED_ALIGNED = "forced_aligned"
-    """A savepoint: aligned whatever the configuration, never turned."""
+    """A savepoint's barrier. It is always aligned, whatever the configuration says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Barrier n: the records before it belong to epochs <= n. `created_ms` is its trigger's time."""
+    """Barrier n. The rows before it belong to epochs <= n. `created_ms` is the time of its trigger."""
 
     checkpoint: CheckpointId
     created_ms: int = 0
@@ -67,19 +67,19 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class CancelMarker:
-    """Checkpoint n is cancelled upstream; no barrier n will come on this channel (`CancelCheckpointMarker`)."""
+    """Checkpoint n was cancelled upstream. No barrier n will come on this channel (`CancelCheckpointMarker`)."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """No rows follow on this channel, barriers may: the job is drained (Flink: `EndOfData` with `StopMode.DRAIN`)."""
+    """No more rows come on this channel, because the job is drained. Barriers may still come (Flink: `EndOfData`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfChannel:
-    """Nothing follows on this channel (Flink: `EndOfPartitionEvent`). No run reaches it yet: it waits for B4."""
+    """Nothing more comes on this channel (Flink: `EndOfPartitionEvent`). No run reaches it yet: it waits for B4."""
 
 
 ChannelItem = Segment | Barrier | CancelMarker | EndOfData | EndOfChannel

@@ -1,4 +1,4 @@
-"""The columns of a table as the rows of `checkpoints` say them: names, types, and since when a column counts (D6)."""
+"""The columns of a table as the entries of `checkpoints` list them: names, types, and since when each counts (D6)."""
 
 import json
 import re
@@ -31,8 +31,8 @@ _DECIMAL: Final = re.compile(r"decimal\(([1-9]|[12][0-9]|3[0-8]),([0-9]|[12][0-9
 class TableColumn:
     """One column. `type` is the Delta type: its name, or for a nested type its JSON with sorted keys.
 
-    A column that came to a table with rows holds only what came after checkpoint `after`: older rows are null
-    there, and an aggregate has counted nothing before. 0: the column is as old as the table.
+    If a column was added to a table that had rows, it has values only for what came after checkpoint `after`. Older
+    rows are null there, and an aggregate has counted nothing before. 0: the column is as old as the table.
     """
 
     name: str
@@ -49,15 +49,16 @@ class TableColumns:
 
 
 def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the old names, by the new ones, of the renamed columns that a file or table has under the old name only.
+    """Return the renamed columns that a file or table has under the old name only: old names by the new ones.
 
-    `now` are the columns that the reader wants, `then` those of the file. `renamed` are all old names by the new ones.
+    `now` are the columns that the reader wants, and `then` those of the file. `renamed` has all old names by the new
+    ones.
     """
     return {new: old for new, old in renamed.items() if new in now and new not in then and old in then}
 
 
 def is_delta_type(text: str) -> bool:
-    """Return whether a text from outside is a type as `TableColumn` has it; a deep nesting is none."""
+    """Return whether a text from outside is a type as `TableColumn` has it. A type with too deep nesting is refused."""
     try:
         return _is_type(json.loads(text) if text.startswith("{") else text)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""How a job is checkpointed: one validated model. Every refusal names the field and the rule.
+"""The configuration of one job's checkpoints, as one validated model. Every refusal names the field and the rule.
 
-The rules are Flink's (`CheckpointConfig`, `CheckpointCoordinatorConfiguration`) where Flink has them;
-what Flink silently corrects (unaligned with at least once, a pause with several concurrent
-checkpoints) is refused here, so that a configuration always means what it says.
+The rules are Flink's (`CheckpointConfig`, `CheckpointCoordinatorConfiguration`) where Flink has them. Flink silently
+corrects some settings: unaligned with at least once, and a pause with several concurrent checkpoints. Here they are
+refused, so that a configuration always means what it says.
 """
 
 from enum import Enum
@@ -13,46 +13,46 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from checkpointing.key_groups import KEY_GROUPS_MAX
 
 SHORTEST_INTERVAL_MS = 10
-"""Flink: `CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`; of the interval and the timeout."""
+"""The shortest interval and timeout. Flink: `CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`."""
 LONGEST_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
 """A year, Flink's longest time between checkpoints."""
 MEMORY_STATE_BYTES_MAX = 256 * 1024 * 1024
-"""What one subtask's state may take at most inside a checkpoint's row; a row that holds more is refused."""
+"""The most bytes of one subtask's state inside a checkpoint's entry. An entry with more is refused."""
 DEFAULT_MAX_PARALLELISM = 128
 UNLIMITED = -1
 """`max_alignment_bytes`: blocked input is buffered without a limit."""
 
 
 class CheckpointingMode(Enum):
-    """What a crash may do to the records of an epoch."""
+    """What a crash may do to the rows of an epoch."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
-    """Barriers are counted, never waited for: after a crash some records count twice, none is lost."""
+    """Gates count barriers and wait for none. After a crash some rows count twice, and none is lost."""
 
 
 class StateBackendKind(Enum):
-    """Where keyed state lies, and how much of it is written each time; the results are the same."""
+    """Where keyed state is stored, and how much of it each micro-batch writes. The results are the same."""
 
     INCREMENTAL = "incremental"
-    """In files: what a micro-batch changed, and now and then all of it."""
+    """In files. A micro-batch writes what it changed, and now and then all of it."""
     FULL = "full"
-    """In files: all of a subtask's state with each micro-batch."""
+    """In files. Each micro-batch writes all state of a subtask."""
     MEMORY = "memory"
-    """All of it inside the checkpoint's row, for small states."""
+    """Inside the checkpoint's entry, for small state."""
 
 
 class RestartStrategyKind(Enum):
-    """What becomes of a tick whose job failed (G4; Flink: `RestartStrategyOptions`)."""
+    """What a tick does after its job failed (G4; Flink: `RestartStrategyOptions`)."""
 
     NONE = "none"
-    """It ends; the next tick recovers."""
+    """The tick ends, and the next tick recovers."""
     FIXED_DELAY = "fixed_delay"
-    """It goes on after a time, so many times."""
+    """The tick restarts after a fixed delay, at most a number of times."""
     FAILURE_RATE = "failure_rate"
-    """It goes on unless too many failures fell within an interval."""
+    """The tick restarts unless too many failures fell within an interval."""
     EXPONENTIAL_DELAY = "exponential_delay"
-    """It goes on after a time that grows from failure to failure."""
+    """The tick restarts after a delay that grows with each failure."""
 
 
 _ANY_RESTART = (
@@ -70,7 +70,7 @@ _RESTART_FIELDS = {
     "restart_reset_after_ms": (RestartStrategyKind.EXPONENTIAL_DELAY,),
     "restart_jitter": (RestartStrategyKind.EXPONENTIAL_DELAY,),
 }
-"""Which strategies a field belongs to: with another one it would silently mean nothing."""
+"""The strategies to which a field belongs. With another strategy it would silently mean nothing."""
 
 
 def _whole_number(value: object) -> object:
@@ -91,10 +91,10 @@ Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 
 
 class CheckpointConfig(BaseModel):
-    """The configuration of one job's checkpoints; raises ValidationError naming field and rule.
+    """The configuration of one job's checkpoints. Raises ValidationError, naming field and rule.
 
-    `interval_ms` None and `every_rows` None switch both triggers off: checkpoints come when asked for
-    and when the job is caught up.
+    If `interval_ms` and `every_rows` are None, neither triggers a checkpoint. Checkpoints then come when they are asked
+    for, and when the job is caught up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -172,7 +172,7 @@ class CheckpointConfig(BaseModel):
         return self
 
     def contradictions(self) -> tuple[tuple[bool, str, str], ...]:
-        """Return the rules over several fields: whether this configuration breaks it, the field, and the rule."""
+        """Return the rules over several fields, as (whether the configuration breaks it, field, rule)."""
         return (*self._checkpoint_contradictions(), *self._restart_contradictions())
 
     def _checkpoint_contradictions(self) -> tuple[tuple[bool, str, str], ...]:
@@ -245,20 +245,20 @@ class CheckpointConfig(BaseModel):
 
     @property
     def memory_state_limit_bytes(self) -> int:
-        """What the memory backend may put into a row for one subtask: a MiB unless it is set (Flink: five)."""
+        """The most bytes of one subtask that the memory backend may put into an entry. Unset: 1 MiB (Flink: five)."""
         return 1_048_576 if self.memory_state_bytes_max is None else self.memory_state_bytes_max
 
     @property
     def first_restart_delay_ms(self) -> int:
-        """The delay of a first restart: a second unless it is set (Flink's default)."""
+        """The delay of the first restart: a second unless set (Flink's default)."""
         return 1_000 if self.restart_delay_ms is None else self.restart_delay_ms
 
     @property
     def longest_restart_delay_ms(self) -> int:
-        """The limit of a delay that grows: five minutes unless it is set (Flink's default)."""
+        """The limit of a growing delay: five minutes unless set (Flink's default)."""
         return 300_000 if self.restart_delay_max_ms is None else self.restart_delay_max_ms
 
     @property
     def effective_interval_ms(self) -> int | None:
-        """The period of the periodic trigger: never shorter than the minimum pause (Flink: `baseInterval`)."""
+        """The period of the periodic trigger. It is never shorter than the minimum pause (Flink: `baseInterval`)."""
         return None if self.interval_ms is None else max(self.interval_ms, self.min_pause_ms)

@@ -1,4 +1,4 @@
-"""How numbers are spread: the least, the most, the average and percentiles (E6; Flink: `StatsSummary`)."""
+"""Summarizes numbers: minimum, maximum, average and percentiles (E6; Flink: `StatsSummary`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import Self
 class Distribution:
     """A summary of at least one whole number, in the numbers' own unit.
 
-    A percentile is one of the numbers: the least of which at least so many per cent of all are not greater.
-    `average` is rounded to the nearest whole number.
+    A percentile p is one of the numbers: the smallest for which at least p per cent of all are not greater. `average`
+    is rounded to the nearest whole number.
     """
 
     count: int
@@ -23,7 +23,7 @@ class Distribution:
 
     @classmethod
     def of(cls, numbers: Iterable[int | None]) -> Self | None:
-        """Summarize the numbers that were measured; None if none was."""
+        """Summarize these measurements. None if there are none."""
         known = sorted(number for number in numbers if number is not None)
         if not known:
             return None

@@ -1,7 +1,7 @@
-"""One difference between what a checkpoint holds and what the pipeline now declares, as every report shows it.
+"""Describes a difference between what a checkpoint holds and what the pipeline declares now.
 
-Each kind of change has a module that decides what it means (`state_evolution`, `state_meaning`). All of them give
-the same list of changes: a tick refuses the first one that the old data cannot serve, and a dry run shows them all.
+A module for each kind of change decides what it means (`state_evolution`, `state_meaning`). All of them return the same
+list of changes. A tick refuses the first change that the old data cannot serve. A dry run shows all changes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class ChangeKind(Enum):
-    """What is different."""
+    """The kind of thing that differs."""
 
     NAME = "name"
     STATE_SCHEMA = "columns of state"
@@ -19,7 +19,7 @@ class ChangeKind(Enum):
 
 
 class Compatibility(Enum):
-    """What changes mean for the data that is there (Flink's `TypeSerializerSchemaCompatibility`)."""
+    """What the changes mean for the existing data (Flink's `TypeSerializerSchemaCompatibility`)."""
 
     AS_IS = "compatible as is"
     AFTER_MIGRATION = "compatible after migration"
@@ -28,10 +28,10 @@ class Compatibility(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One difference: a column of `thing` was one thing and is now another; None: there was, or is, no such column.
+    """One difference of a column of `thing`: what it was and what it is now. None: there was, or is, no such column.
 
-    `becomes` says what becomes of the old data. `refused` says instead why it cannot serve the pipeline, and the
-    way out; it is empty if the pipeline may go on.
+    `becomes` says what happens to the old data. `refused` is empty if the pipeline may go on. Otherwise it says why the
+    old data cannot serve the pipeline, and the way out.
     """
 
     kind: ChangeKind
@@ -44,7 +44,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """Return what the change leads to, in a few words."""
+        """Return the result of the change, in a few words."""
         return "refused" if self.refused else self.becomes
 
     def __str__(self) -> str:
@@ -61,9 +61,10 @@ class Change:
 
 
 def with_hints(found: Sequence[Change], saying: Callable[[str, str], str | None]) -> tuple[Change, ...]:
-    """Return the changes of one thing, in which a dropped column tells which new one may be it under another name.
+    """Return the changes of one thing.
 
-    `saying` returns what a user writes to rename the old column to the new one, None if the new one cannot be it.
+    A dropped column gets a hint which new column may be the same under another name. `saying` returns what a user
+    writes to rename the old column to the new one, or None if the new one cannot be the same.
     """
     new = [change for change in found if change.was is None]
 
@@ -83,5 +84,5 @@ def verdict(found: Sequence[Change]) -> Compatibility:
 
 
 def first_refused(found: Iterable[Change]) -> Change | None:
-    """Return the first change that the old data cannot serve, None if the pipeline may go on."""
+    """Return the first change that the old data cannot serve, or None if the pipeline may go on."""
     return next((change for change in found if change.refused), None)

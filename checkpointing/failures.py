@@ -1,7 +1,7 @@
-"""Why a checkpoint failed or was refused (Flink: `CheckpointFailureReason`).
+"""The reasons why a checkpoint failed or was refused (Flink: `CheckpointFailureReason`).
 
-Each reason has a message, whether it strikes before a pending checkpoint exists (`pre_flight`), and
-whether the failure manager counts it (E5).
+Each reason has a message. `pre_flight` is true if it comes before the checkpoint is pending. The failure policy decides
+which reasons count (E5).
 """
 
 from enum import Enum
@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 
 
 class CheckpointFailureReason(Enum):
-    """Reason, (pre-flight, message). The names are Flink's; QUALITY and FENCED are ours."""
+    """Reason = (pre_flight, message). The names are Flink's, except QUALITY, TABLE_CHANGED and FENCED."""
 
     PERIODIC_SCHEDULER_SHUTDOWN = (True, "the periodic scheduler is shut down")
     TOO_MANY_CHECKPOINT_REQUESTS = (True, "too many checkpoint requests are queued")

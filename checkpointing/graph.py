@@ -1,7 +1,7 @@
-"""The job graph: vertices, edges, tables. What the planner hands to the protocol, nothing of Spark.
+"""The job graph: vertices, edges and tables. The planner hands it to the protocol. It has nothing of Spark.
 
-A vertex is a chain of operators between two exchanges. Its subtasks are source splits (SOURCE) or
-ranges of key groups (KEYED); a STATELESS vertex has one.
+A vertex is a chain of operators between two exchanges. Its subtasks are source splits (SOURCE) or ranges of key groups
+(KEYED). A STATELESS vertex has one subtask.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,35 +25,35 @@ class TableMode(Enum):
     """How an output table follows its stream."""
 
     APPEND = "append"
-    """Rows are added; foreign commits are none of ours."""
+    """Rows are added. Others may commit to the table too."""
     UPSERT = "upsert"
-    """One row per key; its active files are exactly the ranges of the cut."""
+    """One row for each key. Its active files are exactly the ranges of the cut."""
     STATE = "state"
-    """A view of an operator's state handles, published like an upsert table."""
+    """Shows the files of an operator's state, and is published like an upsert table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An output table and how it is written; `keys` name the columns of an upsert's key."""
+    """An output table and how it is written. `keys` are the key columns of an upsert table."""
 
     name: TableName
     mode: TableMode
     keys: tuple[str, ...] = ()
     judged: bool = False
-    """Whether a suite judges this table's staged rows at each barrier (J3)."""
+    """True if a suite judges this table's staged rows at each barrier (J3)."""
     columns: tuple[TableColumn, ...] = ()
-    """The columns that the pipeline declares; none if nobody follows how they change."""
+    """The columns that the pipeline declares. Without them, nobody follows how they change."""
     renamed_from: TableName | None = None
-    """The name under which older checkpoints have it; a state table is renamed with its vertex."""
+    """The table's name in older checkpoints. A state table is renamed with its vertex."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A vertex with its explicit, stable id; `splits` name a source's subtasks in order.
+    """A vertex with its explicit, stable id. `splits` name a source's subtasks in order.
 
-    `meanings` say how the columns of a keyed vertex's state are computed: its checkpoints record them.
-    `renamed_from` is the id under which older checkpoints have it. `columns_renamed_from` are the old names of columns
-    of its state and of its table, by the new ones.
+    `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
+    `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
+    state and of its table, by the new ones.
     """
 
     id: VertexId
@@ -79,12 +79,12 @@ class Hook:
 
 
 class InvalidGraphError(ValueError):
-    """A graph that is no pipeline: names the vertex and the rule."""
+    """The graph is no valid pipeline. The message names the vertex and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobGraph:
-    """Vertices in topological order (a record meets them in this order), the edges between them, and master hooks."""
+    """Vertices in topological order, as a row meets them; the edges between them; master hooks."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[EdgeId, ...]
@@ -109,7 +109,7 @@ class JobGraph:
             raise InvalidGraphError(f"there is hook {max(hooks, key=hooks.count)} twice; give each one its own name")
 
     def vertex(self, name: VertexId) -> Vertex:
-        """Return the vertex of that id; raise KeyError if there is none."""
+        """Return the vertex with this id. Raise KeyError if there is none."""
         for vertex in self.vertices:
             if vertex.id == name:
                 return vertex
@@ -129,11 +129,11 @@ class JobGraph:
             yield from vertex.subtasks()
 
     def upstream(self, name: VertexId) -> tuple[EdgeId, ...]:
-        """Return the edges that come into a vertex."""
+        """Return the edges that lead into a vertex."""
         return tuple(edge for edge in self.edges if edge.downstream == name)
 
     def channels_into(self, name: VertexId) -> tuple[ChannelId, ...]:
-        """Return a vertex's input channels: one per (edge, upstream subtask)."""
+        """Return a vertex's input channels: one for each pair of edge and upstream subtask."""
         return tuple(
             ChannelId(edge, index)
             for edge in self.edges

@@ -1,7 +1,7 @@
-"""State handles: references to immutable files, and of a small state its bytes (Flink: `StateHandle`).
+"""State handles: references to immutable files, or the bytes of a small state (Flink: `StateHandle`).
 
-Paths are relative to the warehouse, so that a warehouse can be moved. Every staged file is a shared
-handle: an acknowledgement carries all live ones, and aborting a checkpoint deletes none.
+Paths are relative to the warehouse, so that a warehouse can be moved. Every staged file is a shared handle: an
+acknowledgement carries all live ones, and aborting a checkpoint deletes none.
 """
 
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.key_groups import KeyGroupRange
 
 UNKNOWN_CRC32 = -1
-"""The checksum of a file that only a table's log knows. A copy of the file computes it."""
+"""The checksum of a file that only a table's log names. A copy of the file computes it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileHandle:
     """One immutable Parquet file.
 
-    `path` is relative to the warehouse; `crc32` is over the whole file; `stats` is the Delta
-    statistics JSON of the file (numRecords, minValues, maxValues, nullCount). `inline` is the file's
-    content as base64 if the handle carries it (Flink: `ByteStreamStateHandle`): such a file is in its
-    place only once it is published, and nobody needs it there to restore.
+    `path` is relative to the warehouse. `crc32` covers the whole file. `stats` is the Delta statistics JSON of the file
+    (numRecords, minValues, maxValues, nullCount). `inline` is the file's content as base64, if the handle carries it
+    (Flink: `ByteStreamStateHandle`). Such a file is written to its place only when it is published, and a restore does
+    not need it there.
     """
 
     path: str
@@ -34,24 +34,24 @@ class FileHandle:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """Order of state files: (generation, micro-batch), never reused. Newest wins for a key."""
+    """The order of state files: (generation, micro-batch). No version is used twice. The newest file wins for a key."""
 
     generation: Generation
     micro_batch: int
 
 
 class KeyedFileKind(Enum):
-    """What a keyed file says about its range of key groups."""
+    """What a keyed file contains of its range of key groups."""
 
     BASE = "base"
-    """Every key of the range; what lies before it no longer counts."""
+    """Every key of the range. Older files of the range no longer count."""
     DELTA = "delta"
-    """Only the keys touched by one micro-batch, tombstones included."""
+    """Only the keys that one micro-batch changed, including tombstones."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedFile:
-    """A file of keyed rows (operator state, or an upsert table) of the key groups first..last."""
+    """A file of keyed rows (operator state, or an upsert table) with the key groups first..last."""
 
     file: FileHandle
     kind: KeyedFileKind
@@ -61,16 +61,16 @@ class KeyedFile:
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        """The key groups that the file was written for."""
+        """The key groups of the file."""
         return KeyGroupRange(first=self.first_key_group, last=self.last_key_group)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file staged for an append table, not yet in its log.
+    """A file staged for an append table, and not yet in its log.
 
-    `after` is the last barrier that its vertex had passed when it was staged, so the net files of
-    row m with parent p are exactly those with `after >= p` that its snapshot carries.
+    `after` is the last barrier that its vertex had passed when it was staged. So the net files of an entry with parent
+    p are exactly those of its snapshot with `after >= p`.
     """
 
     table: TableName

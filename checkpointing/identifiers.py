@@ -1,7 +1,7 @@
-"""Names and numbers of the protocol, each a type of its own.
+"""Names and numbers of the protocol, each with its own type.
 
-Whatever comes from outside (a pipeline's ids, a folder's name) is validated here, once, before it
-can become a path, a column or a key.
+A name from outside (a pipeline's id, a folder's name) is validated here, once, before it becomes a path, a column or a
+key.
 """
 
 import re
@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 CheckpointId = NewType("CheckpointId", int)
-"""The coordinator's counter: rises, never reused. Epoch n = the records between barriers n-1 and n."""
+"""The coordinator's number of a checkpoint. It rises, and none is used twice. Epoch n = the rows between barriers n-1,
+n."""
 
 Generation = NewType("Generation", int)
-"""The fencing number of one tick's claim on the job."""
+"""The number of one claim on the job. Fencing uses it."""
 
 JobName = NewType("JobName", str)
 VertexId = NewType("VertexId", str)
 TableName = NewType("TableName", str)
-"""`schema/table`, as it lies under the warehouse."""
+"""`schema/table`, which is also the table's folder in the warehouse."""
 SplitId = NewType("SplitId", str)
 HookName = NewType("HookName", str)
 
 NO_CHECKPOINT = CheckpointId(0)
-"""The cut before the first checkpoint: every source at its start, every table empty."""
+"""The cut before the first checkpoint: every source is at its start, and every table is empty."""
 
 COLUMN_NAME_MAX = 1_024
-"""Characters of a column's name."""
+"""The most characters of a column's name."""
 
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -33,31 +34,31 @@ _SPLIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}")
 
 
 class InvalidNameError(ValueError):
-    """A name from outside that may not become a path, with the rule it breaks."""
+    """A name from outside that may not become a path. The message says which rule it breaks."""
 
 
 def job_name(text: str) -> JobName:
-    """Return `text` as a job's name; raise InvalidNameError if it may not be a folder's name."""
+    """Return `text` as a job's name. Raise InvalidNameError if it may not be a folder's name."""
     return JobName(_matched(_WORD, "job name", text))
 
 
 def vertex_id(text: str) -> VertexId:
-    """Return `text` as a vertex's id; raise InvalidNameError naming the rule it breaks."""
+    """Return `text` as a vertex's id. Raise InvalidNameError, naming the rule that it breaks."""
     return VertexId(_matched(_WORD, "id", text))
 
 
 def hook_name(text: str) -> HookName:
-    """Return `text` as a master hook's name; raise InvalidNameError naming the rule it breaks."""
+    """Return `text` as a master hook's name. Raise InvalidNameError, naming the rule that it breaks."""
     return HookName(_matched(_WORD, "hook name", text))
 
 
 def split_id(text: str) -> SplitId:
-    """Return `text` as a source split's id; raise InvalidNameError naming the rule it breaks."""
+    """Return `text` as a source split's id. Raise InvalidNameError, naming the rule that it breaks."""
     return SplitId(_matched(_SPLIT, "split", text))
 
 
 def table_name(text: str) -> TableName:
-    """Return `schema/table` as a table's name; raise InvalidNameError naming the rule it breaks."""
+    """Return `schema/table` as a table's name. Raise InvalidNameError, naming the rule that it breaks."""
     parts = text.split("/")
     if len(parts) != 2:  # noqa: PLR2004 - a schema and a table
         raise InvalidNameError(f"table {text!r}: write it as 'schema/table'")
@@ -67,14 +68,14 @@ def table_name(text: str) -> TableName:
 
 
 def column_name(text: str) -> str:
-    """Return `text` if a column may have that name, else raise InvalidNameError; it becomes no path."""
+    """Return `text` if a column may have that name, or raise InvalidNameError. It becomes no path."""
     if not text or len(text) > COLUMN_NAME_MAX:
         raise InvalidNameError(f"column {text[:200]!r}: a name has 1 to {COLUMN_NAME_MAX} characters")
     return text
 
 
 def has_control_characters(text: str) -> bool:
-    """Return whether a text holds what no name may: control characters, or half a surrogate pair."""
+    """Return whether a text has characters that no name may have: control characters, or half a surrogate pair."""
     return _CONTROL.search(text) is not None
 
 
@@ -87,7 +88,8 @@ def _matched(pattern: re.Pattern[str], what: str, text: str) -> str:
 class SubtaskId(NamedTuple):
     """One subtask of a vertex: one range of key groups, or one source split.
 
-    A tuple, since each acknowledgement looks it up several times (P10): its hash is computed by the interpreter.
+    It is a tuple, because each acknowledgement looks it up several times: the interpreter computes a tuple's hash fast
+    (P10).
     """
 
     vertex: VertexId
@@ -100,7 +102,7 @@ class SubtaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class EdgeId:
-    """An edge of the job graph: `input` is the ordinal of the downstream vertex's input."""
+    """An edge of the job graph. `input` is the number of the downstream vertex's input."""
 
     upstream: VertexId
     downstream: VertexId
@@ -113,7 +115,7 @@ class EdgeId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChannelId:
-    """From one upstream subtask into one vertex: (edge, index of the upstream subtask)."""
+    """The way from one upstream subtask into one vertex: (edge, index of the upstream subtask)."""
 
     edge: EdgeId
     subtask: int

@@ -1,10 +1,10 @@
 """Key groups: the unit in which keyed state moves between subtasks (D3; Flink: `KeyGroupRangeAssignment`).
 
-The number of key groups (max parallelism) is fixed for a job's life. Subtask i of p owns the range
-[ceil(i*max/p), floor(((i+1)*max-1)/p)], so a restore at another parallelism only cuts ranges anew.
+The number of key groups (max parallelism) is fixed for a job's life. Subtask i of p owns the range [ceil(i*max/p),
+floor(((i+1)*max-1)/p)]. So a restore at another parallelism only divides the ranges anew.
 
-Everything about key groups is here, and takes its numbers by name: nothing tells a parallelism from a max parallelism
-but its name. Spark's tasks import this module, so it imports nothing.
+All code about key groups is here. It takes its numbers by keyword, because a parallelism and a max parallelism differ
+only by their names. Spark's tasks import this module, so it imports nothing.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ KEY_GROUPS_MAX: Final = 32768
 
 
 class InvalidParallelismError(ValueError):
-    """A parallelism or a number of key groups outside its bounds: names both and the rule."""
+    """A parallelism or a number of key groups is out of bounds. The message names both and the rule."""
 
     def __init__(self, *, parallelism: int, max_parallelism: int) -> None:
         super().__init__(
@@ -26,7 +26,7 @@ class InvalidParallelismError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class KeyGroupRange:
-    """Key groups first..last, both inclusive."""
+    """The key groups first..last, both included."""
 
     first: int
     last: int
@@ -40,7 +40,7 @@ class KeyGroupRange:
         return f"{self.first}..{self.last}"
 
     def intersection(self, other: "KeyGroupRange") -> "KeyGroupRange | None":
-        """Return the common key groups, None if there are none."""
+        """Return the common key groups, or None if there are none."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         return KeyGroupRange(first=first, last=last) if first <= last else None
 
@@ -48,7 +48,7 @@ class KeyGroupRange:
 def range_of(*, subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
     """Return the range of a subtask (Flink: `computeKeyGroupRangeForOperatorIndex`).
 
-    Raise InvalidParallelismError outside the bounds.
+    Raise InvalidParallelismError if a number is out of bounds.
     """
     if not 1 <= parallelism <= max_parallelism <= KEY_GROUPS_MAX:
         raise InvalidParallelismError(parallelism=parallelism, max_parallelism=max_parallelism)
@@ -58,7 +58,7 @@ def range_of(*, subtask: int, parallelism: int, max_parallelism: int) -> KeyGrou
 
 
 def key_group_ranges(*, parallelism: int, max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """Return the range of each subtask; raise InvalidParallelismError outside the bounds."""
+    """Return the range of each subtask. Raise InvalidParallelismError if a number is out of bounds."""
     if not 1 <= parallelism <= max_parallelism <= KEY_GROUPS_MAX:
         raise InvalidParallelismError(parallelism=parallelism, max_parallelism=max_parallelism)
     return tuple(

@@ -1,8 +1,8 @@
-"""The alphabet between the job door and its driver: facts (past tense) in, effects (imperative) out.
+"""The messages between the job door and its driver: facts (past tense) in, effects (imperative) out.
 
-The caller's duties, in order: queue every fact; step the door with one fact at a time; carry out the
-effects, slow ones elsewhere, each answered by the fact its docstring names. Effects of one step may
-run in parallel, except that `AppendRow` waits for nothing but its turn and answers before the next.
+The driver queues every fact, steps the door with one fact at a time, and carries out the effects. Slow effects run in
+other threads. The fact that an effect's docstring names answers it. Effects of one step may run in parallel. Only
+`AppendRow` is different: it waits for nothing but its turn, and is answered before the next one begins.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from checkpointing.snapshots import RangeFiles, TaskWork
 
 @dataclass(frozen=True, slots=True)
 class TimeAdvanced:
-    """The clock shows `now_ms` (milliseconds since the epoch). Time is a fact."""
+    """The clock shows `now_ms` (milliseconds since the epoch)."""
 
     now_ms: int
 
@@ -37,7 +37,7 @@ class SliceOffered:
 
 @dataclass(frozen=True, slots=True)
 class SourceIdle:
-    """Answer to PollSource: the split has nothing to read just now."""
+    """Answer to PollSource: the split has nothing to read now."""
 
     source: VertexId
     split: SplitId
@@ -45,7 +45,7 @@ class SourceIdle:
 
 @dataclass(frozen=True, slots=True)
 class PollFailed:
-    """Answer to PollSource: the split cannot be read; `error` names the file and the way out."""
+    """Answer to PollSource: the split cannot be read. `error` names the file and the way out."""
 
     source: VertexId
     split: SplitId
@@ -54,11 +54,11 @@ class PollFailed:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskOutput:
-    """What one subtask of a micro-batch wrote.
+    """What one subtask wrote in a micro-batch.
 
-    `emitted` feeds the downstream channels (and may be the very files of a table); `staged` are the
-    append tables' new files; `state` the new state files (a BASE among them ends what lies before);
-    `ranges` the new files of the touched upsert ranges, complete.
+    `emitted` goes into the downstream channels, and may be the same files as a table's. `staged` are the append tables'
+    new files. `state` has the new state files; if a BASE is among them, older ones no longer count. `ranges` has the
+    new files of the upsert ranges that were written, each range complete.
     """
 
     emitted: tuple[FileHandle, ...] = ()
@@ -69,7 +69,10 @@ class SubtaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchFinished:
-    """Answer to RunMicroBatch: an output per subtask, in order; `work` too, or it is empty: nothing measured."""
+    """Answer to RunMicroBatch: an output for each subtask, in order.
+
+    `work` too, or it is empty if nothing was measured.
+    """
 
     vertex: VertexId
     micro_batch: int
@@ -80,7 +83,7 @@ class MicroBatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchFailed:
-    """Answer to RunMicroBatch: nothing of it counts; files it may have left are leftovers."""
+    """Answer to RunMicroBatch: it failed, and nothing of it counts. Files that it has left are leftovers."""
 
     vertex: VertexId
     micro_batch: int
@@ -89,9 +92,9 @@ class MicroBatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchNotStaged:
-    """Answer to RunMicroBatch: its files could not be written, as on a full disk. Nothing of it counts.
+    """Answer to RunMicroBatch: its files could not be written, for example on a full disk. Nothing of it counts.
 
-    The files that it did write are deleted, as far as the system allows. The same rows may succeed later.
+    The files that it did write are deleted, if the system allows it. The same rows may succeed later.
     """
 
     vertex: VertexId
@@ -101,9 +104,9 @@ class MicroBatchNotStaged:
 
 @dataclass(frozen=True, slots=True)
 class SuitesJudged:
-    """Answer to JudgeSuites. `report` is JSON: a verdict per expectation, kept with the checkpoint.
+    """Answer to JudgeSuites. `report` is JSON with a verdict for each expectation. The checkpoint keeps it.
 
-    `message` says for a person what failed and what can be done; '' if nothing did.
+    `message` tells a person what failed and what to do, or is '' if nothing failed.
     """
 
     vertex: VertexId
@@ -117,7 +120,7 @@ class SuitesJudged:
 class JudgementFailed:
     """Answer to JudgeSuites: the rows could not be judged, so no suite has accepted or rejected them.
 
-    `error` names suite, table and cause. `report` is as in SuitesJudged, with the verdicts that there are.
+    `error` names suite, table and cause. `report` is as in SuitesJudged, with the verdicts that exist.
     """
 
     vertex: VertexId
@@ -128,14 +131,14 @@ class JudgementFailed:
 
 @dataclass(frozen=True, slots=True)
 class HookRestored:
-    """Answer to RestoreHook or ResetHook: the hook is as it was at the cut."""
+    """Answer to RestoreHook or ResetHook: the hook's state is that of the cut."""
 
     hook: str
 
 
 @dataclass(frozen=True, slots=True)
 class HookRestoreFailed:
-    """Answer to RestoreHook or ResetHook: the job cannot begin; `error` names the hook and the way out."""
+    """Answer to RestoreHook or ResetHook: the job cannot begin. `error` names the hook and the way out."""
 
     hook: str
     error: str
@@ -143,7 +146,7 @@ class HookRestoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class TablesChecked:
-    """Answer to CheckTables: problems found, each naming the table and the way out (empty: none)."""
+    """Answer to CheckTables: the problems that were found, each with the table and the way out; or none."""
 
     checkpoint: CheckpointId
     problems: tuple[str, ...]
@@ -151,7 +154,7 @@ class TablesChecked:
 
 @dataclass(frozen=True, slots=True)
 class TableCheckFailed:
-    """Answer to CheckTables: the tables could not be looked at, so nobody knows whether they have changed."""
+    """Answer to CheckTables: the tables could not be read, so it is not known whether they have changed."""
 
     checkpoint: CheckpointId
     error: str
@@ -159,7 +162,7 @@ class TableCheckFailed:
 
 @dataclass(frozen=True, slots=True)
 class RowAppended:
-    """Answer to AppendRow: the row of that nonce is in, at that version of `checkpoints`. THE COMMIT POINT."""
+    """Answer to AppendRow: the entry with this nonce is in, at this version of `checkpoints`. THE COMMIT POINT."""
 
     nonce: str
     version: int
@@ -167,7 +170,7 @@ class RowAppended:
 
 @dataclass(frozen=True, slots=True)
 class RowRefused:
-    """Answer to AppendRow: certainly not in, another coordinator took the version; names the holder."""
+    """Answer to AppendRow: the entry is certainly not in. Another coordinator, the `holder`, took the version."""
 
     nonce: str
     holder: str
@@ -175,7 +178,7 @@ class RowRefused:
 
 @dataclass(frozen=True, slots=True)
 class RowUnknown:
-    """Answer to AppendRow: neither success nor a certain refusal, and the nonce could not be read back."""
+    """Answer to AppendRow: it neither succeeded nor was refused, and the nonce could not be searched."""
 
     nonce: str
     error: str
@@ -183,7 +186,10 @@ class RowUnknown:
 
 @dataclass(frozen=True, slots=True)
 class TablePublished:
-    """Answer to PublishTable: the table shows cut n at that Delta version (`note`: what was met, or '')."""
+    """Answer to PublishTable: the table shows cut n at this Delta version.
+
+    `note` says what was found there, or is ''.
+    """
 
     checkpoint: CheckpointId
     table: TableName
@@ -193,7 +199,7 @@ class TablePublished:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """Answer to PublishTable: the committed row stays unpublished; the next tick rolls it forward."""
+    """Answer to PublishTable: the committed entry stays unpublished, and the next tick rolls it forward."""
 
     checkpoint: CheckpointId
     table: TableName
@@ -211,14 +217,14 @@ class StopKind(Enum):
     """How a tick is asked to end."""
 
     AFTER_CHECKPOINT = "after_checkpoint"
-    """Take a last checkpoint, then stop (a limit was reached)."""
+    """Take a last checkpoint, then stop, because a limit was reached."""
     NOW = "now"
-    """Stop in order without another checkpoint (Ctrl-C, SIGTERM): what is uncommitted is read again."""
+    """Stop in order without another checkpoint (Ctrl-C, SIGTERM). Uncommitted rows are read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Somebody asks the tick to end."""
+    """Somebody asks the tick to stop."""
 
     kind: StopKind
 
@@ -227,16 +233,16 @@ class SavepointKind(Enum):
     """What a user's savepoint is for (F4, A9)."""
 
     PLAIN = "plain"
-    """The job goes on: a pinned row that publishes nothing and notifies nobody."""
+    """The job goes on. The savepoint is a pinned entry that publishes nothing and notifies nobody."""
     SUSPEND = "suspend"
-    """The job stops after it; waiting rows stay in the state."""
+    """The job stops after it. Waiting rows stay in the state."""
     DRAIN = "drain"
-    """The job stops after it, and its inputs end before it: operators put out what still waits."""
+    """The job stops after it. Its inputs end before it, so operators emit the waiting rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """A user asks for a savepoint; `request` names it in SavepointTaken or SavepointFailed."""
+    """A user asks for a savepoint. `request` names it in SavepointTaken or SavepointFailed."""
 
     request: str
     kind: SavepointKind
@@ -273,7 +279,7 @@ Fact = (
 
 @dataclass(frozen=True, slots=True)
 class PollSource:
-    """Read a slice of at most `max_rows` after `position` (None: from the start)."""
+    """Read a slice of at most `max_rows` rows after `position` (None: from the start)."""
 
     source: VertexId
     split: SplitId
@@ -294,10 +300,10 @@ class InputSegments:
 class RunMicroBatch:
     """Run one Spark job of one vertex over these segments.
 
-    `state[i]` are subtask i's live state files, oldest first; `ranges[i]` its upsert tables' current
-    files. Every file it writes is new, immutable and named by generation, vertex and micro-batch.
-    `end_of_input`: no row will follow on any input (drain); a keyed vertex then ends every key of its
-    state, whatever segments there are, perhaps none.
+    `state[i]` are subtask i's live state files, oldest first. `ranges[i]` are the current files of its upsert tables.
+    Every file that the job writes is new and immutable, and its name has generation, vertex and micro-batch.
+    `end_of_input`: no more rows come on any input (drain). A keyed vertex then ends every key of its state, even
+    without any segment.
     """
 
     vertex: VertexId
@@ -311,7 +317,7 @@ class RunMicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSuites:
-    """Judge all rows staged for the vertex's judged tables since the last completed checkpoint (J3)."""
+    """Judge all rows that were staged for the vertex's judged tables since the last completed checkpoint (J3)."""
 
     vertex: VertexId
     checkpoint: CheckpointId
@@ -320,7 +326,10 @@ class JudgeSuites:
 
 @dataclass(frozen=True, slots=True)
 class CancelJudgement:
-    """The checkpoint of that JudgeSuites has ended: nobody waits for the verdict. If it still comes, it is ignored."""
+    """The checkpoint of this JudgeSuites has ended, and nobody waits for the verdict.
+
+    If it still comes, it is ignored.
+    """
 
     vertex: VertexId
     checkpoint: CheckpointId
@@ -330,11 +339,10 @@ class CancelJudgement:
 class Publication:
     """What publishing checkpoint n means for one table.
 
-    APPEND: `adds` enter the log, and `removes`, of a rollback, leave it. UPSERT, STATE: the active files become
-    exactly `files`. In the same commit the table gets `columns` and loses those that are `leaving`; what others have
-    added stays. No columns: they stay as they are. `renamed` are the new and the old name of each renamed column.
-    `no_others`: the table lost entries, so `leaving` does not tell all that it has too many, and it keeps no other
-    columns.
+    APPEND: `adds` enter the log, and for a rollback `removes` leave it. UPSERT, STATE: the active files become exactly
+    `files`. In the same commit the table gets `columns` and loses those in `leaving`. Columns that others have added
+    stay. Without `columns` all stay as they are. `renamed` has the new and the old name of each renamed column.
+    `no_others`: the table lost entries, so `leaving` may lack columns that it must lose. It then keeps `columns` alone.
     """
 
     table: TableName
@@ -358,7 +366,7 @@ class CheckTables:
 
 @dataclass(frozen=True, slots=True)
 class AppendRow:
-    """Append the row to `checkpoints` if that table is at `at_version`; drop `subsumed` in the same commit."""
+    """Append the entry if `checkpoints` is at `at_version`. Drop the entries in `subsumed` in the same commit."""
 
     row: Row
     at_version: int
@@ -367,7 +375,7 @@ class AppendRow:
 
 @dataclass(frozen=True, slots=True)
 class PublishTable:
-    """Enter the publication into the table's log, idempotently, as `txn(job + table) = checkpoint`."""
+    """Publish into the table's log, with `txn(job + table) = checkpoint`. A repetition changes nothing."""
 
     checkpoint: CheckpointId
     publication: Publication
@@ -375,7 +383,7 @@ class PublishTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordCut:
-    """Write (checkpoint, table, Delta version) for every table into `cuts`."""
+    """Record (checkpoint, table, Delta version) in `cuts`, for every table."""
 
     checkpoint: CheckpointId
     versions: tuple[tuple[TableName, int], ...]
@@ -385,8 +393,8 @@ class RecordCut:
 class NotifyComplete:
     """Tell listeners and sources that checkpoint n is complete and published (F1, F2).
 
-    `positions` are those of every source split at the cut, (source, split, canonical JSON): what a
-    source may now commit outside.
+    `positions` are those of all source splits at the cut: (source, split, canonical JSON). A source may now commit them
+    outside.
     """
 
     checkpoint: CheckpointId
@@ -395,7 +403,7 @@ class NotifyComplete:
 
 @dataclass(frozen=True, slots=True)
 class SavepointTaken:
-    """Answer to SavepointRequested: the savepoint is committed as that row (and, of a stop, published)."""
+    """Answer to SavepointRequested: the savepoint is committed as this entry. That of a stop is also published."""
 
     request: str
     checkpoint: CheckpointId
@@ -403,7 +411,7 @@ class SavepointTaken:
 
 @dataclass(frozen=True, slots=True)
 class SavepointFailed:
-    """Answer to SavepointRequested: there is no savepoint; a plain one leaves the job as it was."""
+    """Answer to SavepointRequested: there is no savepoint. After a failed plain one, the job goes on as before."""
 
     request: str
     reason: CheckpointFailureReason
@@ -412,7 +420,7 @@ class SavepointFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell listeners that checkpoint n failed, and why. Its staged files live on in the next one."""
+    """Tell listeners that checkpoint n failed, and why. Its staged files belong to the next one."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
@@ -421,14 +429,14 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class DiscardFiles:
-    """Delete these warehouse-relative files: certainly referenced by nothing."""
+    """Delete these warehouse-relative files. Certainly nothing refers to them."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Step the door with TimeAdvanced at `at_ms` at the latest (replaces the earlier wish)."""
+    """Step the door with TimeAdvanced at `at_ms` at the latest. It replaces the last such wish."""
 
     at_ms: int
 
@@ -443,7 +451,7 @@ class TickOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndTick:
-    """The tick is over: `reason` and `message` say why when it failed."""
+    """The tick is over. If it failed, `reason` and `message` say why."""
 
     outcome: TickOutcome
     reason: CheckpointFailureReason | None = None

@@ -1,8 +1,8 @@
-"""What renamed columns change in a restored state or table, and which renames are refused (G2).
+"""Decides what renamed columns change in a restored state or table, and which renames are refused (G2).
 
-The columns that a file or table has decide whether a rename is due: it has the old name and lacks the new one. So a
-rename that has happened has no further effect, and a rollback to a cut with the old name makes it due again. Entries
-list the renames for one reason alone: code from before a rename must not begin such a column empty.
+The columns of a file or table tell whether a rename is due: it has the old name and lacks the new one. So a rename that
+has happened has no further effect, and a rollback to a cut with the old name makes it due again. Entries list the
+renames for one reason only: code from before a rename must not begin such a column empty.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from checkpointing.metadata.record import CheckpointRecord, RenameKind
 
 @dataclass(frozen=True, slots=True)
 class ColumnRenames:
-    """Old column names of one vertex, by the new ones: those that the pipeline declares now, and those of the cut."""
+    """Old column names of one vertex by the new ones: those that the pipeline declares now, and those of the cut."""
 
     now: Mapping[str, str]
     of_cut: Mapping[str, str]
@@ -31,7 +31,7 @@ def column_renames(vertex: Vertex, restored: CheckpointRecord) -> ColumnRenames:
 def renamed_columns(
     kind: ChangeKind, thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames
 ) -> Iterator[Change]:
-    """Yield each renamed column of a state or table that has the columns `then`, and each rename that is refused."""
+    """Yield each renamed column of a state or table that has the columns `then`, and each refused rename."""
     due = columns_then(now, then, renames.now)
     for new, old in due.items():
         yield Change(kind=kind, thing=thing, column=new, was=old, now=new, becomes="renamed, with its values")
@@ -61,7 +61,7 @@ def renamed_columns(
 
 
 def unrenamable(thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames) -> Iterator[Change]:
-    """Yield each renamed column of an append table that has the columns `then`: all of them are refused."""
+    """Yield each renamed column of an append table that has the columns `then`. All of them are refused."""
     for new, old in columns_then(now, then, renames.now).items():
         refused = (
             f"an append table keeps its files, which have the name {old}, and its readers find columns by name. Keep "

@@ -1,11 +1,11 @@
-"""The renames that a pipeline declares with `renamed_from=`, and whether they can mean anything (G2)."""
+"""The renames that a pipeline declares with `renamed_from=`, and which of them are unclear (G2)."""
 
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.metadata.record import Rename, RenameKind
 
 
 def declared_renames(graph: JobGraph) -> tuple[Rename, ...]:
-    """Return the renames that a pipeline declares; a state table's follows from its vertex's."""
+    """Return the renames that a pipeline declares. A state table's rename follows from its vertex's."""
     vertices = (
         Rename(kind=RenameKind.VERTEX, was=vertex.renamed_from, now=vertex.id)
         for vertex in graph.vertices
@@ -25,9 +25,9 @@ def declared_renames(graph: JobGraph) -> tuple[Rename, ...]:
 
 
 def unclear_rename(graph: JobGraph) -> str | None:
-    """Return why one of the declared renames of vertices and tables can mean nothing; None if all are clear.
+    """Return why one of the declared renames of vertices and tables is unclear, or None.
 
-    It does not depend on any checkpoint. A column's rename is judged where the column is named.
+    This depends on no checkpoint. A column's rename is checked where the column is named.
     """
     names = {
         RenameKind.VERTEX: {str(vertex.id) for vertex in graph.vertices},

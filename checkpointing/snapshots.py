@@ -1,4 +1,4 @@
-"""What a subtask hands over at a barrier: references to everything that its part of the cut needs."""
+"""What a subtask hands over at a barrier: references to all files and positions that its part of the cut needs."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class RangeFiles:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """Segments in flight on a channel at an unaligned barrier, in order."""
+    """The segments in flight on a channel at an unaligned barrier, in order."""
 
     channel: ChannelId
     segments: tuple[Segment, ...]
@@ -25,11 +25,10 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskSnapshot:
-    """The snapshot of one subtask; what does not apply to its kind of vertex is empty.
+    """The snapshot of one subtask. Fields that do not apply to its kind of vertex are empty.
 
-    `position` is a source's position (canonical JSON); `state` the live state files, oldest first;
-    `ranges` the upsert tables' current files; `staged` the append tables' files that no completed
-    checkpoint known to this subtask has published.
+    `position` is a source's position (canonical JSON). `state` has the live state files, oldest first. `ranges` has the
+    upsert tables' current files. `staged` has the append tables' files that are in no checkpoint known to be complete.
     """
 
     position: str | None = None
@@ -42,10 +41,10 @@ class SubtaskSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWork:
-    """What the Spark tasks of one subtask measured of a micro-batch, each inside itself (E6).
+    """What the Spark tasks of one subtask measured during a micro-batch, each inside itself (E6).
 
     `task_ms`: from a task's first row to its report. `sync_ms`: the part of it in which the task wrote files, and so
-    took in no row. `rows`: the rows that it received. A subtask of several tasks adds them up.
+    took in no row. `rows`: the rows that it received. The numbers of several tasks are added.
     """
 
     task_ms: int = 0
@@ -60,4 +59,4 @@ class TaskWork:
 
 
 NO_WORK = TaskWork()
-"""The work of a subtask that no row reached."""
+"""The work of a subtask that received no row."""

@@ -1,9 +1,9 @@
-"""How an operator's state may change its columns between two runs (D6).
+"""Decides how an operator's state may change its columns between two runs (D6).
 
-Columns are found by name. A new one is null in old rows, one that is gone is dropped, one may be
-widened where no value is lost; structs, arrays and maps are compared inside in the same way. The key
-is part of where a row lies: its columns, their order and their types stay. Types are written as Spark
-and Delta write them in JSON: `integer`, `decimal(10,2)`, `{"type": "struct", "fields": [...]}`.
+Columns are found by name. A new column is null in old rows. A column that is gone is dropped. A column may be widened
+if no value is lost. Structs, arrays and maps are compared inside in the same way. The key decides where a row lies, so
+its columns, their order and their types stay. Types are written as Spark and Delta write them in JSON: `integer`,
+`decimal(10,2)`, `{"type": "struct", "fields": [...]}`.
 """
 
 import json
@@ -25,11 +25,11 @@ WIDER: Final[Mapping[str, frozenset[str]]] = {
     "float": frozenset({"double"}),
     "date": frozenset({"timestamp_ntz"}),
 }
-"""What Delta's type widening allows. A date is no `timestamp`: that would depend on a time zone."""
+"""What Delta's type widening allows. A date does not become a `timestamp`, since that would depend on a time zone."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _DIGITS: Final[Mapping[str, int]] = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-"""Digits before the point that a decimal needs to hold every value (Delta's rule, not the least number)."""
+"""How many digits before the point a decimal needs to hold every value (Delta's rule, not the smallest number)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,24 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class StateSchema:
-    """The columns of a state row, the key's first; `keys` names those, None if it is not known any more."""
+    """The columns of a state row, those of the key first.
+
+    `keys` are their names, or None if they are no longer known.
+    """
 
     columns: tuple[Column, ...]
     keys: tuple[str, ...] | None = None
 
 
 def under_new_names(was: StateSchema, then: Mapping[str, str]) -> StateSchema:
-    """Return a state's columns under their new names; `then` are the old ones by the new ones."""
+    """Return a state's columns under their new names. `then` has the old names by the new ones."""
     now = {old: new for new, old in then.items()}
     columns = (replace(column, name=now.get(column.name, column.name)) for column in was.columns)
     return replace(was, columns=tuple(columns))
 
 
 def renamed_inside(was: StateSchema, now: StateSchema, renamed: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (column, old name, new name) of each renamed field inside a column; `renamed`: old names by new ones."""
+    """Yield (column, old name, new name) of each renamed field inside a column. `renamed` has old names by new ones."""
     before = {column.name: column.type for column in was.columns}
     for column in now.columns:
         for new, old in _fields_then(before.get(column.name, ""), column.type, renamed):
@@ -79,7 +82,7 @@ _Change = partial(Change, kind=ChangeKind.STATE_SCHEMA)
 
 
 def changes(thing: str, was: StateSchema, now: StateSchema) -> tuple[Change, ...]:
-    """Return how the columns of `thing` changed, in the order of the new ones; `now.keys` must be known."""
+    """Return how the columns of `thing` changed, in the order of the new ones. `now.keys` must be known."""
     return (*_of_keys(thing, was, now), *_of_columns(thing, was, now, now.keys or ()))
 
 
@@ -141,7 +144,7 @@ def _another_id(otherwise: str) -> str:
 
 
 def is_wider(was: ColumnType, now: ColumnType) -> bool:
-    """Return whether every value of `was` is a value of `now`, or becomes one with nulls for what it lacks."""
+    """Return whether every value of `was` is also a value of `now`, perhaps with nulls for new fields."""
     if was == now:
         return True
     if isinstance(was, str) and isinstance(now, str):

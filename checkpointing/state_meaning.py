@@ -1,12 +1,12 @@
-"""What the columns of an operator's state mean, and whether old state can serve the pipeline as it is now (D6).
+"""Decides whether old state still has the meaning that the pipeline gives its columns now (D6).
 
-Names and types do not tell a count from a maximum. So each checkpoint records, for every state column, the function
-that computed it, the input columns that the function looked at, and a version. A restore compares them before
-anything runs. Flink leaves this to the user: it compares serializers, and a changed function goes on with old state.
+Names and types do not tell a count from a maximum. So for every state column each checkpoint records the function that
+computed it, the input columns of the function, and a version. A restore compares them before anything runs. Flink
+leaves this to the user: it compares serializers, and a changed function goes on with old state.
 
-What a user's own function computes cannot be known. It may declare `state_version`; without one only its columns are
-compared. Expressions and filters before the operator are not compared either: give the operator's input column another
-name, or raise the version, when these change what the state holds.
+Nobody can know what a user's own function computes. It may declare `state_version`; without it, only its columns are
+compared. Expressions and filters before the operator are not compared either. If such a change affects what the state
+holds, give the operator's input column another name, or raise the version.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from typing import Final
 from checkpointing.evolution import Change, ChangeKind
 
 NOT_RECORDED: Final = "not recorded"
-"""Shown for a column whose checkpoint says nothing of its meaning: rows of format 3 and older."""
+"""Shown for a column whose checkpoint does not record its meaning: entries of format 3 and older."""
 
 PROCESS: Final = "process"
 """The function of state that a user's own keyed function writes."""
@@ -29,7 +29,7 @@ _START_ANEW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input column that a state column is computed from; `type` is written as in SQL and is only shown."""
+    """An input column from which a state column is computed. `type` is written as in SQL and only shown."""
 
     column: str
     type: str
@@ -37,7 +37,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMeaning:
-    """How a state column was computed. `version` is None where a user's function declares none."""
+    """How a state column was computed. `version` is None if a user's function declares none."""
 
     column: str
     function: str
@@ -57,8 +57,8 @@ def meaning_changes(
 ) -> tuple[Change, ...]:
     """Return how the meaning of state columns changed, in the order of the new ones.
 
-    `held` names the columns that the state's files have: a column that no file has is new, and begins empty whatever
-    it means. A meaning that was not recorded (`was` is None, or lacks the column) is taken to be the present one.
+    `held` are the columns that the state's files have. A column that no file has is new, and begins empty, whatever it
+    means. If a meaning was not recorded (`was` is None, or lacks the column), the present one is assumed.
     """
     before = {meaning.column: meaning for meaning in was or ()}
     return tuple(
@@ -70,9 +70,9 @@ def meaning_changes(
 
 
 def under_new_names(was: Sequence[ColumnMeaning] | None, then: Mapping[str, str]) -> tuple[ColumnMeaning, ...] | None:
-    """Return recorded meanings under the columns' new names; `then` are the old names that files have, by the new ones.
+    """Return recorded meanings under the columns' new names. `then` are the old names in the files, by the new ones.
 
-    A checkpoint that was taken before any range was written again records both names. The files have the old one.
+    A checkpoint may record both names, if it was taken before any range was written again. The files have the old one.
     """
     if was is None:
         return None
@@ -82,7 +82,7 @@ def under_new_names(was: Sequence[ColumnMeaning] | None, then: Mapping[str, str]
 
 
 def renaming_of(was: Sequence[ColumnMeaning] | None, now: Iterable[ColumnMeaning], old: str, new: str) -> str | None:
-    """Return what a user writes to rename state column `old` to `new`; None if the new one means something else."""
+    """Return what a user writes to rename state column `old` to `new`, or None if the new one has another meaning."""
     before = next((one for one in was or () if one.column == old), None)
     after = next((one for one in now if one.column == new), None)
     if after is None or (before is not None and replace(before, column=new) != after):
@@ -95,8 +95,8 @@ def still_held(
 ) -> tuple[ColumnMeaning, ...]:
     """Return the meanings that the next checkpoint records: the present ones, and those of dropped columns in files.
 
-    State files keep a dropped column until their range is written again. If it comes back before that, its old
-    values are read again, so their meaning must still be known.
+    State files keep a dropped column until their range is written again. If the column comes back before that, its old
+    values are read again. So their meaning must still be known.
     """
     declared = {meaning.column for meaning in now}
     return (*now, *(one for one in was or () if one.column in held and one.column not in declared))

@@ -1,8 +1,8 @@
-"""The trace of a tick: its start, every fact and every effect, one JSON line each, in the order of the door.
+"""The trace of a tick: its start, every fact and every effect, a JSON line each, in order.
 
-The lines of a real run replay on the job door: the start builds it, the facts step it, the effects are
-what it answered. Lines are numbered, so that one that is missing or out of place is found at once; a
-class's name says what a line holds; nothing is pickled.
+The lines of a real run can be replayed on the job door: the start builds it, the facts step it, and the effects are its
+answers. Lines are numbered, so that a missing or misplaced line is found at once. The name of a class says what a line
+holds. Nothing is pickled.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,12 @@ from checkpointing.job.setup import JobSetup
 from checkpointing.messages import Effect, Fact
 
 FORMAT: Final = 6
-"""Raised with every change of the alphabet or of a row in it: a trace replays on the core that wrote it alone."""
+"""Raise it with every change of a message, or of an entry in one. A trace replays only on the core that wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickStarted:
-    """The first line: what the door was built from, and the time at which it was started."""
+    """The first line: what the door was built from, and when it was started."""
 
     setup: JobSetup
     now_ms: int
@@ -29,7 +29,7 @@ class TickStarted:
 
 @dataclass(frozen=True, slots=True)
 class TickBroken:
-    """The last line of a tick that broke: an exception where none may come from, as text."""
+    """The last line of a tick that broke: an unexpected exception, as text."""
 
     error: str
 
@@ -40,12 +40,12 @@ _ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind
 
 
 class UnreadableTraceError(ValueError):
-    """A line that is no entry of a trace, or stands in the wrong place: says which line and why."""
+    """A line that is no entry of a trace, or that is misplaced. The message says which line, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One line, the `number`-th from 1: what the door was told or answered, and when (ms since the epoch)."""
+    """One line, the `number`-th from 1: a fact or effect of the door, and when (ms since the epoch)."""
 
     number: int
     at_ms: int
@@ -53,7 +53,7 @@ class TraceEntry:
 
 
 def encode(number: int, at_ms: int, body: Traced) -> bytes:
-    """Return the entry as one line of JSON, its newline included."""
+    """Return the entry as one line of JSON, with its newline."""
     name = type(body).__name__
     return b'{"format":%d,"number":%d,"at_ms":%d,"is":"%s","body":%s}\n' % (
         FORMAT,
@@ -65,7 +65,7 @@ def encode(number: int, at_ms: int, body: Traced) -> bytes:
 
 
 def decode(line: bytes) -> TraceEntry:
-    """Return the entry of a line; raise UnreadableTraceError for anything else."""
+    """Return the entry of a line. Raise UnreadableTraceError for any other text."""
     try:
         envelope = from_json(line)
     except ValueError as error:
@@ -90,7 +90,7 @@ def decode(line: bytes) -> TraceEntry:
 def read(lines: Iterable[bytes]) -> Iterator[TraceEntry]:
     """Yield the entries of a trace's lines. A last line that a crash cut off is left out.
 
-    Raises UnreadableTraceError naming the line that is no entry, or before which one is missing.
+    Raises UnreadableTraceError, naming the line that is no entry, or the line before which one is missing.
     """
     told_ms = 0
     for place, line in enumerate(lines, start=1):
@@ -109,5 +109,5 @@ def read(lines: Iterable[bytes]) -> Iterator[TraceEntry]:
 
 
 def _body(line: bytes) -> bytes:
-    """The bytes of the last field, so that it is parsed by its own type, straight from JSON."""
+    """Return the bytes of the last field, so that its own type parses them directly from JSON."""
     return line.rstrip()[line.index(b'"body":') + len(b'"body":') : -1]
