@@ -1,1 +1,1 @@
-"""The executable specification of the protocol: what runs the real doors and judges what they do."""
+"""The executable specification of the protocol: it runs the real doors and checks what they do."""

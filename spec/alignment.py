@@ -1,8 +1,8 @@
-"""Alignment on any run: snapshot n holds exactly the effect of the segments before barrier n, on every edge (C1 to C6).
+"""Checks alignment on any run: snapshot n holds exactly the effect of the segments before barrier n (C1 to C6).
 
-Told by who sent which segment and who ran over it, so it judges simulations and traces of real runs alike:
-no file is opened. What an edge carried before the barrier, with what the restored cut held in flight on it,
-is what was run before the snapshot, with what the new cut holds in flight.
+It counts who sent which segment and who ran over it, and opens no file. So it checks simulations and traces of real
+runs alike. For every edge, two sums must be equal. One is what the edge carried before the barrier, and what the
+restored cut held in flight on it. The other is what ran before the snapshot, and what the new cut holds in flight.
 """
 
 from collections import Counter
@@ -30,14 +30,14 @@ class _Traffic:
     sent: dict[VertexId, list[SegmentSent]] = field(default_factory=dict)
     """By the vertex that sent it."""
     run: dict[EdgeId, list[tuple[int, InputSegments]]] = field(default_factory=dict)
-    """By the edge it came over: the number of the micro-batch that ran, and over what."""
+    """By edge: the number of each micro-batch that ran, and its segments."""
 
     def sends(self, event: SegmentSent) -> None:
-        """Note what a vertex handed on."""
+        """Note a segment that a vertex sent."""
         self.sent.setdefault(event.vertex, []).append(event)
 
     def runs(self, event: SegmentsRun) -> None:
-        """Note what a vertex ran over."""
+        """Note the segments of a micro-batch."""
         for entry in event.inputs:
             edge = EdgeId(entry.upstream, event.vertex, entry.input)
             self.run.setdefault(edge, []).append((event.micro_batch, entry))
@@ -49,7 +49,7 @@ class _Traffic:
                 ran[:] = [each for each in ran if each[0] != event.micro_batch]
 
     def before(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
-        """Yield what the upstream vertex had sent when it passed the barrier of that row."""
+        """Yield what the upstream vertex had sent when it passed the barrier of this entry."""
         if self.graph.vertex(edge.upstream).kind is VertexKind.SOURCE:
             for split, reached in _positions(record, edge.upstream).items():
                 yield from self._slices(edge.upstream, split, reached)
@@ -81,9 +81,9 @@ class _Traffic:
 
 
 def misaligned(history: History) -> Iterator[str]:
-    """Yield every edge of every committed row that holds more or less than lay before the barrier.
+    """Yield every edge of every committed entry that holds more or less than what lay before the barrier.
 
-    At least once: more is allowed, less is not. Rows of generations of which nothing else is known are passed over.
+    At least once, more is allowed. Entries of generations of which nothing else is known are skipped.
     """
     generations: dict[Generation, _Traffic] = {}
     for event in history.events:
@@ -114,7 +114,10 @@ def _of_row(record: CheckpointRecord, traffic: _Traffic, mode: CheckpointingMode
 
 
 def _in_flight(record: CheckpointRecord | None, edge: EdgeId) -> Iterator[Unit]:
-    """Yield what a cut holds in flight on an edge; after a rescale its channels may be others, the edge is the same."""
+    """Yield what a cut holds in flight on an edge.
+
+    After a rescale the edge is the same, but its channels may differ.
+    """
     for vertex in record.vertices if record else ():
         for snapshot in vertex.subtasks:
             for held in snapshot.in_flight:

@@ -1,4 +1,4 @@
-"""What must be true of what passes between a door and its driver: the predicates behind the invariants of that name."""
+"""The invariants of what passes between a door and its driver."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,11 +17,11 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "not-too-late": TooLate,
     "measured": Measured,
 }
-"""By the id of the invariant."""
+"""The judge of each invariant, by the invariant's id."""
 
 
 def badly_driven(history: History, name: str) -> Iterator[str]:
-    """Yield what is wrong with the steps of any door, by the judge of that name."""
+    """Yield what this judge finds wrong in the steps of any door."""
     steps = sum(map(len, history.steps.values()))
     if history.found_at_doors[0] != steps:
         found: dict[str, list[str]] = {name: [] for name in DOOR_JUDGES}

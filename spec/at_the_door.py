@@ -1,6 +1,6 @@
-"""Carries out the effects of the real tick door over the simulator's stores: what a start, or work at rest, does.
+"""Carries out the effects of the real tick door on the simulator's stores, for a start and for work at rest.
 
-The order of everything is the door's. A step that changes the stores is a place where the process may die.
+The door decides the order. At each effect that changes the stores, the process may die.
 """
 
 from collections import deque
@@ -57,13 +57,13 @@ CHANGES: Final = (
     RecordCut,
     DiscardLeftovers,
 )
-"""What changes the stores before the release."""
+"""Effects that change the stores before the release."""
 
 Alive = Callable[[Claim | None], bool | None]
 DoWork = Callable[[Work], TickFact | None]
 NOBODY: Final = Generation(0)
 LAGS: Final = 0.3
-"""How often a list lags behind that may."""
+"""The probability that a list lags behind, in runs where lists may."""
 LEASE_MS: Final = 500
 """How long a lease lasts. Nobody renews one, as if every holder were paused."""
 SOMEBODY: Final = Holder(host="here", pid=1, started="")
@@ -71,15 +71,15 @@ SOMEBODY: Final = Holder(host="here", pid=1, started="")
 
 @dataclass(slots=True)
 class Eyes:
-    """How a process sees the world: what its clock adds, whether it sees who lives, whether its lists lag behind."""
+    """What a process sees of the world: the error of its clock, whether it sees who is alive, whether its lists lag."""
 
     skew_ms: int = 0
     sees_holders: bool = True
     lags: Random | None = None
-    """Draws whether a list of entries lags behind; None: no list does."""
+    """Decides whether a list of entries lags behind. None: no list does."""
 
     def at(self, now_ms: int) -> int:
-        """Return what the clock shows."""
+        """Return what its clock shows."""
         return max(0, now_ms + self.skew_ms)
 
 
@@ -87,10 +87,10 @@ GOOD_EYES: Final = Eyes()
 
 
 class Carrier:
-    """Carries out what a door asks of the stores, at once."""
+    """Carries out at once what a door asks of the stores."""
 
     def __init__(self, world: World, alive: Alive, name: str, eyes: Eyes = GOOD_EYES) -> None:
-        """Act on that world; `alive` says of a holder whether it lives, `name` makes nonces unlike others'."""
+        """Act on this world. `alive` says whether a holder lives. `name` makes its nonces differ from others'."""
         self._eyes = eyes
         self._world = world
         self._alive = alive
@@ -98,16 +98,16 @@ class Carrier:
         self._retained: frozenset[CheckpointId] | None = None
 
     def begin(self, effect: TickEffect) -> None:
-        """Read what an effect is carried out by, if others have their turns before that."""
+        """Read what is needed to carry the effect out, before other processes have their turns."""
         if isinstance(effect, RecordCut):
             self._retained = self._world.retained()
 
     def moment(self) -> Stamp:
-        """Return now. Two rows at one version have one nonce only if the same process appends them."""
+        """Return a stamp. Two entries at one version have the same nonce only if the same process appends them."""
         return Stamp(self._eyes.at(self._world.now_ms), f"{self._name}-{self._world.version}")
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: C901, PLR0911, PLR0912 - an alphabet
-        """Carry out one effect; return its answer. None: nobody answers it, or the code that drives the door does."""
+        """Carry out one effect. Return its answer, or None if it has none here."""
         world = self._world
         match effect:
             case Observe():
@@ -152,7 +152,7 @@ class Carrier:
             case GiveLease():
                 world.lease = Lease(effect.to.generation, world.now_ms + LEASE_MS)
             case _:
-                """Nobody answers it, or the code that drives the door does."""
+                """The effect has no answer, or the code that drives the door answers it."""
         return None
 
     def _lags(self) -> bool:
@@ -167,7 +167,7 @@ class Carrier:
 
 
 def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[TickEffect]:
-    """Drive a door to its end, or to the work if `do_work` does not answer; yield every effect that was carried out."""
+    """Drive a door to its end, or to its work if `do_work` does not answer. Yield every effect that was carried out."""
     waiting = deque(door.start(carrier.moment()))
     while waiting:
         effect = waiting.popleft()
@@ -183,7 +183,7 @@ def _is_dead(claim: Claim | None) -> bool | None:
 
 @dataclass(slots=True)
 class Visitor:
-    """A process that does something to a job at rest; `generation` is that of its claim."""
+    """A process that works on a job at rest. `generation` is that of its claim."""
 
     name: str = "rest"
     alive: Alive = _is_dead
@@ -191,7 +191,7 @@ class Visitor:
 
 
 SOMEONE: Final = Visitor()
-"""It meets nobody who is alive."""
+"""A visitor that meets no living holder."""
 
 
 def at_rest(
@@ -204,7 +204,7 @@ def at_rest(
 ) -> Iterator[None]:
     """Do something to a job that nobody holds, to its end: `before` step by step, then `do_work`.
 
-    Yields where others may have a turn, and where the process may die.
+    It yields wherever other processes may have a turn, and where this one may die.
     """
     carrier = Carrier(world, visitor.alive, visitor.name)
     door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind))
@@ -224,7 +224,7 @@ def at_rest(
 
 
 def begun(world: World) -> Work:
-    """Let a tick claim a job that nobody holds any more, and recover, all of it at once; return what it works with."""
+    """Let a tick claim a job that nobody holds, and recover, all at once. Return what it needs for its work."""
     terms = Terms(holder=SOMEBODY, take_over=True)
     effects = carried_out(TickDoor(TICK, terms), Carrier(world, _is_dead, "claim"), lambda _: None)
     return next(effect for effect in effects if isinstance(effect, Work))

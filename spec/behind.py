@@ -1,4 +1,4 @@
-"""What the simulator's stores say of tables that show less than their cuts; the core decides what is done about it."""
+"""Observes tables of the simulator that show less than their cuts. The core decides what to do about them."""
 
 from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_repairs
 from checkpointing.commit.cleanup import readable_cuts
@@ -9,7 +9,7 @@ from spec.world import World
 
 
 def standing(world: World) -> Standing:
-    """Return what the tables' logs say of the rows and the cuts that may be read."""
+    """Return what the tables' logs say of the readable entries and cuts."""
     readable = readable_cuts(world.rows(), frozenset(world.cuts))
     cuts = {checkpoint: cut for checkpoint, cut in world.cuts.items() if checkpoint in readable}
     names = {table for cut in cuts.values() for table in cut}
@@ -19,13 +19,13 @@ def standing(world: World) -> Standing:
 
 
 def doubt(world: World) -> Doubt:
-    """Return which tables are in doubt, and what brings them back."""
+    """Return which tables are in doubt, and how to repair them."""
     seen = standing(world)
     return Doubt(seen, decide_repairs(seen))
 
 
 def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dict[CheckpointId, int]]:
-    """Return at which version each of these tables has come to show which checkpoint."""
+    """Return at which version each of these tables shows which checkpoint."""
     return {
         name: {entry.checkpoint: version for version, entry in _seen(world.table(name)).published.items()}
         for name in tables
@@ -33,7 +33,7 @@ def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dic
 
 
 def restore_what_is_lost(world: World) -> None:
-    """Do what a refused start asks for: tables that cannot be brought back come whole from a backup."""
+    """Do what a refused start asks for: restore tables that cannot be repaired from a backup."""
     for lost in doubt(world).repairs.lost:
         world.restore(lost.table)
 

@@ -1,4 +1,4 @@
-"""Carries out a door's effects against the world, with the faults that a scenario draws."""
+"""Carries out a door's effects on the simulated world, with the faults that a scenario draws."""
 
 import json
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ QUALITY_MESSAGE = "a row was bad: repair it"
 
 
 class Hands:
-    """What touches the world. `readable` says how far each split can be read just now."""
+    """Acts on the world. `readable` says how far each split can be read now."""
 
     def __init__(self, world: World, random: Random, *, in_order: bool) -> None:
         """Act on that world."""
@@ -63,12 +63,12 @@ class Hands:
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
 
     def begin(self, effect: Effect, generation: Generation) -> None:
-        """Read what an effect is carried out by later: others may have their turns before it is."""
+        """Read what is needed to carry the effect out later, before other processes have their turns."""
         if isinstance(effect, RecordCut):
             self._retained[generation, effect.checkpoint] = self._world.retained()
 
     def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911
-        """Carry out one effect; return the fact that answers it, None for one that has no answer."""
+        """Carry out one effect. Return the fact that answers it, or None if it has no answer."""
         match effect:
             case PollSource():
                 return self._poll(effect, faults, self.readable)
@@ -130,7 +130,7 @@ class Hands:
         return failed if self._strikes(faults.micro_batch_fails) else finished
 
     def _clear_away(self, finished: MicroBatchFinished) -> None:
-        """Delete what a micro-batch could write before the disk was full; of every other one it stays."""
+        """Delete what a micro-batch wrote before the disk was full. Of every other micro-batch, what it wrote stays."""
         if finished.micro_batch % 2:
             self._world.discard(tuple(path for output in finished.outputs for path in _written(output)))
 
@@ -147,7 +147,7 @@ class Hands:
         return SuitesJudged(effect.vertex, effect.checkpoint, passed, "{}", "" if passed else QUALITY_MESSAGE)
 
     def _ask(self, effect: AskHook, faults: Faults) -> Fact | None:
-        """A hook keeps the id at which it was asked; one that has nothing to keep says so at every other id."""
+        """Ask a hook. It keeps the id at which it was asked. One that has nothing to keep says so at every other id."""
         if self._strikes(faults.hook_hangs):
             return None
         if self._strikes(faults.hook_fails):

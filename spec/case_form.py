@@ -1,7 +1,7 @@
-"""The form of a case, checked against its file's legend before it runs: a typing error is no failure of a door.
+"""Checks the form of a case against the legend of its file, so that a typing error does not count as a failing door.
 
-The legends describe themselves: the words of events and steps with their arguments, the kinds, the facts. What
-is found is told with its step, so that the author of the case finds the place.
+A legend describes the words of events and steps with their arguments, the kinds and the facts. Each problem is reported
+with its step, so that the author of the case finds it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ Legend = Mapping[str, Any]
 
 @contextmanager
 def named_step(index: int, word: object) -> Iterator[None]:
-    """Note on whatever is raised inside at which step it was."""
+    """Add to any error raised inside at which step it happened."""
     try:
         yield
     except Exception as error:
@@ -22,7 +22,7 @@ def named_step(index: int, word: object) -> Iterator[None]:
 
 
 def problems_of_form(legend: Legend, case: object) -> Iterator[str]:
-    """Yield what is wrong with the form of a case; nothing if it can be run."""
+    """Yield what is wrong with the form of a case."""
     if not isinstance(case, dict):
         yield f"a case is an object with a name, this is {_short(case)}"
         return
@@ -114,7 +114,7 @@ def _kind_form(legend: Legend, case: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _word_problem(words: Mapping[str, Any], raw: object) -> str | None:
-    """Return what is wrong with `[word, argument ...]`: the word, or how many arguments there are."""
+    """Return what is wrong with `[word, argument ...]`: the word, or the number of its arguments."""
     if not isinstance(raw, list) or not raw or not isinstance(raw[0], str):
         return f"must be [word, argument ...], this is {_short(raw)}"
     word, *args = raw

@@ -1,6 +1,6 @@
-"""How many bytes lie in each channel of a door: sent and not yet processed. Told from outside, by facts and effects.
+"""Counts from outside, by facts and effects, how many bytes lie in each channel of a door: sent and not yet processed.
 
-What the restored cut held in flight lies in a channel too: of its edge, and of a sender that there is now.
+Segments that the restored cut held in flight count too, in a channel of the same edge whose sender still exists.
 """
 
 from collections import Counter, deque
@@ -15,20 +15,20 @@ from checkpointing.metadata.record import CheckpointRecord
 
 @dataclass(slots=True)
 class ChannelBytes:
-    """The bytes in the channels, each an edge and the number of the subtask that sends."""
+    """The bytes in each channel, which is an edge and the number of the sending subtask."""
 
     graph: JobGraph
     limit: int
-    """A channel with so many bytes is full."""
+    """A channel is full with this many bytes."""
     lying: Counter[tuple[EdgeId, int]] = field(default_factory=Counter)
     segments: Counter[VertexId] = field(default_factory=Counter)
-    """How many segments a vertex has not begun to run over."""
+    """How many segments wait for each vertex."""
     out: dict[VertexId, tuple[EdgeId, ...]] = field(default_factory=dict)
     _senders: dict[tuple[EdgeId, Segment], deque[int]] = field(default_factory=dict)
     _running: dict[VertexId, RunMicroBatch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look up which edges leave a vertex."""
+        """Find the edges that leave each vertex."""
         for vertex in self.graph.vertices:
             self.out[vertex.id] = tuple(edge for edge in self.graph.edges if edge.upstream == vertex.id)
 
@@ -52,12 +52,12 @@ class ChannelBytes:
         self.segments[effect.vertex] -= sum(len(entry.segments) for entry in effect.inputs)
 
     def taken_back(self, vertex: VertexId) -> None:
-        """Let a vertex have its segments before it again: its micro-batch could not be written."""
+        """Let the segments of a micro-batch wait again, because it could not be written."""
         ran = self._running.pop(vertex, None)
         self.segments[vertex] += sum(len(entry.segments) for entry in ran.inputs) if ran is not None else 0
 
     def finished(self, fact: MicroBatchFinished) -> None:
-        """Take out what a micro-batch ran over, and put in what it emitted."""
+        """Remove what a micro-batch ran over, and add what it emitted."""
         ran = self._running.pop(fact.vertex, None)
         for entry in ran.inputs if ran is not None else ():
             edge = EdgeId(entry.upstream, fact.vertex, entry.input)
@@ -70,14 +70,14 @@ class ChannelBytes:
                 self._sent(fact.vertex, index, StagedSegment(output.emitted))
 
     def full(self, vertex: VertexId, subtask: int) -> EdgeId | None:
-        """Return an edge on which a subtask has no credit, if there is one."""
+        """Return an edge on which a subtask has no credit, or None."""
         for edge in self.out[vertex]:
             if self.lying[edge, subtask] >= self.limit:
                 return edge
         return None
 
     def subtask(self, source: VertexId, split: SplitId | str) -> int:
-        """Return which subtask of a source sends a split."""
+        """Return the subtask that sends a split."""
         return [str(each) for each in self.graph.vertex(source).splits].index(split)
 
     def _sent(self, vertex: VertexId, subtask: int, segment: Segment) -> None:

@@ -1,8 +1,8 @@
-"""Order of channels on any run: a vertex runs over the segments of a channel in the order in which they were sent.
+"""Checks that a vertex runs over the segments of a channel in the order in which they were sent.
 
-Told by who sent which segment and who ran over it, as `alignment` is, so traces of real runs are judged too.
-What the restored cut held in flight on a channel comes first, in its own order. This holds in every mode:
-an unaligned barrier overtakes segments, it does not change their order.
+Like `alignment`, it compares who sent a segment and who ran over it, so it also checks traces of real runs. What the
+restored cut held in flight on a channel comes first, in its own order. The rule holds in every mode: an unaligned
+barrier overtakes segments, but does not change their order.
 """
 
 from collections import Counter
@@ -15,20 +15,20 @@ from checkpointing.identifiers import EdgeId, VertexId
 from spec.history import DoorStarted, History, SegmentSent, SegmentsRun, SegmentsTakenBack
 
 NOWHERE = 0
-"""No place: what came from nobody who was seen to send it."""
+"""The place of a segment that nobody was seen to send."""
 Unit = SourceSlice | str
-"""What is in order: a slice of a source, or the path of a file."""
+"""An item whose order matters: a slice of a source, or the path of a file."""
 
 
 @dataclass(slots=True)
 class _Door:
-    """What one generation's door sent: each unit's channel and its place there."""
+    """What one generation's door sent: the channel of each unit, and its place there."""
 
     graph: JobGraph
     places: dict[tuple[EdgeId, Unit], list[tuple[int, int]]] = field(default_factory=dict)
-    """(edge, unit) -> (the sender's subtask, its place on that channel): of a slice two, if a reset gave it again."""
+    """(edge, unit) -> (the sender's subtask, its place on that channel). A slice has two if a reset sent it again."""
     outputs: Counter[tuple[VertexId, int]] = field(default_factory=Counter)
-    """(vertex, micro-batch) -> how many of its subtasks have handed on what they wrote."""
+    """(vertex, micro-batch) -> how many of its subtasks have sent what they wrote."""
     sent_so_far: int = 0
     reached: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
     """The place that the reader of a channel has reached."""
@@ -54,7 +54,7 @@ class _Door:
                 self.sends(edge, sender, segment)
 
     def runs(self, edge: EdgeId, segment: Segment) -> Iterator[str]:
-        """Take what a micro-batch ran over; yield what comes behind something that was sent later."""
+        """Take a segment of a micro-batch. Yield it if the vertex has run over a later one already."""
         for unit in _units(segment):
             known = self.places.get((edge, unit), [(0, NOWHERE)])
             ahead = (at for at in known if at[1] >= self.reached.get((edge, at[0]), 0))
@@ -65,17 +65,17 @@ class _Door:
             self.reached[edge, sender] = max(place, self.reached.get((edge, sender), 0))
 
     def begins(self, vertex: VertexId) -> None:
-        """Note where a vertex stands before a micro-batch."""
+        """Note the places of a vertex before a micro-batch."""
         self.before[vertex] = {at: place for at, place in self.reached.items() if at[0].downstream == vertex}
 
     def takes_back(self, vertex: VertexId) -> None:
-        """Put a vertex back to where it stood: its micro-batch could not be written."""
+        """Set a vertex back to its last places, because its micro-batch could not be written."""
         others = {at: place for at, place in self.reached.items() if at[0].downstream != vertex}
         self.reached = others | self.before[vertex]
 
 
 def disordered(history: History) -> Iterator[str]:
-    """Yield every segment that a vertex ran over behind one that its channel had sent later."""
+    """Yield every segment over which a vertex ran after one that was sent later."""
     doors: dict[int, _Door] = {}
     for event in history.events:
         match event:
@@ -96,7 +96,7 @@ def disordered(history: History) -> Iterator[str]:
 
 
 def _opened(event: DoorStarted) -> _Door:
-    """Begin with what the restored cut holds in flight; its channel may now be another subtask's."""
+    """Begin with what the restored cut holds in flight. Its channel may belong to another subtask now."""
     door = _Door(event.graph)
     for vertex in event.restored.vertices if event.restored else ():
         for snapshot in vertex.subtasks:

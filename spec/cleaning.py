@@ -1,6 +1,6 @@
-"""Clean-ups over the simulator's stores: the product's order of reading, and the core's decision.
+"""Cleans up in the simulator's stores: in the product's order of reading, with the core's decision.
 
-Others have their turns between any two steps, so a clean-up may act on what was true before.
+Other processes have their turns between any two steps. So a clean-up may act on what was true before.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ Cuts = list[dict[TableName, int]]
 
 
 def cleaning(world: World, grace_ms: int, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Clean up a job that nobody holds, by holding it."""
+    """Clean up a job that nobody holds, by claiming it."""
 
     def cleaned(work: Work) -> Iterator[None]:
         return cleaning_while_held(world, work.claim.generation, grace_ms)
@@ -35,7 +35,7 @@ def cleaning(world: World, grace_ms: int, visitor: Visitor = SOMEONE) -> Iterato
 
 
 def cleaning_while_held(world: World, current: Generation, grace_ms: int) -> Iterator[None]:
-    """Clean up as the process that holds the job, or that has been taken over and does not know."""
+    """Clean up as the process that holds the job, or that was taken over and does not know it."""
     recorded = frozenset(world.cuts)
     yield
     readable = readable_cuts(world.rows(), recorded)
@@ -45,7 +45,7 @@ def cleaning_while_held(world: World, current: Generation, grace_ms: int) -> Ite
 
 
 def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_hold: bool = True) -> Iterator[None]:
-    """Delete what nobody needs any more; `current` is the newest generation that was seen, perhaps at work."""
+    """Delete unneeded files. `current` is the newest generation that was seen, perhaps at work."""
     there = world.listed()
     yield
     rows, recorded = world.rows(), dict(world.cuts)

@@ -1,4 +1,4 @@
-"""The clock of a simulated process: ahead of the world's or behind it, and it may jump."""
+"""The clock of a simulated process. It may be ahead of the world's or behind it, and it may jump."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from spec.world import World
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A clock jumps so long after the start, by so much."""
+    """A jump of a clock: how long after the start, and by how much."""
 
     after_ms: int
     by_ms: int
@@ -16,7 +16,7 @@ class Jump:
 
 @dataclass(slots=True)
 class Clock:
-    """What an attempt is told of the time: nothing earlier than before, as by the product's driver."""
+    """The time that an attempt sees. As with the product's driver, it never goes back."""
 
     world: World
     eyes: Eyes
@@ -28,6 +28,6 @@ class Clock:
         return self._shown_ms
 
     def jump(self, jump: Jump) -> str:
-        """Show another time from now on; say so."""
+        """Change the time from now on, and tell it."""
         self.eyes.skew_ms += jump.by_ms
         return f"its clock jumps by {jump.by_ms} ms"

@@ -1,4 +1,4 @@
-"""What must be true of tables' columns in every run: they are those of a committed cut, and of no other (D6)."""
+"""The invariants of tables' columns: a table shows the columns of one committed cut, and no others (D6)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,9 +14,9 @@ Names = frozenset[str]
 
 
 def wrongly_shown(history: History) -> Iterator[str]:
-    """Yield every table that shows other columns than the row of its checkpoint says, or those of no row.
+    """Yield every table that shows other columns than the entry of its checkpoint lists, or those of no entry.
 
-    Columns that no row ever said are somebody else's, and may be there or not.
+    Columns that no entry ever listed belong to others, and may exist or not.
     """
     rows: dict[CheckpointId, Mapping[TableName, Names]] = {}
     ours: dict[TableName, set[str]] = {}
@@ -57,11 +57,11 @@ def _others(
 
 
 def wrongly_said(history: History) -> Iterator[str]:
-    """Yield every row whose columns do not follow from its parent's and from what its pipeline declares.
+    """Yield every entry whose columns do not follow from its parent's and from what its pipeline declares.
 
-    An append table has all columns of both. Another table has those that are declared, but those of the parent while
-    a file of the parent's cut is live. A new column counts since the parent, and a renamed one since the old one does.
-    A rollback has its parent's columns.
+    An append table has all columns of both. Another table has the declared ones, but as long as a file of the parent's
+    cut is live it has the parent's. A new column counts since the parent, and a renamed one since the old one. A
+    rollback has its parent's columns.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}

@@ -1,4 +1,4 @@
-"""What must be true of what an entry counts: the rows of its epoch, the checkpoints that failed, and its times (E6)."""
+"""The invariants of what an entry counts: the rows of its epoch, failed checkpoints, and its times (E6)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Split = tuple[str, str]
 
 @dataclass(slots=True)
 class _Tick:
-    """What a generation's sources have sent, and how its checkpoints went."""
+    """What a generation's sources have sent, and how its checkpoints ended."""
 
     generation: Generation
     sent: dict[Split, int] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class _Tick:
     failed_before: dict[CheckpointId, int] = field(default_factory=dict)
     """How many had failed when a checkpoint was triggered."""
     rows: dict[CheckpointId, int] = field(default_factory=dict)
-    """Rows that were sent in this tick before the barrier of an entry; none before that of the restored one."""
+    """Rows that were sent in this tick before an entry's barrier. For the restored entry there are none."""
 
     def send(self, piece: SourceSlice) -> None:
         """Note a slice."""
@@ -33,7 +33,7 @@ class _Tick:
         self.until[split, piece.end] = self.sent[split]
 
     def rows_before(self, record: CheckpointRecord) -> int:
-        """Return how many rows all splits had sent at the barrier; one that has not moved has sent none."""
+        """Return how many rows all splits had sent at the barrier. A split that has not moved has sent none."""
         return sum(
             self.until.get(((str(vertex.vertex), split), subtask.position), 0)
             for vertex in record.vertices
@@ -42,10 +42,10 @@ class _Tick:
 
 
 def miscounted(history: History) -> Iterator[str]:
-    """Yield every entry of a tick with another number of rows than its sources sent since its parent's barrier.
+    """Yield every entry of a tick that counts other rows than its sources sent since its parent's barrier.
 
-    And every one that counts fewer failed checkpoints than there were when it was triggered, or that was committed
-    before it was acknowledged. Of a generation that was fenced out nothing is said.
+    Also yield every entry that counts fewer failed checkpoints than there were at its trigger, or that was committed
+    before it was acknowledged. A fenced generation is not judged.
     """
     newest: _Tick | None = None
     ticks: dict[Generation, _Tick] = {}

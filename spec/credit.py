@@ -1,4 +1,4 @@
-"""Back-pressure on any run: what lies in a channel is charged, nobody adds to a full one, and credit comes back."""
+"""Checks back-pressure on any run: no vertex sends into a full channel, and credit comes back."""
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Effect, PollSource, RunMicroBatch
@@ -6,18 +6,19 @@ from spec.watching import DoorJudge, Split, Watched
 
 
 class Credit(DoorJudge):
-    """Judges polls and micro-batches: nobody sends into a full channel, and credit comes back (C2).
+    """Judges polls and micro-batches: no vertex sends into a full channel, and credit comes back (C2).
 
-    A vertex that could not write its rows holds credit until a barrier reaches it. The vertices send without it then.
+    A vertex that could not write its rows holds credit until a barrier reaches it. The vertices may then send without
+    it.
     """
 
     def __init__(self, door: Watched) -> None:
-        """Look up the splits that credit alone holds back."""
+        """Find the splits that only credit holds back."""
         super().__init__(door)
         self._free = _without_quota(door)
 
     def asked(self, effect: Effect) -> None:
-        """Judge the sources and vertices that are to send more."""
+        """Judge the sources and vertices that the door lets send more."""
         channels = self.door.channels
         match effect:
             case PollSource():
@@ -33,7 +34,7 @@ class Credit(DoorJudge):
                 pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge every split that waits with credit."""
+        """Judge every split that waits although it has credit."""
         door = self.door
         for split, subtask in self._free.items():
             waits = split not in door.polls and door.channels.full(split[0], subtask) is None

@@ -1,4 +1,4 @@
-"""What a committed row and a recorded cut of the small pipeline say: rows read, in flight, shown, held as state."""
+"""Computes what an entry and its cut in the small pipeline show: rows read, in flight, in tables, in state."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ StateRow = tuple[object, ...] | None
 
 
 def first_cuts(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
-    """Yield every committed row whose cut was recorded, with its first recording."""
+    """Yield every committed entry whose cut was recorded, with its first recording."""
     records: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.events:
         if isinstance(event, RowCommitted):
@@ -51,14 +51,14 @@ def positions(record: CheckpointRecord) -> dict[SplitId, int]:
 
 
 def in_flight(record: CheckpointRecord) -> Iterator[ChannelState]:
-    """Yield what the row holds in flight, channel by channel."""
+    """Yield what the entry holds in flight, channel by channel."""
     return (held for vertex in record.vertices for snapshot in vertex.subtasks for held in snapshot.in_flight)
 
 
 def expected(history: History, record: CheckpointRecord, drains: Sequence[CheckpointRecord] = ()) -> Contents:
-    """Return what the reference says of this cut; `drains` are the rows of all drains in the history.
+    """Return what the reference says of this cut. `drains` are the entries of all drains in the history.
 
-    A row, once committed, is never told otherwise, nor are the drains before it: so it is asked once for each.
+    A committed entry never changes, nor do the drains before it. So this is computed once for each.
     """
     known = history.due.get(id(record))
     if known is None:
@@ -90,7 +90,7 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
 
 
 def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecord, ...]:
-    """Return all that the row builds on, and the row: what a rollback has left behind never happened."""
+    """Return the entry and its ancestors. What a rollback has left behind does not count."""
     rows = {event.record.checkpoint: event.record for event in history.events if isinstance(event, RowCommitted)}
     found, at = {record.checkpoint: record}, record.parent
     while at in rows and at not in found:
@@ -100,9 +100,9 @@ def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecor
 
 
 def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, int]]]:
-    """Return the stretches of each split that were read when the last row of a line was taken.
+    """Return the stretches of each split that were read when the last entry of a line was taken.
 
-    A reset ends one where its parent stood, and begins the next one.
+    A reset ends a stretch at its parent's position, and begins the next one.
     """
     begun: dict[SplitId, int] = {}
     found: dict[SplitId, list[tuple[int, int]]] = {}
@@ -118,7 +118,7 @@ def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, i
 
 
 def shown(history: History, record: CheckpointRecord, cut: CutWritten, state: Contents) -> Contents:
-    """Return what the row's tables show at this cut; the join's state is no table's and is taken from `state`."""
+    """Return what the entry's tables show at this cut. The join's state is no table's, and comes from `state`."""
     active = _active(record, cut)
     totals = {key: (count, total) for key, count, total in history.multiset(active[TOTALS_TABLE]).elements()}
     return Contents(
@@ -131,7 +131,7 @@ def shown(history: History, record: CheckpointRecord, cut: CutWritten, state: Co
 
 
 def _active(record: CheckpointRecord, cut: CutWritten) -> dict[TableName, frozenset[str]]:
-    """Return the files of the row's tables at this cut, by the tables' first names."""
+    """Return the files of the entry's tables at this cut, by the tables' first names."""
     active = dict(cut.active)
     return {first_table(table.name): active.get(table.name, frozenset()) for table in graph_of(record).tables()}
 
@@ -143,7 +143,7 @@ def repeated_keys(history: History, record: CheckpointRecord, cut: CutWritten) -
 
 
 def held(history: History, record: CheckpointRecord, tables: Contents) -> Contents:
-    """Return what the row's state files hold; what is no state is taken from `tables`."""
+    """Return what the entry's state files hold. What is no state comes from `tables`."""
     totals = {
         key: (_number(value[0]), _number(value[1]))
         for key, value in _state(history, record, TOTALS)
@@ -177,7 +177,7 @@ def _merged(history: History, files: tuple[KeyedFile, ...], own: frozenset[int])
 
 
 def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
-    """Yield every upsert and state table that consists of other files at the cut than the row says."""
+    """Yield every upsert and state table that consists of other files at the cut than the entry says."""
     active = dict(cut.active)
     vertices = {vertex.vertex: vertex for vertex in record.vertices}
     for vertex in graph_of(record).operators():

@@ -1,6 +1,6 @@
-"""What must be true of checkpoints that fail: for which reasons they do, and how many the job survives (E3, E5).
+"""The invariants of checkpoints that fail: for which reasons, and how many failures the job survives (E3, E5).
 
-Told by what judges and stores answered, and by what listeners were told, so traces of real runs are judged too.
+They compare what judges and stores answered with what listeners were told. So traces of real runs are judged too.
 """
 
 from collections.abc import Iterator
@@ -40,30 +40,30 @@ GIVEN = frozenset(
         Reason.FINALIZE_CHECKPOINT_FAILURE,
     }
 )
-"""The reasons that a checkpoint fails for only if an answer gave them."""
+"""The reasons for which a checkpoint may fail only if an answer gave them."""
 
 _Checkpoint = tuple[Generation, CheckpointId]
 
 
 @dataclass(slots=True)
 class _Answers:
-    """What was answered about each checkpoint until it ended."""
+    """What was answered about each checkpoint before it ended."""
 
     given: dict[_Checkpoint, set[Reason]] = field(default_factory=dict)
     must: dict[_Checkpoint, Reason] = field(default_factory=dict)
-    """Checkpoints that must fail now, and for which reason."""
+    """Checkpoints that must fail now, and the reason."""
     ended: set[_Checkpoint] = field(default_factory=set)
     unwritten: set[Generation] = field(default_factory=set)
-    """Generations in which a micro-batch could not be written: any checkpoint may have waited for it."""
+    """Generations in which a micro-batch could not be written. Any checkpoint may have waited for it."""
 
     def give(self, checkpoint: _Checkpoint, reason: Reason) -> None:
-        """Note a reason; the first one decides unless the checkpoint has ended."""
+        """Note a reason. The first one decides, unless the checkpoint has ended."""
         self.given.setdefault(checkpoint, set()).add(reason)
         if checkpoint not in self.ended:
             self.must.setdefault(checkpoint, reason)
 
     def end(self, checkpoint: _Checkpoint, reason: Reason | None) -> Iterator[str]:
-        """Take the end of a checkpoint; yield what is wrong with its reason."""
+        """Take the end of a checkpoint. Yield what is wrong with its reason."""
         self.ended.add(checkpoint)
         due = self.must.pop(checkpoint, None)
         told = "it completed" if reason is None else f"it failed with {reason.name}"
@@ -76,7 +76,7 @@ class _Answers:
 
 
 def wrongly_declined(history: History) -> Iterator[str]:
-    """Yield every checkpoint that failed for a reason that no answer gave, or went on although one did."""
+    """Yield every checkpoint that failed for a reason that no answer gave, or went on although an answer gave one."""
     answers = _Answers()
     for event in history.events:
         match event:
@@ -100,7 +100,7 @@ def wrongly_declined(history: History) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _TakenBack:
-    """A micro-batch that could not be written: what it ran over, and the id that a barrier must exceed to retry it."""
+    """A micro-batch that could not be written: its segments, and the id that a barrier must exceed to retry it."""
 
     inputs: tuple[InputSegments, ...]
     after: CheckpointId
@@ -118,12 +118,12 @@ class _Tries:
     """The newest checkpoint whose barrier allowed a vertex to try again."""
 
     def takes_back(self, vertex: VertexId) -> None:
-        """Note what a vertex could not write."""
+        """Note a micro-batch that a vertex could not write."""
         after = max(self.complete, self.used.get(vertex, NO_CHECKPOINT))
         self.owed[vertex] = _TakenBack(self.running.get(vertex, ()), after)
 
     def runs(self, vertex: VertexId, inputs: tuple[InputSegments, ...]) -> Iterator[str]:
-        """Take a micro-batch; yield what is wrong with it if it is another try."""
+        """Take a micro-batch. If it is a retry, yield what is wrong with it."""
         self.running[vertex] = inputs
         owed = self.owed.pop(vertex, None)
         if owed is None:
@@ -140,7 +140,7 @@ class _Tries:
 
 
 def badly_retried(history: History) -> Iterator[str]:
-    """Yield every vertex that tries a micro-batch again too soon, or not with the rows that it could not write."""
+    """Yield every vertex that retries a micro-batch too soon, or with other rows than it could not write."""
     generations: dict[Generation, _Tries] = {}
     for event in history.events:
         match event:
@@ -164,7 +164,7 @@ class _Row:
     count: int = 0
     success: CheckpointId = NO_CHECKPOINT
     is_over: bool = False
-    """One too many was counted."""
+    """True if there was one failure too many."""
 
     def ended(self, checkpoint: CheckpointId, reason: Reason | None, tolerable: int) -> None:
         """Take the end of a checkpoint."""
@@ -178,10 +178,10 @@ class _Row:
 
 
 def wrongly_counted(history: History) -> Iterator[str]:
-    """Yield every tick that survived one failed checkpoint too many, or failed of them too early.
+    """Yield every tick that survived one failed checkpoint too many, or that failed too early.
 
-    Of a tick that was asked for savepoints nothing is said: their failures count by other rules, which the machine of
-    the coordinator knows.
+    A tick that was asked for savepoints is not judged. Other rules decide whether their failures count; the
+    coordinator's machine knows them.
     """
     if history.tolerable is None:
         return
@@ -200,7 +200,10 @@ def wrongly_counted(history: History) -> Iterator[str]:
 
 
 def _of_tick(generation: Generation, end: EndTick, row: _Row, tolerable: int) -> Iterator[str]:
-    """A commit of unknown fate ends a tick with FINALIZE_CHECKPOINT_FAILURE too, and fails no checkpoint."""
+    """Judge the end of a tick.
+
+    A commit with unknown outcome ends it with FINALIZE_CHECKPOINT_FAILURE, and fails no checkpoint.
+    """
     if row.is_over and end.outcome is not TickOutcome.FAILED:
         yield f"generation {generation} survived more than {tolerable} failed checkpoints in a row"
     too_many = end.reason in FLINKS_LIST - {Reason.FINALIZE_CHECKPOINT_FAILURE}

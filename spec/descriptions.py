@@ -1,7 +1,7 @@
-"""What must be true of what rows say of their state: each row describes the state that it holds (D6).
+"""The invariant of what entries say of their state: each entry describes the state that it holds (D6).
 
-A later pipeline is compared with this description before it may read the state. A row without it, or with that of
-another state, would let a changed pipeline go on from values that mean something else.
+A later pipeline is compared with this description before it may read the state. With a missing or wrong description, a
+changed pipeline would go on from values that mean something else.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from spec.rollback import at_rest
 
 
 def undescribed(history: History) -> Iterator[str]:
-    """Yield each vertex of a committed row that lacks the meanings, or the upsert keys, which its graph declared.
+    """Yield each vertex of a committed entry that lacks the meanings or upsert keys which its graph declared.
 
-    A row that no tick wrote describes what the row describes that it was made from.
+    An entry that no tick wrote describes the same as the entry from which it was made.
     """
     graphs: dict[int, JobGraph] = {}
     rows: dict[int, CheckpointRecord] = {}

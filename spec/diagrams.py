@@ -1,6 +1,6 @@
-"""Draws the core's transition tables as Mermaid: `python -m spec.diagrams` writes docs/STATES.md anew.
+"""Draws the core's transition tables as Mermaid: `python -m spec.diagrams` writes docs/STATES.md.
 
-What is drawn is the tables that stand in the code; a test watches doors at work and finds no other moves.
+It draws the tables in the code. A test watches doors at work, and finds no other moves.
 """
 
 import sys

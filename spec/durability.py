@@ -1,4 +1,4 @@
-"""What must be true of power cuts and of lost log entries: the predicates behind the invariants of that name."""
+"""The invariants of power cuts and of lost log entries."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def taken_by_power_cuts(history: History) -> Iterator[str]:
-    """Yield every recorded version and every file of a row that a power cut took."""
+    """Yield every recorded version and every file of an entry that a power cut took."""
     for event in history.events:
         if isinstance(event, PowerLost):
             yield from (f"file {path} had gone, and a row names it" for path in event.files)
@@ -22,7 +22,7 @@ def taken_by_power_cuts(history: History) -> Iterator[str]:
 
 
 def changed_cuts(history: History) -> Iterator[str]:
-    """Yield every table that a recorded cut shows otherwise, when a tick begins, than when it was recorded."""
+    """Yield every table that shows something else at a recorded cut than when the cut was recorded."""
     recorded: dict[CheckpointId, dict[TableName, frozenset[str]]] = {}
     appended = {table.name for table in graph(1).tables() if table.mode is TableMode.APPEND}
     for event in history.events:
@@ -40,12 +40,12 @@ def changed_cuts(history: History) -> Iterator[str]:
 
 
 def dropped_cuts(history: History) -> Iterator[str]:
-    """Yield every cut that was dropped and that an entry needs: its own, or that of the entry that it follows on."""
+    """Yield every dropped cut that an entry needs: its own, or that of the entry from which it continues."""
     for event in history.events:
         if isinstance(event, CutsDropped):
             yield from (f"the cut of {checkpoint} was dropped, and an entry needs it" for checkpoint in event.needed)
 
 
 def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) -> bool:
-    """Return whether files hold the same rows: a neighbour may have merged some that are single again."""
+    """Return whether two sets of files hold the same rows. A neighbour may have merged files that are single again."""
     return history.multiset(files) == history.multiset(others)

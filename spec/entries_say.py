@@ -1,6 +1,6 @@
-"""What an entry says of tables, ranges and names, told in the simplest way and without the product's own functions.
+"""Says in the simplest way what an entry means for tables, ranges and names, without the product's own functions.
 
-Judges use this, so that an error of the product is not theirs too.
+Judges use this, so that they do not share an error with the product.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, 
 
 
 def files_of_table(table: Table, vertex: VertexRecord) -> frozenset[str]:
-    """Return the files that an upsert or state table consists of at the cut; none of an append table's."""
+    """Return the files of an upsert or state table at the cut. For an append table there are none."""
     if table.mode is TableMode.STATE:
         return frozenset(keyed.file.path for subtask in vertex.subtasks for keyed in subtask.state)
     ranges = [each for subtask in vertex.subtasks for each in subtask.ranges if each.table == table.name]
@@ -21,7 +21,7 @@ def files_of_table(table: Table, vertex: VertexRecord) -> frozenset[str]:
 
 
 def publishes(record: CheckpointRecord, publication: Publication) -> bool:
-    """Return whether this is what the entry says of a table."""
+    """Return whether the publication is what the entry says of its table."""
     columns = next((each.columns for each in record.columns if each.table == publication.table), ())
     names = {(one.now, one.was) for one in record.renames if one.kind is RenameKind.COLUMN}
     renamed = all(now == was or (now, was) in names for now, was in publication.renamed)
@@ -33,7 +33,7 @@ def _files(told: Any) -> tuple[object, ...]:  # noqa: ANN401 - a table's record 
 
 
 def publishes_whole(record: CheckpointRecord, publication: Publication) -> bool:
-    """Return whether a table that the entry does not change consists of just these files, of one vertex."""
+    """Return whether a table that the entry does not change consists of exactly these files, of one vertex."""
     files = frozenset(file.path for file in publication.files)
     for vertex in record.vertices:
         state = Table(table_of_state(JobName(record.job), vertex.vertex), TableMode.STATE)
@@ -45,7 +45,7 @@ def publishes_whole(record: CheckpointRecord, publication: Publication) -> bool:
 
 
 def key_groups_of(subtask: int, parallelism: int, max_parallelism: int) -> frozenset[int]:
-    """Return the key groups of a subtask: key group g belongs to subtask g * parallelism // max_parallelism."""
+    """Return the key groups of a subtask. Key group g belongs to subtask g * parallelism // max_parallelism."""
     return frozenset(group for group in range(max_parallelism) if group * parallelism // max_parallelism == subtask)
 
 

@@ -1,8 +1,8 @@
-"""Explores small worlds to the end: `python -m spec.explore --world small`.
+"""Explores small worlds completely: `python -m spec.explore --world small`.
 
-Two sources, a join, a sink, two checkpoints in flight, one crash: every order in which answers, timers and the
-crash may come, on the real doors, breadth first. Equal states are met once. Each step that the stores can tell
-is judged by the invariants; every path must end caught up. Ends with the count of states and transitions.
+A world has two sources, a join, a sink, two checkpoints in flight, and one crash. The explorer tries every order of
+answers, timers and the crash on the real doors, breadth first. Equal states are visited once. The invariants judge each
+step that changes the stores. Every path must end caught up. At the end it prints the number of states and transitions.
 """
 
 import sys
@@ -33,7 +33,7 @@ _CRASHES: Final = frozenset({"crash", "haunt"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallWorld:
-    """What may happen in a world: how many rows there are, and how often what befalls them."""
+    """What may happen in a world: how many rows there are, and how often each fault may happen."""
 
     orders: int
     payments: int
@@ -42,10 +42,10 @@ class SmallWorld:
     unaligned: bool = False
     retained: int = 1
     ticks_before: int = 0
-    """How many ticks have run in order before anything else may happen; each found so many rows more."""
+    """How many ticks have run normally before anything else may happen. Each found this many more rows."""
 
     def job(self) -> SmallJob:
-        """Return the job that is driven."""
+        """Return the job to drive."""
         config = CheckpointConfig(
             interval_ms=100,
             timeout_ms=600_000,
@@ -60,7 +60,7 @@ class SmallWorld:
         return SmallJob(graph=join_graph(), config=config, rows=rows)
 
     def begun(self) -> DrivenJob:
-        """Return the job with its first tick begun, behind those that ran in order."""
+        """Return the job with its first tick begun, after the ticks that ran normally."""
         driven = DrivenJob(self.job())
         driven.start()
         for _ in range(self.ticks_before):
@@ -89,7 +89,7 @@ WORLDS: Final = {
 
 @dataclass(slots=True)
 class State:
-    """A state of the world, and how it was reached."""
+    """A state of the world, and the path to it."""
 
     driven: DrivenJob
     left: Chances
@@ -98,7 +98,7 @@ class State:
 
 @dataclass(slots=True)
 class Exploration:
-    """What was found; `violations` with the path that led there."""
+    """What was found. Each of `violations` has the path that led to it."""
 
     states: int = 0
     transitions: int = 0
@@ -113,7 +113,7 @@ class Exploration:
 
 
 def explore(world: SmallWorld, *, states_max: int | None = None, show: bool = False) -> Exploration:
-    """Explore breadth first, to the end, to `states_max` states, or to the first path that breaks an invariant."""
+    """Explore breadth first: to the end, to `states_max` states, or to the first path that breaks an invariant."""
     found, began = Exploration(), perf_counter()
     driven = world.begun()
     found.violations.extend((broken, ("start",)) for broken in _judge(driven.world.history, 0))
@@ -148,7 +148,7 @@ def _digest(state: State) -> int:
 
 
 def _after(state: State, found: Exploration) -> Iterator[State]:
-    """Yield every state that one more fact leads to; a state without any must be an end. It is used up by it."""
+    """Yield every state that one more fact leads to; this uses the state up. A state without any must be an end."""
     end, coming = state.driven.end, list(steps(state.driven, state.left))
     if end is not None:
         found.ended += end.outcome is TickOutcome.CAUGHT_UP
@@ -159,7 +159,7 @@ def _after(state: State, found: Exploration) -> Iterator[State]:
     world = digest([state.driven.world]) if state.left.crashes else 0
     new = [(name, left) for name, left in coming if not _has_crashed(state, name, (world, left), found)]
     for name, left in new:
-        driven = state.driven if (name, left) == new[-1] else branch(state.driven)  # a copy is most of the work
+        driven = state.driven if (name, left) == new[-1] else branch(state.driven)  # the copy takes most of the time
         after = State(driven, left, (*state.path, name))
         events = len(after.driven.world.history.events)
         try:
@@ -171,7 +171,10 @@ def _after(state: State, found: Exploration) -> Iterator[State]:
 
 
 def _has_crashed(state: State, name: str, then: tuple[int, Chances], found: Exploration) -> bool:
-    """Return whether a tick has crashed before in just this world with just these wishes: what follows is the same."""
+    """Return whether a tick has crashed before in the same world with the same outstanding effects.
+
+    What follows is the same.
+    """
     how, come_true = name.split(maxsplit=1)[0], name.rsplit(maxsplit=1)[-1]
     if how not in _CRASHES:
         return False
@@ -203,7 +206,7 @@ def replay(world: SmallWorld, path: tuple[str, ...]) -> DrivenJob:
 
 
 def _judge(history: History, since: int) -> Iterator[Violation]:
-    """Judge a step that the stores can tell; what only the door knows is judged when it tells."""
+    """Judge a step that changed the stores. What only the door knows is judged when it shows."""
     if not any(isinstance(event, TELLING) for event in history.events[since:]):
         return
     yield from violations(history, contents=False)
@@ -211,7 +214,7 @@ def _judge(history: History, since: int) -> Iterator[Violation]:
 
 
 def _contents(history: History) -> Iterator[Violation]:
-    """Compare the newest cut and its state with the replay of the sources; this graph has no tables before the join."""
+    """Compare the newest cut and its state with the replay of the sources. This graph has no tables before the join."""
     drains = drained_rows(history)
     for record, cut in (*first_cuts(history), *plain_savepoints(history)):
         due = expected(history, record, drains)
@@ -225,7 +228,7 @@ def _contents(history: History) -> Iterator[Violation]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Explore the world that the command line names; return 0 if nothing was broken."""
+    """Explore the world that the command line names. Return 0 if no invariant was broken."""
     parser = ArgumentParser(prog="python -m spec.explore", description=__doc__)
     parser.add_argument("--world", choices=list(WORLDS), default="small")
     parser.add_argument("--states", type=int, default=None, help="stop after so many states")

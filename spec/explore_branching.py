@@ -1,7 +1,7 @@
-"""Branching a running job: an independent copy of all that can change, and a digest that equal states share.
+"""Branches a running job: copies all that can change, and computes a digest that equal states share.
 
-`copy.deepcopy` also copies what never changes, and takes many times as long. The digest leaves out statistics,
-which never steer, and the past: two ways into the same state are one state.
+`copy.deepcopy` also copies what never changes, and takes many times as long. The digest leaves out the statistics,
+which decide nothing, and the past. So two ways into the same state lead to one state.
 """
 
 from collections import OrderedDict, deque
@@ -25,16 +25,16 @@ from spec.history import History
 _T = TypeVar("_T")
 _Memo = dict[int, object]
 _PLAIN: tuple[type, ...] = (str, int, float, bytes, type(None), frozenset, tuple, range, type, Enum, BaseModel)
-_PLAIN += (FunctionType, BuiltinFunctionType, Random)  # nothing is drawn: the driver makes every choice
+_PLAIN += (FunctionType, BuiltinFunctionType, Random)  # nothing is random, because the driver makes every choice
 _KNOWN: dict[int, tuple[object, int]] = {}
-"""Digests of what never changes, by identity: branches share it, and hashing it is most of the work."""
+"""Digests of objects that never change, by identity. Branches share them, and hashing them takes most of the time."""
 KNOWN_MAX = 300_000
 _HASHED = frozenset({str, int, float, bool, type(None)})
 _LEFT_OUT = (StatisticsTracker, EpochLog, History, MethodType)
 
 
 def branch(value: _T) -> _T:
-    """Return a copy that shares with the original only what never changes; what is one object stays one."""
+    """Return a copy that shares only unchangeable objects with the original. What is one object stays one."""
     return _branch(value, {})  # type: ignore[return-value]
 
 
@@ -53,7 +53,7 @@ def _never_changes(kind: Hashable) -> bool:
 
 @cache
 def _fields(kind: Hashable) -> tuple[str, ...]:
-    """Return the slots of a type and of its bases; attributes in `__dict__` come besides."""
+    """Return the slots of a type and of its bases. Attributes in `__dict__` come in addition."""
     slots = (getattr(base, "__slots__", ()) for base in getattr(kind, "__mro__", ()))
     return tuple(name for names in slots for name in ((names,) if isinstance(names, str) else names))
 
@@ -146,7 +146,7 @@ def _digest_all(values: Iterable[object], seen: _Memo) -> int:
 
 
 def _digest_dict(value: dict[object, object], seen: _Memo) -> int:
-    """Take a plain dict for a mapping: where its order means something, it is an OrderedDict."""
+    """Take a plain dict as a mapping. Where order matters, the code uses an OrderedDict."""
     return hash(frozenset([(key, _digest(each, seen)) for key, each in value.items()]))
 
 
@@ -155,7 +155,7 @@ def _digest_ordered(value: OrderedDict[object, object], seen: _Memo) -> int:
 
 
 def _digest_gate(value: InputGate, seen: _Memo) -> int:  # noqa: ARG001 - the form of a digester
-    """Ask for its canonical state: within, places count what was ever taken."""
+    """Ask the gate for its canonical state. Inside, places count everything that was ever taken."""
     return hash(value.snapshot())
 
 

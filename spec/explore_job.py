@@ -1,7 +1,7 @@
-"""A whole job that somebody else's choices drive: the real door on in-memory stores, nothing happens by itself.
+"""A whole job that somebody else's choices drive: the real door on in-memory stores. Nothing happens by itself.
 
-Who drives it chooses which outstanding effect is carried out next, when a timer fires, when the tick crashes and
-what of its last wishes comes true. Files are named after what wrote them, so that equal work has equal names.
+The caller chooses which outstanding effect is carried out next, when a timer fires, when the tick crashes, and which of
+its outstanding effects then still happen. A file's name says what wrote it, so equal work has equal names.
 """
 
 from collections.abc import Mapping
@@ -86,14 +86,14 @@ TELLING = (
     TickOver,
     DoorBroke,
 )
-"""What makes it worth while to judge a history again."""
+"""Events after which a history is worth judging again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
 _HOOKS = (AskHook, RestoreHook, ResetHook)
 _ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, *_HOOKS)
 
 
 def join_graph() -> JobGraph:
-    """Return two sources, a join of two inputs, and a sink that sums up."""
+    """Return a graph with two sources, a join of two inputs, and a sink that sums up."""
     bare = JobGraph(
         (
             Vertex(ORDERS, VertexKind.SOURCE, 1, splits=(SplitId("a"),)),
@@ -117,7 +117,7 @@ def join_graph() -> JobGraph:
 
 
 class ExploredDoor(JobDoor):
-    """The product's door, which tells the explorer when the next timer of a checkpoint is due."""
+    """The product's door. It also tells the explorer when the next timer of a checkpoint is due."""
 
     @property
     def checkpoint_timer_ms(self) -> int | None:
@@ -130,7 +130,7 @@ class ExploredDoor(JobDoor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallJob:
-    """What does not change while it is driven."""
+    """What stays the same while the job is driven."""
 
     graph: JobGraph
     config: CheckpointConfig
@@ -141,10 +141,10 @@ class SmallJob:
 
 
 class NamedWorld(World):
-    """A warehouse whose files are named after what wrote them."""
+    """A warehouse in which a file's name says what wrote it."""
 
     def write(self, folder: str, written: Written, rows: int) -> FileHandle:
-        """Stage a file; one that a crashed generation left under this name cannot exist: generations differ."""
+        """Stage a file. No crashed generation can have left a file of this name, because generations differ."""
         stem = f"{folder}/_data/{written.generation}/{written.vertex}-{written.micro_batch}"
         path, copy = f"{stem}.parquet", 0
         while path in self.files:
@@ -155,10 +155,10 @@ class NamedWorld(World):
 
 
 class DrivenJob:
-    """One warehouse and, one after the other, the ticks over it."""
+    """One warehouse, and the ticks that run in it one after the other."""
 
     def __init__(self, job: SmallJob, *, in_order: bool = True) -> None:
-        """Begin with an empty warehouse and no tick. `in_order`: whether a channel's order must be seen."""
+        """Begin with an empty warehouse and no tick. `in_order`: check the order of channels."""
         self.job = job
         self.world: World = NamedWorld(self._new_history)
         self.hands = Hands(self.world, Random(0), in_order=in_order)  # noqa: S311 - no fault is drawn
@@ -167,9 +167,9 @@ class DrivenJob:
         self.door: ExploredDoor | None = None
         self.outstanding: list[Effect] = []
         self.ghosts: list[Effect] = []
-        """What dead ticks wanted of the stores, and may still come true."""
+        """Effects of dead ticks that may still change the stores."""
         self.answers: tuple[SavepointTaken | SavepointFailed, ...] = ()
-        """What was answered to those who asked for savepoints."""
+        """The answers to requests for savepoints."""
         self.end: EndTick | None = None
         self._next_id = CheckpointId(1)
 
@@ -187,7 +187,7 @@ class DrivenJob:
     # -------------------------------------------------------------- a tick
 
     def start(self) -> None:
-        """Claim, recover, and start the door: all of it at once."""
+        """Claim, recover, and start the door, all at once."""
         world, work = self.world, begun(self.world)
         claim, restored = work.claim, work.plan.restore
         self.generation, self._next_id, self.end = claim.generation, claim.first_id, None
@@ -210,13 +210,13 @@ class DrivenJob:
         self._take(Begun(setup, world.now_ms), self.door.start(world.now_ms))
 
     def overtake(self) -> None:
-        """Another coordinator takes the job over, recovers and dies; the tick that runs does not know."""
+        """Let another coordinator take the job over, recover and die. The running tick does not know."""
         begun(self.world)
 
     def crash(self, come_true: int = 0, *, haunts: bool = False) -> None:
-        """Drop the tick; what it wanted of the stores comes true where `come_true` has a bit, unheard.
+        """Drop the tick. Each outstanding effect with a bit in `come_true` still happens, and nobody hears the answer.
 
-        `haunts`: the rest may come true later.
+        `haunts`: the others may happen later.
         """
         for place, effect in enumerate(self.last_wishes()):
             if come_true >> place & 1:
@@ -226,7 +226,7 @@ class DrivenJob:
         self.door, self.outstanding = None, []
 
     def abandoned(self) -> "DrivenJob":
-        """Drop the tick; return it as a zombie, which goes on in the same warehouse and reads what is there now."""
+        """Drop the tick, and return it as a zombie: it goes on in the same warehouse, and reads what is there now."""
         zombie = copy(self)
         zombie.hands = copy(self.hands)
         zombie.hands.readable = dict(self.hands.readable)
@@ -234,40 +234,43 @@ class DrivenJob:
         return zombie
 
     def come_late(self, place: int) -> None:
-        """Carry out what a dead tick wanted; nobody hears the answer."""
+        """Carry out an effect of a dead tick. Nobody hears the answer."""
         self.hands.carry_out(self.ghosts.pop(place), self.generation, NONE)
 
     def last_wishes(self) -> list[Effect]:
-        """Return what is outstanding and changes the stores."""
+        """Return the outstanding effects that change the stores."""
         return [effect for effect in self.outstanding if isinstance(effect, _STORE)]
 
     # -------------------------------------------------------------- between two ticks
 
     def disposable(self) -> list[CheckpointId]:
-        """Return the savepoints that the next tick does not begin from."""
+        """Return the savepoints from which the next tick does not begin."""
         return list(disposable(self.world))
 
     def dispose(self, checkpoint: CheckpointId) -> None:
-        """Claim the job, roll forward, and drop that savepoint with the release."""
+        """Claim the job, roll forward, and drop this savepoint with the release."""
         for _ in disposing(self.world, checkpoint):
-            """All of it at once."""
+            """All of it happens at once."""
 
     def others(self) -> tuple[CheckpointId, ...]:
-        """Return the rows that the job may go back to."""
+        """Return the entries to which the job may go back."""
         return others_than_the_newest(self.world)
 
     def roll_back(self, checkpoint: CheckpointId, effects_max: int | None) -> None:
-        """Go back to that row while no tick runs; who does it dies after so many effects, or does not (None)."""
+        """Go back to this entry while no tick runs.
+
+        The process dies after `effects_max` effects; None: it does not die.
+        """
         for done, _ in enumerate(rolling_back(self.world, self.job.graph, checkpoint), start=1):
             if done == effects_max:
                 break
 
     def can_be_reset(self) -> bool:
-        """Return whether there is a row whose positions could be others."""
+        """Return whether there is an entry whose positions could be others."""
         return can_be_reset(self.world)
 
     def reset(self, move: Move, effects_max: int | None) -> None:
-        """Move a source while no tick runs; who does it dies after so many effects, or does not (None)."""
+        """Move a source while no tick runs. The process dies after `effects_max` effects; None: it does not die."""
         for done, _ in enumerate(resetting(self.world, move), start=1):
             if done == effects_max:
                 break
@@ -290,7 +293,7 @@ class DrivenJob:
         return len(self.door.pending) if self.door is not None else 0
 
     def fire(self) -> None:
-        """Let the time come at which the next timer is due."""
+        """Let the time of the next timer come."""
         due = self.wake_at_ms()
         if due is not None:
             self.world.now_ms = max(self.world.now_ms, due)
@@ -304,7 +307,7 @@ class DrivenJob:
         self._take(fact, self.door.step(fact))
 
     def _take(self, told: Begun | Fact, effects: tuple[Effect, ...]) -> None:
-        """Note a step, and take what the door answered."""
+        """Note a step, and take the effects with which the door answered."""
         next_id = self.door.next_id if self.door is not None else self._next_id
         self.world.history.stepped(self.generation, told, effects, next_id)
         self._carry_on(effects)
@@ -327,7 +330,7 @@ class DrivenJob:
                 case _ if isinstance(effect, _ANSWERED):
                     self.outstanding.append(effect)
                 case _:
-                    """Timers are asked for when one is to fire; nobody listens to the rest."""
+                    """The explorer asks for timers when one must fire. Nobody listens to the others."""
 
     def _over(self, effect: EndTick) -> None:
         self.end, self.outstanding = effect, []

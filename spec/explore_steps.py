@@ -1,19 +1,21 @@
-"""What may come next in an explored world. Every step has a name, so a path is a list of names and can be told again.
+"""The steps that may come next in an explored world.
+
+Each has a name, so a path is a list of names that can be repeated.
 
 | step                | what happens                                                                              |
 |---------------------|-------------------------------------------------------------------------------------------|
-| `answer N`          | the effect at place N of what is outstanding is carried out, and the door is told         |
-| `fail N FAULT`      | the same, and it goes wrong in that way                                                   |
+| `answer N`          | outstanding effect number N is carried out, and the door gets the answer                  |
+| `fail N FAULT`      | the same, and it fails in that way                                                        |
 | `fire`              | the next timer of a checkpoint is due                                                     |
 | `ask KIND N`        | somebody asks for a savepoint                                                             |
 | `overtake`          | another coordinator claims the job, recovers and dies, while this tick goes on            |
-| `crash BITS`        | the tick dies, what it wanted of the stores comes true where a bit is set; the next begins|
-| `haunt BITS`        | the same, and what did not come true may still come at any later time: `late N`           |
+| `crash BITS`        | the tick dies; outstanding effects with a bit set still happen; the next tick begins      |
+| `haunt BITS`        | the same, and the other effects may still happen at any later time: `late N`              |
 | `again`             | the tick was stopped or has failed, and the next one begins                               |
-| `dispose N`         | savepoint N is disposed of when the tick is over, and the next one begins                 |
-| `rollback N K BITS` | the tick is over, or dies as in `crash BITS`; the job goes back to row N, and who takes it |
-|                     | there dies behind K effects, or does not (K is `all`); the next tick begins               |
-| `reset S R K BITS`  | the same with source S, which is read on from before row R                                |
+| `dispose N`         | savepoint N is disposed of after the tick, and the next one begins                        |
+| `rollback N K BITS` | the tick ends, or dies as in `crash BITS`; a rollback takes the job to entry N; it dies   |
+|                     | after K effects, or not at all (K is `all`); the next tick begins                         |
+| `reset S R K BITS`  | the same for a reset: source S is read on from before row R                               |
 """
 
 from collections.abc import Iterator
@@ -44,18 +46,19 @@ FAULTS: Final[dict[type[Effect], tuple[str, ...]]] = {
     AppendRow: ("reply_lost", "write_lost"),
     PublishTable: ("publish_fails",),
 }
-"""How an effect may go wrong; that a row is refused comes of being overtaken."""
+"""How an effect may fail. A refused entry comes from being overtaken."""
 _SURVIVED: Final = frozenset({"check_fails", "micro_batch_not_staged"})
-"""Faults that decline a checkpoint: the tick goes on with the next timer."""
+"""Faults that decline a checkpoint. The tick goes on with the next timer."""
 EFFECTS_MAX: Final = 13
-"""As many as a rollback has with a row to roll forward: claim, three tables, a cut, clean-up, its row, those again."""
+"""A rollback that also rolls an entry forward has this many: claim, three tables, cut, clean-up, entry, and those
+again."""
 _ALL: Final = "all"
 _MOVES_ON: Final = frozenset({"answer", "fire"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chances:
-    """How often what may still happen, and what has happened in the tick that runs."""
+    """How often each thing may still happen, and what has happened in the running tick."""
 
     timers: int = 0
     crashes: int = 0
@@ -66,18 +69,18 @@ class Chances:
     rollbacks: int = 0
     resets: int = 0
     zombies: bool = False
-    """Whether what a dead tick wanted may come true later."""
+    """True if effects of a dead tick may still happen later."""
     troubled: bool = False
-    """Something failed in this tick, or it was overtaken: it may fail."""
+    """True if something failed in this tick, or it was overtaken. It may then fail."""
     stopping: bool = False
-    """Somebody asked this tick for the savepoint of a stop: it may stop."""
+    """True if somebody asked this tick for the savepoint of a stop. It may then stop."""
 
     def afresh(self) -> "Chances":
-        """Return what the next tick begins with."""
+        """Return the chances with which the next tick begins."""
         return replace(self, troubled=False, stopping=False)
 
     def allow(self, outcome: TickOutcome) -> bool:
-        """Return whether the tick that runs may end so."""
+        """Return whether the running tick may end like this."""
         match outcome:
             case TickOutcome.CAUGHT_UP:
                 return True
@@ -98,7 +101,7 @@ def steps(driven: DrivenJob, left: Chances) -> Iterator[tuple[str, Chances]]:
 
 
 def moves_on(name: str) -> bool:
-    """Return whether a tick goes on by that step; if none is left, it waits for ever."""
+    """Return whether this step lets a tick go on. If no such step is left, the tick waits for ever."""
     return name.split(maxsplit=1)[0] in _MOVES_ON
 
 
@@ -136,7 +139,7 @@ def _between_ticks(driven: DrivenJob, left: Chances) -> Iterator[tuple[str, Chan
 
 
 def _meanwhile(driven: DrivenJob, left: Chances, come_true: int = 0) -> Iterator[tuple[str, Chances]]:
-    """Yield what somebody may do to the rows of a job while no tick runs, and where he may die over it."""
+    """Yield what may happen to the job while no tick runs, and where the process that does it may die."""
     deaths = [*(str(effects) for effects in range(1, EFFECTS_MAX + 1)), _ALL]
     if left.rollbacks:
         after = replace(left, rollbacks=left.rollbacks - 1).afresh()
@@ -149,7 +152,7 @@ def _meanwhile(driven: DrivenJob, left: Chances, come_true: int = 0) -> Iterator
 
 
 def take(driven: DrivenJob, name: str) -> None:
-    """Let a step happen."""
+    """Take this step."""
     match name.split():
         case ["answer", place]:
             driven.answer(int(place))
@@ -180,10 +183,10 @@ def take(driven: DrivenJob, name: str) -> None:
 
 
 def _take_at_rest(driven: DrivenJob, words: list[str]) -> None:
-    """Let happen what happens to the rows of a job while no tick runs."""
+    """Take a step that changes a job while no tick runs."""
     match words:
         case ["rollback", checkpoint, effects, _]:
-            if int(checkpoint) in driven.others():  # a wish that came true may have subsumed it
+            if int(checkpoint) in driven.others():  # an effect that still happened may have subsumed it
                 driven.roll_back(CheckpointId(int(checkpoint)), _died_behind(effects))
         case ["reset", source, row, effects, _]:
             move = to_row(VertexId(source), SPLITS[VertexId(source)][:1], int(row))

@@ -1,7 +1,7 @@
-"""What a seed means: the job's configuration, how fast things are, and what goes wrong how often.
+"""The meaning of a seed: the job's configuration, how fast things are, and how often each thing fails.
 
-Each seed draws a random subset of the faults (swarm testing), so that rare combinations meet and many runs
-are free of the faults that would hide others.
+Each seed draws a random subset of the faults (swarm testing). So rare combinations occur, and many runs are free of the
+faults that would hide others.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,11 +24,11 @@ SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Probabilities: `crash` per turn of a tick, `optimize` per tick, the others per effect."""
+    """Probabilities: `crash` for each turn of a tick, `optimize` for each tick, the others for each effect."""
 
     crash: float = 0.0
     zombie: float = 0.0
-    """Of an effect that was outstanding at a crash: it is carried out all the same, later."""
+    """An effect that was outstanding at a crash is carried out nevertheless, later."""
     micro_batch_fails: float = 0.0
     micro_batch_not_staged: float = 0.0
     """Its files cannot be written."""
@@ -41,14 +41,14 @@ class Faults:
     """The tables cannot be looked at."""
     publish_fails: float = 0.0
     reply_lost: float = 0.0
-    """AppendRow wrote the row, but nobody knows."""
+    """AppendRow wrote the entry, but nobody knows."""
     write_lost: float = 0.0
     """AppendRow wrote nothing, but nobody knows."""
     optimize: float = 0.0
     stop: float = 0.0
-    """Per tick: somebody asks it to stop."""
+    """For each tick: somebody asks it to stop."""
     race: float = 0.0
-    """Per tick: another coordinator takes over while it runs."""
+    """For each tick: another coordinator takes over while it runs."""
     hook_fails: float = 0.0
     hook_hangs: float = 0.0
     """It never answers."""
@@ -74,25 +74,25 @@ _WORST = Faults(
 
 
 _DECLINING = {"judge_fails": 0.3, "check_fails": 0.3, "micro_batch_not_staged": 0.2}
-"""What declines a checkpoint and lets the job go on."""
+"""Faults that decline a checkpoint and let the job go on."""
 _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One run: what is configured for all ticks, and what differs from tick to tick is drawn later."""
+    """One run. It has the configuration of all ticks. What differs from tick to tick is drawn later."""
 
     faults: Faults
     policy: GatePolicy
     config: dict[str, Any]
-    """Of `CheckpointConfig`, without what belongs to the policy."""
+    """Fields of `CheckpointConfig`, without those of the policy."""
     rows_per_epoch: dict[VertexId, int]
     rows: dict[SplitId, int]
     """How many rows each split has in the end."""
     ticks: int
     slow_split: SplitId | None
     latency_ms: dict[str, int]
-    """By the kind of effect: the longest that one takes."""
+    """The longest time that each kind of effect takes."""
     linger_ms: int
     idle_poll_ms: int
     credit_bytes: int
@@ -108,7 +108,7 @@ class Scenario:
         return CheckpointingMode.AT_LEAST_ONCE if at_least_once else CheckpointingMode.EXACTLY_ONCE
 
     def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
-        """Return the configuration; a patient one never expires a checkpoint and holds back without a limit."""
+        """Return the configuration. A `patient` one never expires a checkpoint, and holds back without a limit."""
         settings = {**self.config, **_of_policy(self.policy), "mode": self.mode}
         if patient:
             settings |= {"timeout_ms": LONGEST_MS}
@@ -167,14 +167,17 @@ def _swarm(random: Random) -> Faults:
 
 
 def hooked(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with master hooks; they are drawn apart, so that all other runs stay what they were."""
+    """Return the scenario with master hooks.
+
+    They have their own random numbers, so that all other runs stay as they were.
+    """
     random = Random(f"hooks of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often for name, often in _HOOKS_WORST.items() if random.random() < OFTEN}
     return replace(scenario, hooks=random.choice([HOOKS, HOOKS, HOOKS[:1]]), faults=replace(scenario.faults, **chosen))
 
 
 def declining(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with faults that the job may survive; drawn apart, as hooks are."""
+    """Return the scenario with faults that the job may survive. They have their own random numbers, as hooks have."""
     random = Random(f"declines of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often * random.choice([0.3, 1.0]) for name, often in _DECLINING.items()}
     return replace(scenario, faults=replace(scenario.faults, **chosen))
@@ -189,7 +192,7 @@ def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario
 
 
 def limited(scenario: Scenario, random: Random) -> Scenario:
-    """Return the scenario with other expiries and limits, which meet more seldom than others do."""
+    """Return the scenario with other expiries and limits, which are rare otherwise."""
     drawn = {"timeout_ms": random.choice([LONGEST_MS, 80, 400]), "tolerable_failures": random.choice([0, 1, 2, 100])}
     return replace(scenario, config={**scenario.config, **drawn})
 
@@ -207,7 +210,7 @@ def _of_policy(policy: GatePolicy) -> dict[str, Any]:
 
 
 def with_state_of_nobody(record: CheckpointRecord) -> CheckpointRecord:
-    """Return a cut that also holds state of an operator and of a hook which the graph no longer has (G2, A8)."""
+    """Return a cut that also holds state of an operator and of a hook that the graph no longer has (G2, A8)."""
     gone = VertexId("gone")
     file = FileHandle(f"{table_of_state(JobName(record.job), gone)}/_data/1/gone", 1, 1, 0)
     held = KeyedFile(file, KeyedFileKind.BASE, 0, record.max_parallelism - 1, Version(Generation(1), 1))
