@@ -1,6 +1,6 @@
-"""What happened in a run, in order, as the stores saw it: the one thing that the invariants judge.
+"""The events of a run, in order, as the stores saw them. The invariants judge nothing else.
 
-A simulation writes it as it goes. It can also be written from a real run's rows, cuts and table logs.
+A simulation writes the history as it goes. It can also be made from a real run's entries, cuts and table logs.
 """
 
 from collections import Counter
@@ -25,38 +25,38 @@ from spec.steps import Begun, Step
 
 @dataclass(frozen=True, slots=True)
 class JobClaimed:
-    """A generation's claim (or its next block of ids) is in."""
+    """A generation's claim, or its next block of ids, is in."""
 
     claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A generation has let the job go."""
+    """A generation has released the job."""
 
     release: Release
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoversGone:
-    """A generation has deleted what older ones staged and nothing references, before its work."""
+    """A generation has deleted unreferenced staged files of older ones, before its work."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class RowCommitted:
-    """A checkpoint's row is in; `kept` are the checkpoints that the table holds after that commit."""
+    """A checkpoint's entry is in. `kept` are the checkpoints that the table holds after that commit."""
 
     record: CheckpointRecord
     kept: tuple[CheckpointId, ...]
     abandoned: tuple[CheckpointId, ...] | None = None
-    """Those that are marked as abandoned then; None: nobody looked."""
+    """The checkpoints that are marked as abandoned then. None: nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanged:
-    """A publication changed a table; `active` are its files at the new version."""
+    """A publication changed a table. `active` are its files at the new version."""
 
     checkpoint: CheckpointId
     publication: Publication
@@ -68,18 +68,18 @@ class TableChanged:
 
 @dataclass(frozen=True, slots=True)
 class CutWritten:
-    """Somebody recorded the cut of a checkpoint; `active` are the files of each table at that version."""
+    """A cut was recorded. `active` are the files of each table at its version."""
 
     checkpoint: CheckpointId
     versions: tuple[tuple[TableName, int], ...]
     active: tuple[tuple[TableName, frozenset[str]], ...]
     columns: tuple[tuple[TableName, frozenset[str]], ...] = ()
-    """The names of each table's columns at that version; a table that no commit has reached is left out."""
+    """The names of each table's columns at that version. A table that no commit has reached is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutsDropped:
-    """Recorded cuts were dropped; `needed` are those that an entry still needed."""
+    """Recorded cuts were dropped. `needed` are those that an entry still needed."""
 
     dropped: tuple[CheckpointId, ...]
     needed: tuple[CheckpointId, ...]
@@ -87,14 +87,14 @@ class CutsDropped:
 
 @dataclass(frozen=True, slots=True)
 class CutsCorrected:
-    """Recorded cuts name other versions now, since tables that had lost theirs were published again."""
+    """Recorded cuts name other versions now, because damaged tables were published again."""
 
     cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, int], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FilesDiscarded:
-    """Files were deleted; `needed` are those that a row or a table still named then."""
+    """Files were deleted. `needed` are those that an entry or a table still named then."""
 
     paths: tuple[str, ...]
     needed: tuple[str, ...]
@@ -102,7 +102,7 @@ class FilesDiscarded:
 
 @dataclass(frozen=True, slots=True)
 class FileMissed:
-    """Somebody who holds the job, or who publishes, wanted a file that had been deleted."""
+    """A process that holds the job, or that publishes, needed a file that had been deleted."""
 
     path: str
     wanted_by: str
@@ -110,7 +110,7 @@ class FileMissed:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMissed:
-    """A micro-batch did not find a file's values under the column name that its pipeline has."""
+    """A micro-batch did not find a file's values under its pipeline's name for the column."""
 
     path: str
     wanted: str
@@ -118,7 +118,7 @@ class ColumnMissed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTriggered:
-    """A generation gave out an id."""
+    """A generation used an id."""
 
     generation: Generation
     checkpoint: CheckpointId
@@ -132,7 +132,7 @@ class CheckpointEnded:
     checkpoint: CheckpointId
     reason: CheckpointFailureReason | None
     positions: tuple[tuple[VertexId, SplitId, str], ...] = ()
-    """Of a completion: how far each split has been read, as sources and listeners are told."""
+    """For a completion: how far each split was read, as sources and listeners are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class SavepointAsked:
 
 @dataclass(frozen=True, slots=True)
 class SavepointAnswered:
-    """He was told the savepoint's id, or that there is none (`checkpoint` None)."""
+    """The request got its answer: the savepoint's id, or None if there is no savepoint."""
 
     generation: Generation
     request: str
@@ -162,14 +162,14 @@ class SavepointDisposed:
 
 @dataclass(frozen=True, slots=True)
 class ResetAsked:
-    """Somebody asked, of a job at rest, that these splits be read on from there (None: from their start)."""
+    """While no tick ran, somebody asked to read these splits on from there (None: from their start)."""
 
     positions: tuple[tuple[SplitId, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DoorStarted:
-    """A generation's door was built over this graph, from that row (None: from the start)."""
+    """A generation's door was built over this graph, from this entry (None: from the start)."""
 
     generation: Generation
     graph: JobGraph
@@ -178,7 +178,7 @@ class DoorStarted:
 
 @dataclass(frozen=True, slots=True)
 class JudgementBegun:
-    """A generation asked for the verdict on what a vertex has staged for a checkpoint."""
+    """A generation asked for the verdict on the rows that a vertex has staged for a checkpoint."""
 
     generation: Generation
     vertex: VertexId
@@ -188,7 +188,7 @@ class JudgementBegun:
 
 @dataclass(frozen=True, slots=True)
 class JudgementCancelled:
-    """A generation no longer waits for that verdict."""
+    """A generation no longer waits for this verdict."""
 
     generation: Generation
     vertex: VertexId
@@ -217,7 +217,7 @@ class JudgementBroke:
 
 @dataclass(frozen=True, slots=True)
 class TablesLookedAt:
-    """The output tables were checked for a checkpoint: they allow publishing, they do not, or nobody knows (None)."""
+    """The output tables were checked for a checkpoint. Publishing is allowed, is not, or that is not known (None)."""
 
     generation: Generation
     checkpoint: CheckpointId
@@ -226,7 +226,7 @@ class TablesLookedAt:
 
 @dataclass(frozen=True, slots=True)
 class CheckBegun:
-    """A generation asked whether these tables are as a checkpoint expects them."""
+    """A generation asked whether these tables are as a checkpoint expects."""
 
     generation: Generation
     checkpoint: CheckpointId
@@ -235,7 +235,7 @@ class CheckBegun:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSent:
-    """A vertex handed a segment on; `micro_batch` is the one that wrote it, 0 for a slice of a source."""
+    """A vertex sent a segment. `micro_batch` wrote it; 0 for a slice of a source."""
 
     generation: Generation
     vertex: VertexId
@@ -255,7 +255,7 @@ class SegmentsRun:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsTakenBack:
-    """The files of a vertex's micro-batch could not be written: it counts as if it had never run."""
+    """The files of a vertex's micro-batch could not be written. It counts as if it had never run."""
 
     generation: Generation
     vertex: VertexId
@@ -264,7 +264,7 @@ class SegmentsTakenBack:
 
 @dataclass(frozen=True, slots=True)
 class WorkMeasured:
-    """The tasks of a micro-batch told what they measured of themselves, an entry for each subtask."""
+    """The tasks of a micro-batch reported their measurements, one item for each subtask."""
 
     generation: Generation
     vertex: VertexId
@@ -282,13 +282,13 @@ class OrderBroken:
 
 @dataclass(frozen=True, slots=True)
 class TickOver:
-    """A tick came to its end by itself; `readable` is how far each split could be read then."""
+    """A tick ended by itself. `readable` is how far each split could be read then."""
 
     generation: Generation
     end: EndTick
     readable: tuple[tuple[SplitId, int], ...]
     newest: CheckpointRecord | None
-    """The newest row at that time."""
+    """The newest entry at that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class TickStuck:
 
 @dataclass(frozen=True, slots=True)
 class DoorBroke:
-    """A door raised what its docstring does not promise, or a fault-free tick did not catch up."""
+    """A door raised an error that it does not promise, or a tick without faults did not catch up."""
 
     generation: Generation
     error: str
@@ -355,38 +355,38 @@ Rows = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class History:
-    """The events of a run in order, what its files hold (deleted ones too), and what it promised to keep."""
+    """The events of a run in order, the content of its files (also of deleted ones), and settings for the judges."""
 
     mode: CheckpointingMode
     retained: int
     max_parallelism: int
     rows: Callable[[str], Rows]
-    """The rows of a table's or channel's file."""
+    """Returns the rows of a table's or channel's file."""
     state: Callable[[KeyedFile], dict[int, tuple[object, ...] | None]]
-    """What a state file says of keys; None: the key is gone."""
+    """Returns what a state file says of its keys. None: the key is gone."""
     baseline: tuple[CheckpointId, ...] = ()
-    """The checkpoints that were there before the first event, oldest first, savepoints left out."""
+    """The checkpoints that existed before the first event, oldest first, without savepoints."""
     pinned: tuple[CheckpointId, ...] = ()
-    """The savepoints that were there then."""
+    """The savepoints that existed then."""
     tolerable: int | None = None
-    """How many checkpoints in a row may fail (`tolerable_failures`); None: it is not known."""
+    """How many checkpoints in a row may fail (`tolerable_failures`). None: not known."""
     events: list[Event] = field(default_factory=list)
     steps: dict[Generation, list[Step]] = field(default_factory=dict)
-    """What passed between each generation's door and its driver, in order; the first step begins it."""
+    """The steps of each generation's door, in order. The first one begins it."""
     due: dict[int, tuple[CheckpointRecord, Contents]] = field(default_factory=dict, init=False)
-    """What the reference said of a row, by the row's identity: more than one invariant asks, and more than once."""
+    """The reference's contents for an entry, by the entry's identity, because several invariants need it."""
 
     found_at_doors: tuple[int, dict[str, list[str]]] = field(default=(0, {}), init=False)
-    """What the judges of doors found when there were so many steps: more than one invariant asks."""
+    """The number of steps, and what the judges of doors found in them, because several invariants need it."""
 
     def add(self, event: Event) -> None:
-        """Note what happened."""
+        """Add an event."""
         self.events.append(event)
 
     def stepped(
         self, generation: Generation, told: Begun | Fact, effects: tuple[Effect, ...], next_id: CheckpointId
     ) -> None:
-        """Note a step of a generation's door."""
+        """Add a step of a generation's door."""
         self.steps.setdefault(generation, []).append(Step(told, effects, next_id))
 
     def multiset(self, paths: frozenset[str]) -> Counter[tuple[int, ...]]:

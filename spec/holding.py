@@ -1,4 +1,4 @@
-"""What must be true of those who hold a job, one after the other: the predicates behind the invariants of that name."""
+"""The invariants of the processes that hold a job, one after the other."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from spec.rollback import at_rest
 
 
 def held_wrongly(history: History) -> Iterator[str]:
-    """Yield every release that is not its holder's only one, or not its last row, and every id that one gives away."""
+    """Yield every second release of a holder, every entry after a release, and every used id that a release names."""
     newest, highest = Generation(0), NO_CHECKPOINT
     released = set[Generation]()
     for event in history.events:
@@ -45,10 +45,10 @@ def held_wrongly(history: History) -> Iterator[str]:
 
 
 def recovered_out_of_order(history: History) -> Iterator[str]:
-    """Yield leftovers that went while a committed row had no cut, and rows that came before leftovers went.
+    """Yield leftovers that were deleted before a committed entry had a cut, and entries that came before the deletion.
 
-    Where nobody was seen to delete leftovers, as in a trace, nothing is said of the latter. A zombie knows only rows
-    of older generations.
+    If nobody was seen to delete leftovers, as in a trace, the second part is not judged. A zombie knows only entries of
+    older generations.
     """
     watched = any(isinstance(event, LeftoversGone) for event in history.events)
     recorded = {NO_CHECKPOINT, *history.baseline}
@@ -76,7 +76,10 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
 
 
 def repeated_nonces(history: History) -> Iterator[str]:
-    """Yield every entry, claim and release under the nonce of another: a store that is asked again finds that one."""
+    """Yield every entry, claim and release with the nonce of another one.
+
+    A store that is asked again would find the other.
+    """
     known: dict[str, str] = {}
     for event in history.events:
         match event:

@@ -1,4 +1,4 @@
-"""What happens between a tick and its master hooks, as the history of a run tells it (A8)."""
+"""Events between a tick and its master hooks (A8)."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from checkpointing.identifiers import CheckpointId, Generation
 
 @dataclass(frozen=True, slots=True)
 class HookRestoring:
-    """A generation takes a hook to a checkpoint's state (`state` None: it holds none), or resets it (no checkpoint)."""
+    """A generation restores a hook to a checkpoint's state (`state` None: it has none), or resets it."""
 
     generation: Generation
     hook: str
@@ -34,7 +34,7 @@ class HookAsked:
 
 @dataclass(frozen=True, slots=True)
 class HookTold:
-    """A hook answered: its state, or None for nothing to keep; not `good`: it failed."""
+    """A hook answered with its state, or None for nothing to keep. If not `good`, it failed."""
 
     generation: Generation
     hook: str

@@ -1,6 +1,7 @@
-"""What must be true of master hooks: the predicates behind the invariants of that name (A8).
+"""The invariants of master hooks (A8).
 
-A hook lives outside the job, so the job can only promise when it is called, with what, and what it keeps of the answer.
+A hook lives outside the job. So the job can only promise when it calls a hook, with what, and what it keeps of the
+answer.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 
 
 def badly_restored(history: History) -> Iterator[str]:
-    """A hook is restored once, to the row that its tick begins from, before the tick reads a row or asks a hook."""
+    """Yield every hook that was not restored once, to its tick's entry, before the tick read a row or asked a hook."""
     waiting: dict[Generation, dict[str, tuple[CheckpointId | None, str | None]]] = {}
     called: set[tuple[Generation, str]] = set()
     for event in history.events:
@@ -44,7 +45,7 @@ def badly_restored(history: History) -> Iterator[str]:
 
 
 def wrongly_kept(history: History) -> Iterator[str]:
-    """A row holds what each hook of its tick answered for it, and nothing else; without an answer there is no row."""
+    """Yield every entry that does not hold exactly what each hook of its tick answered for it."""
     graphs: dict[Generation, JobGraph] = {}
     told: dict[tuple[Generation, CheckpointId], dict[str, str | None]] = {}
     rows: dict[CheckpointId, dict[str, str]] = {}
@@ -87,7 +88,7 @@ def _answered(record: CheckpointRecord, graph: JobGraph, answers: dict[str, str 
 
 
 def _taken_over(record: CheckpointRecord, rows: dict[CheckpointId, dict[str, str]]) -> Iterator[str]:
-    """A rollback, and a reset, hold what their parent holds: the hooks go back with the job, or stay."""
+    """Yield every rollback or reset that does not hold its parent's hook states."""
     before = rows.get(record.parent)
     if before is not None and _held(record) != before:
         yield f"{record.kind.value} {record.checkpoint} holds {_held(record)} of the hooks, its parent {before}"

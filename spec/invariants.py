@@ -1,6 +1,6 @@
 """The named predicates that every run must fulfil. Each takes a history and yields what breaks it.
 
-They know rows, cuts, files and notifications, nothing of how they came about; so the same predicates judge
+They know entries, cuts, files and notifications, but not how these came about. So the same predicates judge
 simulations, traces of real runs, and a warehouse at rest. This module needs no clock and no test library.
 """
 
@@ -80,13 +80,13 @@ def _named(name: str) -> Callable[[Invariant], Invariant]:
 
 
 NEED_CONTENTS = frozenset({"cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold"})
-"""Invariants that open files and know the small pipeline of the simulator."""
+"""Invariants that open files, and know the small pipeline of the simulator."""
 
 
 def violations(history: History, *, contents: bool = True) -> tuple[Violation, ...]:
-    """Return all that the history breaks, invariant by invariant, each at most three times.
+    """Return all violations, invariant by invariant, each at most three times.
 
-    Without `contents` those that open files are left out: a trace of a real run holds handles only.
+    Without `contents`, invariants that open files are left out. A trace of a real run has handles only.
     """
     found = []
     judges = {name: judge for name, judge in INVARIANTS.items() if contents or name not in NEED_CONTENTS}
@@ -104,10 +104,10 @@ def _of(history: History, kind: type[_E]) -> Iterator[_E]:
 
 @_named("cut-is-exact")
 def cut_is_exact(history: History) -> Iterator[str]:
-    """At cut n every table shows the effect of the records before barrier n once, less what n holds in flight.
+    """At cut n every table shows the effect of the rows before barrier n once, except rows in flight at n.
 
-    So it does at a plain savepoint, with the tables of its parent's cut and its net files. At least once: each of
-    them at least once.
+    The same holds at a plain savepoint, with the tables of its parent's cut and its net files. At least once, each row
+    counts at least once.
     """
     compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
     drains = drained_rows(history)
@@ -121,7 +121,7 @@ def cut_is_exact(history: History) -> Iterator[str]:
 
 @_named("state-is-exact")
 def state_is_exact(history: History) -> Iterator[str]:
-    """The state files of row n hold the effect of the records before barrier n once, less what n holds in flight."""
+    """The state files of entry n hold the effect of the rows before barrier n once, except rows in flight at n."""
     compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
     drains = drained_rows(history)
     for event in _of(history, RowCommitted):
@@ -132,7 +132,7 @@ def state_is_exact(history: History) -> Iterator[str]:
 
 @_named("cut-is-one")
 def cut_is_one(history: History) -> Iterator[str]:
-    """Every tick records the same cut of a checkpoint. Its upsert and state tables are the row's files."""
+    """Every tick records the same cut of a checkpoint. Its upsert and state tables are the entry's files."""
     seen: dict[CheckpointId, CutWritten] = {}
     records = {event.record.checkpoint: event.record for event in _of(history, RowCommitted)}
     for event in _of(history, CutWritten):
@@ -145,7 +145,7 @@ def cut_is_one(history: History) -> Iterator[str]:
 
 @_named("fifo")
 def fifo(history: History) -> Iterator[str]:
-    """A vertex meets the rows of a channel in the order in which they were sent, across restores too."""
+    """A vertex gets the rows of a channel in the order in which they were sent, also after a restore."""
     for event in _of(history, OrderBroken):
         yield f"{event.vertex}: {event.what}"
     yield from disordered(history)
@@ -159,7 +159,7 @@ INVARIANTS |= {name: partial(badly_driven, name=name) for name in DOOR_JUDGES}
 
 @_named("visible-after-commit")
 def visible_after_commit(history: History) -> Iterator[str]:
-    """A table changes only for a checkpoint whose row is in, and just as that row says."""
+    """A table changes only for a checkpoint whose entry is in, and exactly as that entry says."""
     records: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.events:
         if isinstance(event, RowCommitted):
@@ -174,7 +174,7 @@ def visible_after_commit(history: History) -> Iterator[str]:
 
 @_named("published-in-order")
 def published_in_order(history: History) -> Iterator[str]:
-    """No row is committed, and no table shows a newer checkpoint, before the cut of the one before is recorded."""
+    """Before the cut of a checkpoint is recorded, no later entry is committed and no table shows a newer checkpoint."""
     committed: list[CheckpointId] = []
     recorded: set[CheckpointId] = {NO_CHECKPOINT}
     for event in history.events:
@@ -197,7 +197,7 @@ def published_in_order(history: History) -> Iterator[str]:
 
 @_named("published-completely")
 def published_completely(history: History) -> Iterator[str]:
-    """When a cut is recorded, every table that its row names has come to show it."""
+    """When a cut is recorded, every table that its entry names shows the entry."""
     records: dict[CheckpointId, CheckpointRecord] = {}
     shown: dict[TableName, CheckpointId] = {}
     for event in history.events:
@@ -216,7 +216,10 @@ def published_completely(history: History) -> Iterator[str]:
 
 @_named("parent-line")
 def parent_line(history: History) -> Iterator[str]:
-    """Every row builds on the cut committed before it; on a plain savepoint none does, but a rollback to it."""
+    """Every entry continues from the last committed cut.
+
+    None continues from a plain savepoint, except a rollback to it.
+    """
     newest = history.baseline[-1] if history.baseline else NO_CHECKPOINT
     for event in history.events:
         match event:
@@ -232,7 +235,7 @@ def parent_line(history: History) -> Iterator[str]:
 
 @_named("ids-rise")
 def ids_rise(history: History) -> Iterator[str]:
-    """Checkpoint ids rise, over restarts too, and none is given out twice."""
+    """Checkpoint ids rise, also over restarts, and none is used twice."""
     newest_row, given = NO_CHECKPOINT, set[CheckpointId]()
     newest_of: dict[Generation, CheckpointId] = {}
     for event in history.events:
@@ -251,7 +254,7 @@ def ids_rise(history: History) -> Iterator[str]:
 
 @_named("discarded-is-unreferenced")
 def discarded_is_unreferenced(history: History) -> Iterator[str]:
-    """What is deleted is named by no retained row and is active in no table."""
+    """No retained entry names a deleted file, and no table shows it."""
     for event in _of(history, FilesDiscarded):
         if event.needed:
             yield f"{event.needed[0]} was deleted, but a row or a table names it"
@@ -259,26 +262,26 @@ def discarded_is_unreferenced(history: History) -> Iterator[str]:
 
 @_named("no-file-is-missed")
 def no_file_is_missed(history: History) -> Iterator[str]:
-    """Nobody who holds the job, and no publication, ever wants a file that was deleted."""
+    """A process that holds the job, or that publishes, never needs a file that was deleted."""
     for event in _of(history, FileMissed):
         yield f"{event.wanted_by} wanted {event.path}, which had been deleted"
 
 
 @_named("no-deadlock")
 def no_deadlock(history: History) -> Iterator[str]:
-    """A tick never waits for nothing and never works without end."""
+    """A tick never waits for nothing, and never works without end."""
     for event in _of(history, TickStuck):
         yield f"generation {event.generation}: {event.why}"
 
 
 @_named("doors-hold")
 def doors_hold(history: History) -> Iterator[str]:
-    """No door raises, and a tick without faults catches up, whatever came before it."""
+    """No door raises an error, and a tick without faults catches up, whatever came before it."""
     for event in _of(history, DoorBroke):
         yield f"generation {event.generation}: {event.error}"
 
 
-# ------------------------------------------------------------------ rules that have a module of their own
+# rules in modules of their own
 
 INVARIANTS |= {
     "state-is-described": undescribed,

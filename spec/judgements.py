@@ -1,4 +1,4 @@
-"""What must be true of suites: which verdict lets an entry in, and when nobody waits for one any more (J3, B2)."""
+"""The invariants of suites: which verdict lets an entry in, and when nobody waits for a verdict any more (J3, B2)."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ from spec.history import (
 )
 
 _Judged = dict[VertexId, JudgementTold | JudgementBroke | JudgementCancelled | None]
-"""The judgements of one checkpoint by vertex, with what became of each first; None: it is under way."""
+"""The judgements of one checkpoint by vertex, with the result of each first one. None: it is in progress."""
 
 
 def wrongly_judged(history: History) -> Iterator[str]:
-    """An entry is in only if every suite has accepted its epoch; an aborted checkpoint's judgements are cancelled."""
+    """Yield every entry that a suite has not accepted, and every judgement that an abort did not cancel."""
     judged: dict[tuple[Generation, CheckpointId], _Judged] = {}
     aborted: dict[Generation, set[CheckpointId]] = {}
     ended: set[tuple[Generation, CheckpointId]] = set()

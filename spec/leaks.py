@@ -1,4 +1,4 @@
-"""What must be true of a warehouse that has come to rest: a clean-up has left nothing that nobody needs (K4)."""
+"""The invariant of a warehouse at rest: a clean-up has left no file that nobody needs (K4)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def left_behind(history: History) -> Iterator[str]:
-    """Yield every file that is left although no entry names it, and no table shows it now or at a cut that stays.
+    """Yield every file that no entry names, and that no table shows now or at a remaining cut.
 
-    Yield every cut too that is left although neither its entry is there nor a plain savepoint that was taken after it.
+    Also yield every remaining cut if neither its entry exists nor a plain savepoint that was taken after it.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.events:

@@ -1,4 +1,4 @@
-"""What must be true of an entry that is let in: its tables were checked, its files judged, its barrier aligned (J3)."""
+"""The invariants of an entry that is in: its tables were checked, its files judged, its barrier aligned (J3)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ _Of = tuple[Generation, CheckpointId]
 
 
 def _watched(history: History) -> frozenset[Generation]:
-    """Return the generations whose facts and effects are in the history: of others only the stores are known."""
+    """Return the generations whose facts and effects are in the history. Of the others, only the stores are known."""
     return frozenset(event.generation for event in history.events if isinstance(event, SegmentSent))
 
 
 def unchecked(history: History) -> Iterator[str]:
-    """Yield every checkpoint of a tick that is in although its tables were not all checked, or had problems.
+    """Yield every checkpoint that is in although its tables were not all checked, or had problems.
 
-    Nothing is said of a plain savepoint, which publishes nothing, nor of a generation that was fenced out or whose
-    checks nobody saw.
+    Plain savepoints publish nothing, so they are not judged. Neither are fenced generations, and those whose checks
+    nobody saw.
     """
     newest: Generation | None = None
     graphs: dict[Generation, JobGraph] = {}
@@ -58,7 +58,7 @@ def unchecked(history: History) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Suites:
-    """What suites were asked about, and what they let through."""
+    """What suites were asked about, and what they accepted."""
 
     asked: dict[tuple[_Of, str], frozenset[str]] = field(default_factory=dict)
     passed: dict[_Of, frozenset[str]] = field(default_factory=dict)
@@ -72,9 +72,9 @@ class _Suites:
 
 
 def unjudged(history: History) -> Iterator[str]:
-    """Yield every file that a tick publishes in a judged append table, and that no suite let through for its entry.
+    """Yield every file that a tick publishes in a judged append table, and that no suite accepted for its entry.
 
-    A table that is renamed is published whole: its files have passed under its old name.
+    A renamed table is published whole. Its files have been accepted under its old name.
     """
     judged: dict[Generation, frozenset[TableName]] = {}
     suites, watched = _Suites(), _watched(history)
@@ -105,10 +105,10 @@ def _not_let_through(
 
 
 def overtaken(history: History) -> Iterator[str]:
-    """Yield every savepoint of a tick that holds rows in flight: its barrier is always aligned (C5).
+    """Yield every savepoint of a tick that holds rows in flight. Its barrier is always aligned (C5).
 
-    A savepoint at rest is a copy of the cut before it, which an unaligned barrier may have made: it holds what that
-    holds in flight, and nothing else.
+    A savepoint at rest is a copy of the cut before it. If an unaligned barrier made that cut, the savepoint holds in
+    flight exactly what the cut holds.
     """
     ticks = {event.generation for event in history.events if isinstance(event, DoorStarted)}
     rows: dict[CheckpointId, CheckpointRecord] = {}

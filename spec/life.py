@@ -1,4 +1,4 @@
-"""What must be true of how ticks end, and of what is told: the predicates behind the invariants of that name."""
+"""The invariants of how ticks end, and of what listeners are told."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def badly_ended(history: History) -> Iterator[str]:
-    """Yield every checkpoint that ended twice, or not at all in a tick that caught up."""
+    """Yield every checkpoint that ended twice, or that did not end in a tick that caught up."""
     triggered: dict[Generation, list[CheckpointId]] = {}
     ended: Counter[tuple[Generation, CheckpointId]] = Counter()
     rows = (event.record for event in history.events if isinstance(event, RowCommitted))
@@ -49,7 +49,7 @@ def badly_ended(history: History) -> Iterator[str]:
 
 
 def left_unsettled(history: History) -> Iterator[str]:
-    """A tick that ends without a failure has published every checkpoint that it committed."""
+    """Yield every checkpoint that a tick committed and did not publish, although it ended without a failure."""
     waiting: dict[CheckpointId, Generation] = {}
     for event in history.events:
         match event:
@@ -65,7 +65,7 @@ def left_unsettled(history: History) -> Iterator[str]:
 
 
 def falsely_told(history: History) -> Iterator[str]:
-    """Yield every completion that was told too early, and every row of a checkpoint that was told aborted."""
+    """Yield every completion that was told too early, and every entry of a checkpoint that was told as aborted."""
     recorded, committed = set[CheckpointId](), set[CheckpointId]()
     aborted: dict[CheckpointId, CheckpointFailureReason] = {}
     for event in history.events:
@@ -103,9 +103,10 @@ def wrongly_fenced(history: History) -> Iterator[str]:
 
 
 def left_uncommitted(history: History) -> Iterator[str]:
-    """Yield what a tick that caught up left to be read, or in flight.
+    """Yield what a tick that caught up left unread, or in flight.
 
-    Of a zombie nothing is said once another has a row of its own: that one may have gone back, or moved a source.
+    A zombie is not judged once another process has an entry of its own, because that one may have gone back, or moved a
+    source.
     """
     for event in history.events:
         if not isinstance(event, TickOver) or event.end.outcome is not TickOutcome.CAUGHT_UP:

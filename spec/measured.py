@@ -1,7 +1,7 @@
-"""What an entry says of each vertex is what could be measured at its door: times, rows, micro-batches (C7, E6).
+"""Checks that what an entry says of each vertex could be measured at its door: times, rows, micro-batches (C7, E6).
 
-A micro-batch that failed counts nowhere. Where the checkpoint before has failed, its vertices may have passed its
-barrier or not: then the work since the newest entry is the most that there can be.
+A micro-batch that failed counts nowhere. If the checkpoint before has failed, its vertices may have passed its barrier
+or not. Then the work since the newest entry is only an upper limit.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Measured(DoorJudge):
     """Judges the statistics of every vertex in every entry (C7, E6)."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing measured."""
+        """Begin without measurements."""
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._rows: dict[tuple[VertexId, int], int] = {}
@@ -40,7 +40,7 @@ class Measured(DoorJudge):
             self._busy_ms[fact.vertex, fact.micro_batch] = fact.duration_ms
 
     def asked(self, effect: Effect) -> None:
-        """Note what a micro-batch runs over; judge an entry."""
+        """Note what a micro-batch runs over, and judge an entry."""
         if isinstance(effect, RunMicroBatch):
             rows = sum(segment.rows for entry in effect.inputs for segment in entry.segments)
             self._rows[effect.vertex, effect.micro_batch] = rows

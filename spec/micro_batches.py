@@ -1,8 +1,8 @@
-"""The simulated micro-batches: what each vertex of the small pipeline computes, on rows in memory.
+"""The simulated micro-batches: they compute each vertex of the small pipeline, on rows in memory.
 
-They keep the promises of the real ones: new immutable files only, a base after a few deltas, and an upsert
-range that was written for other key groups is written anew as soon as the vertex runs. At the end of the input
-the join ends every key: it puts out the orders that no payment met, and holds nothing of them any more.
+They keep the promises of the real ones. They write new, immutable files only, and a base after a few deltas. An upsert
+range that was written for other key groups is written again as soon as the vertex runs. At the end of the input the
+join ends every key: it emits the orders that no payment met, and keeps nothing of them.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ _TABLES = {
 
 
 class MicroBatches:
-    """Runs micro-batches against a world. `in_order`: whether a channel's order must be seen (exactly once)."""
+    """Runs micro-batches in a world. `in_order`: check the order of channels (exactly once)."""
 
     def __init__(self, world: World, *, in_order: bool) -> None:
         """Write into that world."""
@@ -63,7 +63,7 @@ class MicroBatches:
         self._graphs: dict[int, JobGraph | None] = {}
 
     def run(self, effect: RunMicroBatch) -> MicroBatchFinished:
-        """Carry one out; raise FileGoneError if its generation was fenced out and a file is gone."""
+        """Run one micro-batch. Raise FileGoneError if its generation was fenced and a file is gone."""
         inputs = {each.input: self._rows(each.segments, effect) for each in effect.inputs}
         vertex = first_id(effect.vertex)
         if vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS, AUDIT):
@@ -141,7 +141,7 @@ class MicroBatches:
     # -------------------------------------------------------------- order
 
     def _see_order(self, effect: RunMicroBatch, after: StateRows) -> None:
-        """Rows of one split must have come in the order in which the split has them, or a reset gave them again."""
+        """Note rows of one split that came in another order than the split has them, unless a reset sent them again."""
         if not self._in_order:
             return
         for key, value in after.items():
@@ -155,7 +155,7 @@ class MicroBatches:
                 newest[split] = row
 
     def _given_so(self, effect: RunMicroBatch, rows: tuple[int, ...], split: SplitId) -> bool:
-        """Whether a split's rows are in the order in which the source gave them, from reset to reset."""
+        """Return whether a split's rows are in the order in which the source sent them, from reset to reset."""
         mine = [row for row in rows if split_of(row) == split]
         history = self._world.history
         doors = (event for event in reversed(history.events) if isinstance(event, DoorStarted))
@@ -164,7 +164,7 @@ class MicroBatches:
         *before, (begun, _) = read.get(split, [(0, 0)])
         beyond = max(mine) + 1
         given = (row for begin, end in (*before, (begun, beyond)) for row in source_rows(split, begin, end))
-        return all(row in given for row in mine)  # each `in` goes on where the one before has found its row
+        return all(row in given for row in mine)  # each `in` goes on after the row that the one before has found
 
     def _broken(self, effect: RunMicroBatch, what: str) -> None:
         self._world.history.add(OrderBroken(str(effect.vertex), what))
@@ -172,7 +172,7 @@ class MicroBatches:
     # -------------------------------------------------------------- columns
 
     def _finds_values(self, keyed: KeyedFile, file: Written, effect: RunMicroBatch) -> bool:
-        """Return whether a micro-batch finds a file's values. Note it if not: a rename was not followed."""
+        """Return whether a micro-batch finds a file's values. If not, a rename was not followed, and this is noted."""
         vertex = self._vertex(effect)
         if vertex is None or first_id(vertex.id) != TOTALS:
             return True
@@ -189,7 +189,7 @@ class MicroBatches:
         return frozenset(column.name for table in tables[:1] for column in table.columns)
 
     def _vertex(self, effect: RunMicroBatch) -> Vertex | None:
-        """Return the vertex as the pipeline of this generation declares it, None if no door was built over one."""
+        """Return the vertex as this generation's pipeline declares it, or None if no door was built over one."""
         if effect.generation not in self._graphs:
             doors = (event for event in reversed(self._world.history.events) if isinstance(event, DoorStarted))
             graph = next((door.graph for door in doors if door.generation == effect.generation), None)
@@ -262,7 +262,7 @@ class MicroBatches:
 
 
 def _work(effect: RunMicroBatch, subtasks: int) -> tuple[TaskWork, ...]:
-    """Return measurements that tell every subtask and micro-batch from every other one."""
+    """Return measurements that differ for every subtask and micro-batch."""
     return tuple(
         TaskWork(task_ms=effect.micro_batch * (index + 1), sync_ms=index + 1, rows=effect.micro_batch + index)
         for index in range(subtasks)
@@ -278,7 +278,7 @@ def _version(effect: RunMicroBatch) -> Version:
 
 
 def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRows, Rows]:
-    """Pair every new order with all payments of its key and every new payment with the older orders."""
+    """Pair every new order with all payments of its key, and every new payment with the older orders."""
     after: StateRows = {}
     pairs: list[tuple[int, ...]] = []
     for side, row in [*((0, row) for row in left), *((1, row) for row in right)]:
@@ -294,7 +294,7 @@ def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRo
 
 
 def _end_keys(state: StateRows) -> tuple[StateRows, Rows]:
-    """Put out every order of a key without payments; of a key stays how many pairs it had."""
+    """Emit every order of a key without payments. Of the key, only the number of its pairs stays."""
     after: StateRows = {}
     unmet: list[tuple[int, ...]] = []
     for key, value in state.items():

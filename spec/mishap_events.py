@@ -1,4 +1,4 @@
-"""What a power cut takes, and what readers by cut would find behind it: events of a history."""
+"""Events of a history: what a power cut takes, and what readers by cut would find after it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName
 
 @dataclass(frozen=True, slots=True)
 class CutsSeen:
-    """What readers by cut would find when a generation's door was built: the files of each table, by cut."""
+    """What readers by cut would find when a generation's door was built: the files of each table, for each cut."""
 
     generation: Generation
     cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
@@ -15,7 +15,7 @@ class CutsSeen:
 
 @dataclass(frozen=True, slots=True)
 class PowerLost:
-    """The power failed, and took versions that a recorded cut names, and files that a row names."""
+    """The power failed, and took versions that a recorded cut names, and files that an entry names."""
 
     versions: tuple[tuple[CheckpointId, TableName, int], ...]
     files: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""The reference: what the tables and the state hold at a cut, as a replay of the sources from their start.
+"""The reference: what the tables and the state hold at a cut, computed by replaying the sources from their start.
 
-Nothing of the protocol is in here: no barriers, no micro-batches, no files. A cut is known by the stretches of each
-split that were read, one unless the split was reset: what lies in two of them counts twice, what lies in none never.
-What an unaligned cut holds in flight was read but has not reached the vertex behind it. A drain ends every key of
-the join: an order that waits is put out with no payment, and what comes later finds nobody.
+It contains nothing of the protocol: no barriers, no micro-batches, no files. It knows a cut by the stretches of each
+split that were read: one, unless the split was reset. A row in two stretches counts twice, and a row in none never.
+Rows that an unaligned cut holds in flight were read, but have not reached the next vertex. A drain ends every key of
+the join: an order that waits is emitted without a payment, and later payments find nothing.
 """
 
 from collections import Counter
@@ -28,18 +28,18 @@ Pair = tuple[int, int]
 
 
 Read = Mapping[SplitId, Sequence[tuple[int, int]]]
-"""The stretches of each split that were read, in that order: the first row, and the one before which it ends."""
+"""The stretches of each split in the order in which they were read: the first row, and the row before which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What everything holds at one cut; counters are multisets."""
+    """What tables and state hold at one cut. Counters are multisets."""
 
     orders: Counter[int]
     payments: Counter[int]
     joined: Counter[Pair]
     totals: dict[int, tuple[int, int]]
-    """Key -> (how many pairs, the sum of their numbers): the upsert table and its operator's state alike."""
+    """Key -> (number of pairs, sum of their numbers), of the upsert table and its operator's state alike."""
     join_state: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     """Key -> (orders, payments), each sorted."""
 
@@ -50,9 +50,9 @@ def replay(
     in_flight_pairs: Counter[Pair],
     drains: Sequence[Read] = (),
 ) -> Contents:
-    """Return what is held when these stretches were read, less what is in flight behind each vertex.
+    """Return what is held after reading these stretches, without what is in flight before each vertex.
 
-    `drains` are what had been read whenever the job was drained before, oldest first, perhaps all of it.
+    `drains` are what had been read at each earlier drain, oldest first, perhaps everything.
     """
     joined: Counter[Pair] = Counter()
     begun: Read = {}
@@ -74,18 +74,18 @@ def replay(
 
 
 def _without_unmet(contents: Contents) -> Contents:
-    """Return what must be there at least once: a row that counts twice may have met one that came after a drain."""
+    """Return what must be there at least once. A row that counts twice may have met one that came after a drain."""
     met = Counter({pair: times for pair, times in contents.joined.items() if pair[1] != NO_PAYMENT})
     return replace(contents, joined=met, totals=sums(met))
 
 
 def _ended(left: Mapping[int, list[int]], right: Mapping[int, list[int]]) -> Counter[Pair]:
-    """Return the pairs of rows of which no more came: an order without any payment is put out all the same."""
+    """Return the pairs of rows of which no more come. An order without a payment is emitted too."""
     return Counter((order, payment) for key in left for order in left[key] for payment in right.get(key, (NO_PAYMENT,)))
 
 
 def sums(pairs: Counter[Pair]) -> dict[int, tuple[int, int]]:
-    """Return count and sum of the pairs of each key."""
+    """Return the count and the sum of the pairs of each key."""
     found: dict[int, tuple[int, int]] = {}
     for (order, payment), times in pairs.items():
         (key,) = by_key([order])
@@ -105,7 +105,7 @@ def _between(source: VertexId, begun: Read, ended: Read) -> Iterable[int]:
 
 
 def differences(expected: Contents, shown: Contents) -> Iterable[str]:
-    """Yield what a cut shows that it should not, and what it lacks (exactly once)."""
+    """Yield what a cut shows wrongly, and what it lacks (exactly once)."""
     for name in ("orders", "payments", "joined"):
         want, have = getattr(expected, name), getattr(shown, name)
         if want != have:
@@ -117,7 +117,7 @@ def differences(expected: Contents, shown: Contents) -> Iterable[str]:
 
 
 def shortfalls(expected: Contents, shown: Contents) -> Iterable[str]:
-    """Yield what a cut lacks (at least once: more is allowed, less is not)."""
+    """Yield what a cut lacks (at least once: more is allowed)."""
     expected = _without_unmet(expected)
     for name in ("orders", "payments", "joined"):
         missing = getattr(expected, name) - getattr(shown, name)

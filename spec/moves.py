@@ -1,7 +1,7 @@
-"""Draws what is done to a job besides running its ticks: savepoints, rollbacks, resets, releases, mishaps.
+"""Draws what happens to a job besides its ticks: savepoints, rollbacks, resets, releases, mishaps.
 
-Each seed has some of these moves and is free of the others (swarm testing). They are drawn from a stream of their own.
-A caller may replace any of them: `drawn(seed, rollbacks_max=2)`.
+Each seed has some of these moves and not the others (swarm testing). They have their own random numbers. A caller may
+replace any of them: `drawn(seed, rollbacks_max=2)`.
 """
 
 from dataclasses import dataclass, replace
@@ -11,58 +11,58 @@ from typing import Any, Final
 from spec.mishaps import NO_MISHAPS, Mishaps
 
 SOMETIMES: Final = 0.35
-"""How often a seed has a move that seeds have or have not."""
+"""The probability that a seed has a move."""
 SELDOM: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """What a run has besides its ticks; as it stands here it has nothing."""
+    """What a run has besides its ticks. By default it has nothing."""
 
     savepoints_max: int = 0
-    """Per tick: how often somebody may ask for a savepoint, a drain or a suspension."""
+    """For each tick: how often somebody may ask for a savepoint, a drain or a suspension."""
     rollbacks_max: int = 0
-    """Behind each tick: how often somebody may take the job back to another entry."""
+    """After each tick: how often somebody may roll the job back to another entry."""
     resets_max: int = 0
-    """Behind each tick: how often somebody may let a source be read on from elsewhere."""
+    """After each tick: how often somebody may move the position of a source."""
     savepoints_at_rest_max: int = 0
-    """Behind each tick: how often somebody may take a savepoint or dispose of one."""
+    """After each tick: how often somebody may take a savepoint or dispose of one."""
     clean_ups_max: int = 0
-    """Behind each tick, or beside it: how often somebody may clean up. Ticks then clean up at their end, too."""
+    """After each tick, or during it: how often somebody may clean up. Ticks then also clean up at their end."""
     releases: bool = False
-    """Whether ticks run releases of the pipeline that declare other columns and names."""
+    """True if ticks run releases of the pipeline that declare other columns and names."""
     splits: bool = False
-    """Whether a source finds other splits from tick to tick, in another order."""
+    """True if a source finds other splits from tick to tick, in another order."""
     vertices: bool = False
-    """Whether a vertex and its table come and go from tick to tick."""
+    """True if a vertex and its table come and go from tick to tick."""
     leases: bool = False
-    """Whether some ticks see of a holder its lease alone; leases run out."""
+    """True if some ticks see only the lease of a holder, and leases run out."""
     clocks_jump: bool = False
-    """Whether clocks differ from tick to tick, and jump while one runs."""
+    """True if clocks differ from tick to tick, and jump during a tick."""
     lists_lag: bool = False
-    """Whether lists of files and of entries may lag behind."""
+    """True if lists of files and of entries may lag behind."""
     older_formats: bool = False
-    """Whether entries are written and read by the codec, some in an older format."""
+    """True if entries are written and read by the codec, some in an older format."""
     limits: bool = False
-    """Whether expiries and limits of failures are drawn from more values."""
+    """True if expiries and limits of failures are drawn from more values."""
     hooks: bool = False
-    """Whether the pipeline has master hooks."""
+    """True if the pipeline has master hooks."""
     restarts: bool = False
-    """Whether ticks restart a job that fails."""
+    """True if ticks restart a job that fails."""
     declines: bool = False
-    """Whether checkpoints fail in ways that the job may survive."""
+    """True if checkpoints fail in ways that the job may survive."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
     orders_max: int | None = None
-    """How many rows an epoch may have of the source with two splits."""
+    """How many rows of the source with two splits an epoch may have."""
 
 
 NO_MOVES: Final = Moves()
 
 
 def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
-    """Return the moves that a seed has; those that are named are as the caller says."""
+    """Return the moves of a seed. Named ones are as the caller says."""
     random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
     apart = Random(f"declines of {seed}")  # noqa: S311 - so that all other moves stay what they were
     moves = Moves(

@@ -1,11 +1,11 @@
-"""Which files an entry needs, told without the core's own list of them: a judge of deletions must not share it."""
+"""Lists the files that an entry needs, without the core's own list of them. A judge of deletions must not share it."""
 
 from checkpointing.channel_items import StagedSegment
 from checkpointing.metadata.record import CheckpointRecord
 
 
 def named_files(record: CheckpointRecord) -> frozenset[str]:
-    """Return the paths of state, ranges, staged files and files in flight, and of what its tables begin to show."""
+    """Return the paths of state, ranges, staged files and files in flight, and of files new in its tables."""
     found = {file.path for table in record.tables for file in table.adds + table.files}
     for subtask in (subtask for vertex in record.vertices for subtask in vertex.subtasks):
         found |= {keyed.file.path for keyed in subtask.state}

@@ -1,4 +1,4 @@
-"""What must be true of names in every run: a rename that a pipeline declares changes names and nothing else (G2)."""
+"""The invariants of names: a declared rename changes names and nothing else (G2)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,10 +12,11 @@ from spec.rollback import at_rest
 
 
 def wrongly_renamed(history: History) -> Iterator[str]:
-    """Yield every door whose cut is not its row's but for names, and every row that does not tell a rename as due.
+    """Yield every door whose cut differs from its entry in more than names, and every entry that breaks a rename rule.
 
-    The first checkpoint behind a rename publishes each table that its parent has not: whole, under the new name. Every
-    micro-batch finds the values of a renamed column in the files of before.
+    An entry must tell every rename that was due. The first checkpoint after a rename publishes each table that its
+    parent does not have whole, under the new name. Every micro-batch finds the values of a renamed column in the older
+    files.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -36,7 +37,7 @@ def wrongly_renamed(history: History) -> Iterator[str]:
 
 
 def _changed(row: CheckpointRecord, began: CheckpointRecord, graph: JobGraph) -> Iterator[str]:
-    """Yield each vertex of the row that the door does not begin with, under its own name or the one declared for it."""
+    """Yield each vertex of the entry that the door does not begin with, under its own or its declared name."""
     called = {rename.was: rename.now for rename in renames_of(graph) if rename.kind is RenameKind.VERTEX}
     there = {vertex.vertex: _held(vertex) for vertex in began.vertices}
     for vertex in row.vertices:
@@ -46,7 +47,7 @@ def _changed(row: CheckpointRecord, began: CheckpointRecord, graph: JobGraph) ->
 
 
 def _held(vertex: VertexRecord) -> tuple[object, ...]:
-    """Return what a vertex holds, whatever it, its tables and their files are called."""
+    """Return what a vertex holds, without the names of itself, its tables and their files."""
     return (
         vertex.splits,
         tuple(snapshot.position for snapshot in vertex.subtasks),

@@ -1,4 +1,4 @@
-"""What must be true of what an entry publishes: the versions that it builds on, and the tables that it changes (F4)."""
+"""The invariants of what an entry publishes: the versions that it names, and the tables that it changes (F4)."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -18,8 +18,8 @@ _Versions = Mapping[TableName, int]
 def wrongly_netted(history: History) -> Iterator[str]:
     """Yield every table of a tick's entry that names another version than its parent's cut, or other files than due.
 
-    An upsert or state table that consists of other files than at the parent is published as just its files; if it has
-    come to have none, as empty. Entries that no tick wrote say what they do to a table in another way.
+    If an upsert or state table consists of other files than at the parent, it is published as exactly its files; if it
+    has none any more, as empty. Entries that no tick wrote say in another way what they do to a table.
     """
     began: dict[Generation, DoorStarted] = {}
     entries: dict[CheckpointId, CheckpointRecord] = {}
@@ -70,7 +70,7 @@ def _by_name(record: CheckpointRecord | None) -> "dict[VertexId, VertexRecord]":
 
 
 def _files(table: Table, vertex: VertexRecord | None) -> set[str]:
-    """Return the files that a table consists of, as the snapshots of its vertex name them."""
+    """Return the files of a table, as the snapshots of its vertex name them."""
     found = set[str]()
     for subtask in vertex.subtasks if vertex is not None else ():
         if table.mode is TableMode.STATE:

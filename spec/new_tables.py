@@ -1,4 +1,4 @@
-"""What must be true of tables that a pipeline did not have before: the predicate behind the invariant of that name."""
+"""The invariant of tables that a pipeline did not have before."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def not_begun_empty(history: History) -> Iterator[str]:
-    """Yield every new table that shows a file which the entry that brings it does not name.
+    """Yield every new table that shows a file which its first entry does not name.
 
-    A table of that name may have been there before: what it held belongs to cuts from before.
+    A table of that name may have existed before. Its old content belongs to older cuts.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.events:

@@ -1,4 +1,4 @@
-"""Takes entries through the real codec, once in a while as an older version of Tidemark would have written them."""
+"""Takes entries through the real codec, sometimes as an older version of Tidemark would have written them."""
 
 import json
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from checkpointing.metadata.record import Row
 
 Rewrite = Callable[[Row], Row]
 OLDER: Final = 0.3
-"""How often an entry is written in an older format, if it says nothing that the format does not know."""
+"""The probability that an entry is written in an older format, if that format knows all that the entry says."""
 Fields = dict[str, Any]
 
 
 def as_stored(random: Random) -> Rewrite:
-    """Return what takes an entry to text and back."""
+    """Return a function that takes an entry to text and back."""
 
     def rewrite(row: Row) -> Row:
         envelope = json.loads(encode(row, writer="spec"))
@@ -29,7 +29,7 @@ def as_stored(random: Random) -> Rewrite:
 
 
 def _gone(fields: Fields, *names: str) -> bool:
-    """Take fields away if none of them says anything; return whether that is so."""
+    """Remove these fields if they are all empty. Return whether they were."""
     says_nothing = not any(fields.get(name) for name in names)
     for name in names if says_nothing else ():
         fields.pop(name, None)

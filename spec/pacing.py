@@ -1,7 +1,7 @@
-"""Pacing on any run: how many rows a door asks its sources for, in each poll and between two barriers (A11).
+"""Checks pacing on any run: how many rows a door asks for in each poll, and between two barriers (A11).
 
-What lies between the barriers of two entries is counted from the positions in them. A checkpoint that failed had a
-barrier too, perhaps: so many epochs lie between two entries as ids have been used.
+The rows between the barriers of two entries are counted from the positions in them. A failed checkpoint may have had a
+barrier too. So there are as many epochs between two entries as ids were used.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from spec.steps import Begun
 from spec.watching import DoorJudge, Split, Watched, drafted
 
 ALL = VertexId("the counted sources")
-"""What the sources that `every_rows` counts are together."""
+"""Stands for all sources that `every_rows` counts."""
 
 
 class Pacing(DoorJudge):
-    """Judges the rows of polls, micro-batches and epochs; a barrier counts the polls that are under way (A11)."""
+    """Judges the rows of polls, micro-batches and epochs. At a barrier, polls in progress count too (A11)."""
 
     def __init__(self, door: Watched) -> None:
         """Begin at the restored positions."""
@@ -27,10 +27,10 @@ class Pacing(DoorJudge):
         self._at = _positions(door.setup.restored)
         self._read: Counter[Split] = Counter()
         self._reached: dict[tuple[Split, str | None], int] = dict.fromkeys(self._at.items(), 0)
-        """How many rows a split had sent when it stood there."""
+        """How many rows a split had sent when it was at this position."""
         self._newest = CheckpointId(door.next_id - 1)
         self._before: Counter[VertexId] = Counter()
-        """What each source had sent before the barrier of the newest entry."""
+        """How many rows each source had sent before the barrier of the newest entry."""
         self._limits = _limits(door)
 
     def told(self, fact: Begun | Fact) -> None:
@@ -44,7 +44,7 @@ class Pacing(DoorJudge):
             self._reached[split, fact.slice.end] = self._read[split]
 
     def asked(self, effect: Effect) -> None:
-        """Judge a poll by its place and size, and what lies between two entries."""
+        """Judge the position and size of a poll, and the rows between two entries."""
         if isinstance(effect, PollSource):
             self._polled(effect)
         elif isinstance(effect, RunMicroBatch):
@@ -55,7 +55,7 @@ class Pacing(DoorJudge):
                 self._between(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge what has been read, and is being read, since the newest entry."""
+        """Judge how many rows were read, or are being read, since the newest entry."""
         if not self._limits:
             return
         granted: Counter[VertexId] = Counter()
@@ -78,7 +78,10 @@ class Pacing(DoorJudge):
             self.wrong(f"split {poll.split} is read on from {poll.position}, it stands at {self._at.get(split)}")
 
     def _ran(self, effect: RunMicroBatch) -> None:
-        """A vertex stops collecting once it has enough; the first one also takes whatever was in flight."""
+        """Note a micro-batch.
+
+        A vertex stops collecting once it has enough, but the first one also takes what was in flight.
+        """
         most = self.door.setup.config.micro_batch_rows_max
         rows = [segment.rows for entry in effect.inputs for segment in entry.segments]
         if effect.micro_batch > 1 and rows and sum(rows) - max(rows) >= most:

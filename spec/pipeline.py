@@ -27,7 +27,7 @@ KEYS: Final = 6
 MAX_PARALLELISM: Final = 4
 ROW_BYTES: Final = 10
 NO_PAYMENT: Final = -1
-"""What an order is joined with at the end of the input, if no payment of its key came."""
+"""What an order is joined with if no payment of its key came before the end of the input."""
 
 ORDERS: Final = VertexId("orders")
 PAYMENTS: Final = VertexId("payments")
@@ -36,7 +36,7 @@ BRONZE_PAYMENTS: Final = VertexId("bronze_payments")
 JOINED: Final = VertexId("joined")
 TOTALS: Final = VertexId("totals")
 AUDIT: Final = VertexId("audit")
-"""A vertex that some releases have and others have not: it keeps the orders once more."""
+"""A vertex that some releases have and others lack. It stores the orders once more."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
 PAYMENTS_TABLE: Final = TableName("bronze/payments")
@@ -50,7 +50,7 @@ SUMS: Final = VertexId("sums")
 RENAMED_VERTICES: Final[Mapping[VertexId, VertexId]] = MappingProxyType(
     {PAYMENTS: VertexId("paid"), BRONZE_ORDERS: VertexId("kept_orders"), TOTALS: SUMS}
 )
-"""What a release that renames calls vertices of the others. It renames their tables too."""
+"""The names that a renaming release gives to vertices of the other releases. It renames their tables too."""
 
 RENAMED_TABLES: Final[Mapping[TableName, TableName]] = MappingProxyType(
     {
@@ -67,7 +67,7 @@ SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
     PAYMENTS: (SplitId("c"),),
 }
 LATER: Final = SplitId("d")
-"""A split of the orders that the source does not have from the start."""
+"""A split of the orders that the source does not have at the beginning."""
 _ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2, LATER: 3}
 _IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4
@@ -76,20 +76,20 @@ _STRIDE: Final = 4
 LEDGER: Final = HookName("ledger")
 SEQUENCE: Final = HookName("sequence")
 HOOKS: Final = (Hook(LEDGER, 150), Hook(SEQUENCE, 400))
-"""Master hooks (A8) of the runs that have some."""
+"""The master hooks (A8) of runs that have some."""
 
 RELEASES: Final = (("row",), ("row", "more"), ("row", "other"), ("row",))
-"""The columns that each release of the pipeline declares for every table: what they hold is no matter here."""
+"""The columns that each release declares for every table. What they hold does not matter here."""
 
 RENAMING: Final = len(RELEASES) - 1
-"""The release that has other names. It says so of the first names, and the other releases say so of its names."""
+"""The release with other names. It declares renames from the first names, and the other releases from its names."""
 
 VALUE: Final = "row"
 RENAMED_VALUE: Final = "line"
-"""What the column with the values of TOTALS is called, in its state and its table, in the release RENAMING_VALUE."""
+"""In release RENAMING_VALUE, the name of the value column of TOTALS, in its state and its table."""
 
 RENAMING_VALUE: Final = 2
-"""The release that renames that column. It says so, and the other releases say so of its name."""
+"""The release that renames this column. It declares the rename, and the other releases declare it back."""
 
 
 @cache
@@ -101,9 +101,9 @@ def graph(
     *,
     audited: bool = False,
 ) -> JobGraph:
-    """Return the graph with its keyed vertices at that parallelism, as that release of the pipeline declares it.
+    """Return the graph of this release, with its keyed vertices at that parallelism.
 
-    `orders` are the splits of the orders, `audited` says whether it has the vertex that comes and goes.
+    `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
@@ -114,7 +114,7 @@ def graph(
 
 
 def _value_named(vertex: Vertex, *, renames: bool) -> Vertex:
-    """Return the vertex with its column of values under the first name or the other one, and the name before."""
+    """Return the vertex with its value column under the first or the other name, and the rename."""
     if vertex.id != TOTALS:
         return vertex
     if not renames:
@@ -132,7 +132,7 @@ def _value_named(vertex: Vertex, *, renames: bool) -> Vertex:
 
 
 def _named(bare: JobGraph, *, renames: bool) -> JobGraph:
-    """Return the graph under its first names or the other ones, and what it says of the names before."""
+    """Return the graph under its first or its other names, with the renames."""
     vertices = tuple(_vertex_named(vertex, renames=renames) for vertex in bare.vertices)
     names = {bare.id: named.id for bare, named in zip(bare.vertices, vertices, strict=True)}
     edges = (EdgeId(names[edge.upstream], names[edge.downstream], edge.input) for edge in bare.edges)
@@ -165,17 +165,17 @@ def first_table(table: TableName) -> TableName:
 
 
 def table_now(table: TableName, vertex: VertexId) -> TableName:
-    """Return what a table of the first release is called where the vertex that writes it has this name."""
+    """Return the name of a first-release table where the vertex that writes it has this name."""
     return RENAMED_TABLES.get(table, table) if vertex in _FIRST_VERTICES else table
 
 
 def is_renamed(record: CheckpointRecord) -> bool:
-    """Return whether a row has the other names."""
+    """Return whether an entry has the other names."""
     return any(was.vertex == SUMS for was in record.vertices)
 
 
 def graph_of(record: CheckpointRecord) -> JobGraph:
-    """Return the graph under the names that a row has."""
+    """Return the graph under the names of an entry."""
     return graph(1, RENAMING if is_renamed(record) else 0)
 
 
@@ -199,7 +199,7 @@ def _audited(bare: JobGraph) -> JobGraph:
 
 
 def must_audit(record: CheckpointRecord | None) -> bool:
-    """Return whether a cut holds rows in flight for the vertex that comes and goes: it may not go then."""
+    """Return whether a cut holds rows in flight for the vertex that comes and goes. It may not go then."""
     vertices = record.vertices if record is not None else ()
     held = (each for vertex in vertices for subtask in vertex.subtasks for each in subtask.in_flight)
     return any(each.channel.edge.downstream == AUDIT for each in held)
@@ -244,7 +244,7 @@ def source_rows(split: SplitId, start: int, end: int) -> Iterator[int]:
 
 
 def split_of(row: int) -> SplitId:
-    """Return the split that a source row came from; later rows of a split are larger."""
+    """Return the split from which a source row came. Later rows of a split are larger."""
     return _IN_ORDER[row % _STRIDE]
 
 

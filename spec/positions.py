@@ -1,4 +1,4 @@
-"""What must be true of the positions that a completion tells: users delete input up to them (F2)."""
+"""The invariant of the positions that a completion tells: users may delete input up to them (F2)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ Slices = set[tuple[str, str]]
 
 
 def wrongly_positioned(history: History) -> Iterator[str]:
-    """Yield every position that a completion tells and its entry does not, and every one that it keeps to itself.
+    """Yield every told position that contradicts its entry, and every position that should have been told.
 
-    A slice in flight is only described: its rows are in no table, no state and no file. So the position that is told
-    lies before it. A position is known to its source alone, so two of them cannot be compared. But each slice begins
-    where the one before it ends, and the slices in flight lead from the position that is told to the entry's.
+    A slice in flight is only described: its rows are in no table, no state and no file. So the told position lies
+    before it. Only a source can compare its positions. But each slice begins where the one before ends, and the slices
+    in flight lead from the told position to the entry's.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.events:
@@ -69,7 +69,7 @@ def _flying(entry: CheckpointRecord) -> dict[Split, Slices]:
 
 
 def _leads(position: str, slices: Slices, end: str | None) -> bool:
-    """Return whether the slices, one behind the other, lead from the position to the end, and none is left."""
+    """Return whether the slices, one after the other, lead from the position to the end, with none left over."""
     at, left = position, set(slices)
     while left:
         begin_here = [piece for piece in left if piece[0] == at]

@@ -1,10 +1,9 @@
-"""How hard Hypothesis searches: the profiles dev (seconds), ci and nightly, registered in this one place.
+"""How hard Hypothesis searches: the profiles dev (seconds), ci and nightly. They are registered only here.
 
-`dev` and `ci` try the same examples in every run, so a red run is the work of a change and is red again when it is
-repeated: Hypothesis would else draw numbers and texts that it finds in the code of whatever modules happen to be
-loaded, and those depend on which tests ran before. `nightly` goes on from where chance takes it, and what it finds is
-kept in `.hypothesis` and tried first.
-`model` and `invariants` know nothing of this module: they judge without a test library.
+`dev` and `ci` try the same examples in every run. So a red run is caused by a change, and is red again when repeated.
+Otherwise Hypothesis would use numbers and texts that it finds in the loaded modules, and those depend on the tests that
+ran before. `nightly` tries random examples. What it finds is kept in `.hypothesis` and tried first. `model` and
+`invariants` do not import this module, because they judge without a test library.
 """
 
 from pathlib import Path
@@ -20,7 +19,7 @@ NAMES: Final = ("dev", "ci", "nightly")
 
 
 def register() -> None:
-    """Register the profiles; a slow, shared machine is no failure, nor is an example that came out too large."""
+    """Register the profiles. A slow, shared machine is no failure, nor is an example that became too large."""
     setattr(HypothesisProvider, "_local_constants", Constants())  # noqa: B010 - no setting says it; a property till now
     common = settings(
         deadline=None,
@@ -38,7 +37,7 @@ def register() -> None:
     settings.register_profile(
         "nightly",
         common,
-        derandomize=False,  # said, since a second registration would begin from the profile that is loaded
+        derandomize=False,  # set explicitly, since a second registration would begin from the loaded profile
         database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
         max_examples=2_000,
         stateful_step_count=200,
@@ -46,7 +45,7 @@ def register() -> None:
 
 
 def hunting() -> settings:
-    """Return the ci profile for the hunt of a planted bug: the same examples each time, the first find will do."""
+    """Return the ci profile to hunt a planted bug: the same examples each time, and the first find is enough."""
     return settings(
         settings.get_profile("ci"),
         database=None,
@@ -58,9 +57,9 @@ def hunting() -> settings:
 
 
 def fitting(machine: type, chosen: settings) -> settings:
-    """Return the settings for a machine: one that says `runs_long` gets half as many runs, each twice as long.
+    """Return the settings for a machine. One with `runs_long` gets half as many runs, each twice as long.
 
-    A gate needs some ninety steps until a replay interrupts a replay that has interrupted another one.
+    A gate needs some ninety steps before a replay interrupts a replay that has interrupted another one.
     """
     if not getattr(machine, "runs_long", False):
         return chosen
