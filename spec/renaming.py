@@ -1,6 +1,6 @@
-"""Renames over the simulator's stores: what a tick does with the names of the cut that it begins from (G2).
+"""Renames in the simulator's stores: a tick translates the cut from which it begins to the pipeline's names (G2).
 
-What is renamed, and which files get which paths, is the core's own decision.
+The core decides what is renamed, and which paths the files get.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Names:
     tables: Mapping[TableName, TableName] = field(default_factory=dict)
 
     def then(self, graph: JobGraph) -> tuple[TableName, ...]:
-        """Return the tables of the graph under the names that they have at the cut."""
+        """Return the tables of the graph under their names at the cut."""
         before = {now: was for was, now in self.tables.items()}
         return tuple(before.get(table.name, table.name) for table in graph.tables())
 
@@ -45,7 +45,7 @@ def names_of(graph: JobGraph, restored: CheckpointRecord | None) -> Names:
 
 
 def blocked(world: World, graph: JobGraph, names: Names) -> bool:
-    """Return whether a neighbour's file lies in an append table of before that has one of the new names.
+    """Return whether a neighbour's file lies in a renamed append table.
 
     The product then ends the tick with an error that names the table, and the user takes another name.
     """
@@ -57,7 +57,7 @@ def blocked(world: World, graph: JobGraph, names: Names) -> bool:
 def link(
     world: World, graph: JobGraph, names: Names, generation: Generation
 ) -> tuple[CheckpointRecord | None, dict[TableName, Renamed]]:
-    """Link the files of renamed tables into their new folders; return the cut with them, and the tables."""
+    """Link the files of renamed tables into their new folders. Return the cut with them, and the tables."""
     if names.record is None:
         return None, {}
     renamed = _emptied(world, graph, names.record)
@@ -81,7 +81,7 @@ def link(
 
 
 def _emptied(world: World, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, Renamed]:
-    """Return the append tables that the cut does not have, and whose logs still show a checkpoint."""
+    """Return the append tables that the cut lacks, and whose logs still show a checkpoint."""
     logs = {name: world.table(name) for name in new_append_tables(graph, record)}
     return {
         name: Renamed((), tuple(_handle(world, path) for path in sorted(log.active)), tuple(sorted(log.columns[-1])))

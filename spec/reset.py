@@ -1,7 +1,7 @@
-"""What must be true of resets in every run: positions move, just those that somebody asked for, and nothing else (K2).
+"""The invariants of resets: exactly the positions that somebody asked for move, and nothing else changes (K2).
 
-To an observer a reset is a row like any other. What tables hold after it is the reference's to say
-(`cut_contents`): rows that are given again count once more, rows that are left out never.
+To an observer a reset is an entry like any other. The reference says what tables hold afterwards (`cut_contents`): rows
+that are sent again count again, and skipped rows never count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ Splits = dict[tuple[str, str], str | None]
 
 
 def badly_moved(history: History) -> Iterator[str]:
-    """Yield what a reset changed besides the positions that were asked for, in its row or in its cut.
+    """Yield what a reset changed in its entry or its cut besides the positions that were asked for.
 
-    Of a reset that nobody was heard to ask for at least this is known: it moves splits of one source only.
+    If nobody was seen to ask for a reset, it must at least move splits of one source only.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, dict[TableName, int]] = {}
@@ -79,7 +79,7 @@ def _splits(record: CheckpointRecord) -> Splits:
 
 
 def _cut_of(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
-    """Return the cut without its positions; staged files are the tables', not the snapshots'."""
+    """Return the cut without its positions. Staged files belong to the tables, not to the snapshots."""
     return tuple(
         vertex.model_copy(
             update={"subtasks": tuple(replace(each, staged=(), position=None) for each in vertex.subtasks)}

@@ -1,6 +1,6 @@
-"""Reading a source on from elsewhere, over the simulator's stores: what `tidemark reset` does, effect by effect (K2).
+"""Moves a source's positions in the simulator's stores, as `tidemark reset` does, effect by effect (K2).
 
-The order of everything and the row are the core's own.
+The core decides the order of everything, and builds the entry.
 """
 
 from collections.abc import Iterator
@@ -20,24 +20,24 @@ from spec.world import World
 
 
 def can_be_reset(world: World) -> bool:
-    """Return whether the job has a row whose positions could be others."""
+    """Return whether the job has an entry whose positions could be others."""
     return newest_checkpoint(world.rows()) is not None
 
 
 def to_row(source: VertexId, splits: tuple[SplitId, ...], row: int) -> Move:
-    """Return the move of these splits to before that row, as a user names it: before the first one is the start."""
+    """Return the move of these splits to before this row, as a user writes it. Before the first row is the start."""
     return Move(source, dict.fromkeys(splits, str(row) if row else None))
 
 
 def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:
-    """Return a move of a source or of one of its splits, back or forth, no further than can be read."""
+    """Return a random move of a source or of one of its splits, back or forth, within what can be read."""
     source = random.choice(list(SPLITS))
     splits = random.choice([SPLITS[source], (random.choice(SPLITS[source]),)])
     return to_row(source, splits, random.randint(0, min(readable[split] for split in splits)))
 
 
 def resetting(world: World, move: Move, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Read a source on from other positions, if there is a row whose positions they could be."""
+    """Move the source, if there is an entry whose positions could be others."""
 
     def chosen(work: Work) -> TickFact:
         if work.plan.restore is None:

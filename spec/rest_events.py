@@ -1,4 +1,4 @@
-"""What a warehouse is like when nothing goes on any more."""
+"""The event of a warehouse in which nothing goes on any more."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from checkpointing.identifiers import CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class CameToRest:
-    """Nothing goes on any more, and a clean-up is over: our files that are there, what tables and cuts show."""
+    """Nothing goes on any more, and a clean-up is over. It has our remaining files, and what tables and cuts show."""
 
     files: frozenset[str]
     shown: frozenset[str]

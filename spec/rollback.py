@@ -1,7 +1,7 @@
-"""What must be true of rollbacks and resets in every run: the line of the rows, and what going back brings back (K2).
+"""The invariants of rollbacks and resets: the line of entries, and what a rollback brings back (K2).
 
-To an observer a rollback is a row like any other: it is appended, tables change, a cut is written. So the
-predicates read the same history as all others, and a history without rollbacks is judged too: its rows are one line.
+To an observer a rollback is an entry like any other: it is appended, tables change, a cut is written. So the predicates
+read the same history as all others. They also judge a history without rollbacks, whose entries form one line.
 """
 
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ from spec.history import CutWritten, DoorStarted, History, JobClaimed, RowCommit
 
 
 def goes_back(record: CheckpointRecord) -> bool:
-    """Return whether a row builds on one that is not the end of the line; it may be a savepoint's."""
+    """Return whether an entry continues from one that is not the end of the line. It may be a savepoint's."""
     return record.kind is RowKind.ROLLBACK
 
 
 def at_rest(record: CheckpointRecord) -> bool:
-    """Return whether no tick wrote the row: it takes the job back, or moves a source."""
+    """Return whether no tick wrote the entry. Such an entry takes the job back, or moves a source."""
     return record.kind in {RowKind.ROLLBACK, RowKind.RESET}
 
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """What a rollback does to the rows that are there, told by the line alone: the rows that its parent builds on."""
+    """What a rollback does to the existing entries, computed from its parent's ancestors alone."""
 
     dropped: tuple[CheckpointId, ...]
     abandoned: tuple[CheckpointId, ...]
@@ -34,13 +34,13 @@ class Turned:
 
 @dataclass(slots=True)
 class Line:
-    """The rows that are there, and which of them lie off the line that the newest row ends."""
+    """The existing entries, and which of them are off the line that ends in the newest one."""
 
     there: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
     off: set[CheckpointId] = field(default_factory=set)
 
     def turn(self, record: CheckpointRecord) -> Turned | None:
-        """Return what a row does to those that are there: None unless it goes back to one of them."""
+        """Return what an entry does to the existing ones, or None if it does not go back."""
         if not goes_back(record) or record.parent not in self.there:
             return None
         off = self._off_after(record.parent)
@@ -52,7 +52,7 @@ class Line:
         )
 
     def take(self, record: CheckpointRecord, kept: tuple[CheckpointId, ...]) -> None:
-        """Note a row that is in, and which ones the table holds then."""
+        """Note an entry that is in, and which entries the table holds then."""
         if self.turn(record) is not None:
             self.off = self._off_after(record.parent)
         self.there = {each: row for each, row in self.there.items() if each in kept} | {record.checkpoint: record}
@@ -64,10 +64,10 @@ class Line:
         self.off.discard(checkpoint)
 
     def _off_after(self, to: CheckpointId) -> set[CheckpointId]:
-        """Return which rows lie off the line once it ends in a row that is there.
+        """Return which entries are off the line once it ends in this existing entry.
 
-        Below the oldest row of the line that is there nobody knows who built on whom: rows there stay what they were.
-        The line ends at a row that names a parent which is not older: such a row breaks a rule of its own.
+        Below the oldest existing entry of the line, it is not known which entry continues from which. Entries there
+        stay as they were. The line ends at an entry whose parent is not older, since such an entry breaks another rule.
         """
         line, at = [to], self.there[to].parent
         while at in self.there and at < line[-1]:
@@ -80,12 +80,12 @@ class Line:
 
 
 def off_the_line(history: History) -> Iterator[str]:
-    """Yield every tick that began from another row than the end of the line, and every rollback that turns it wrongly.
+    """Yield every tick that began from another entry than the end of the line, and every wrong rollback.
 
-    Wrong are an id that is not above all others (a reset's too), a parent that was not there, rows that stayed although
-    nobody pinned them, savepoints that went. Rows from before the history are not known: the first one that is seen
-    ends the line. Of a tick that was overtaken before it began nothing is said. What other rows build on is
-    `parent-line`'s.
+    A rollback is wrong if its id is not above all others (also for a reset), if its parent did not exist, if entries
+    stayed that nobody had pinned, or if savepoints went. Entries from before the history are unknown: the first one
+    seen ends the line. A tick that was overtaken before it began is not judged. `parent-line` judges the parents of
+    other entries.
     """
     line = Line()
     highest, newest, holder = NO_CHECKPOINT, NO_CHECKPOINT, Generation(0)
@@ -124,9 +124,9 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[C
 
 
 def wrongly_marked(history: History) -> Iterator[str]:
-    """Yield every commit after which rows off the line are not marked as abandoned, or rows on it are (K2).
+    """Yield every commit after which entries off the line are not marked as abandoned, or entries on it are (K2).
 
-    Rows that are older than the history are not judged: it does not say which line they lie on.
+    Entries that are older than the history are not judged, because it does not say on which line they are.
     """
     line, told = Line(), set[CheckpointId]()
     for event in history.events:
@@ -144,10 +144,9 @@ def wrongly_marked(history: History) -> Iterator[str]:
 
 
 def wrongly_retained(history: History) -> Iterator[str]:
-    """Yield every commit after which others are kept than the newest `retained` checkpoints, savepoints left out.
+    """Yield every commit after which other checkpoints are kept than the newest `retained` ones, without savepoints.
 
-    A rollback only takes along what it leaves behind, a reset nothing: the checkpoint after it makes up for what is
-    too much.
+    A rollback only drops what it leaves behind, and a reset drops nothing. The next checkpoint drops the rest.
     """
     line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
     for event in history.events:
@@ -171,9 +170,9 @@ def wrongly_retained(history: History) -> Iterator[str]:
 
 
 def not_gone_back(history: History) -> Iterator[str]:
-    """Yield what of a rollback is not its parent's: positions, state or ranges in the row, files in its cut.
+    """Yield each part of a rollback that differs from its parent: positions, state or ranges, files in its cut.
 
-    A plain savepoint has no cut to compare with; what it brings is judged with its restores (`savepoints`).
+    A plain savepoint has no cut for a comparison. What it restores is judged in `savepoints`.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, CutWritten] = {}
@@ -193,14 +192,14 @@ def not_gone_back(history: History) -> Iterator[str]:
 
 
 def _cut_of(record: CheckpointRecord) -> dict[str, tuple[SubtaskSnapshot, ...]]:
-    """Return the cut as a restore reads it: staged files are the tables', not the snapshots'."""
+    """Return the cut as a restore reads it. Staged files belong to the tables."""
     return {
         vertex.vertex: tuple(replace(snapshot, staged=()) for snapshot in vertex.subtasks) for vertex in record.vertices
     }
 
 
 def _other_files(history: History, cut: CutWritten, parent: CutWritten) -> Iterator[str]:
-    """Yield every table of other files, unless they hold the same rows: a neighbour may have compacted them since."""
+    """Yield every table with other files, unless they hold the same rows. A neighbour may have compacted them."""
     before = dict(parent.active)
     for table, active in cut.active:
         then = before.get(table, frozenset())

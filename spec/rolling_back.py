@@ -1,7 +1,7 @@
-"""Going back to an older cut over the simulator's stores: what `tidemark rollback` does, effect by effect (K2).
+"""Goes back to an older cut in the simulator's stores, as `tidemark rollback` does, effect by effect (K2).
 
-The order of everything, the row and where rows turn are the core's own. What leads each table back is read from its
-log, as the real stores do it.
+The core decides the order of everything, builds the entry, and decides which entries are abandoned. As in the real
+stores, the way back of each table is read from its log.
 """
 
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ from spec.world import World
 
 
 def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
-    """Return the rows that the job may go back to, savepoints that it has left behind among them."""
+    """Return the entries to which the job may go back, including abandoned savepoints."""
     newest = newest_checkpoint(world.rows())
     others = (row for row in world.checkpoints() if newest and row.checkpoint != newest.checkpoint)
     return tuple(row.checkpoint for row in others if row.checkpoint in world.cuts or row.parent in world.cuts)
 
 
 def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Take tables, state and positions back to that row.
+    """Take tables, state and positions back to this entry.
 
-    No row is appended if a table cannot go back, since a neighbour has merged its files, or since the cut has gone
-    with entries that its log has lost.
+    No entry is appended if a table cannot go back: a neighbour has merged its files, or the cut went with lost log
+    entries.
     """
 
     def chosen(_: Work) -> TickFact:
@@ -54,13 +54,13 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visito
 
 
 def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple[TableColumn, ...]:
-    """Return the columns of a table that the newest row has, or those of its log if the row has it not."""
+    """Return the columns of a table in the newest entry, or those of its log if the entry does not have the table."""
     said = columns_of(newest).get(table.name)
     return said or tuple(TableColumn(name, "long") for name in sorted(world.table(table.name).columns[-1]))
 
 
 def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator[tuple[VertexId, Table]]:
-    """Yield every table that the job has now or had at the row, each with the vertex that writes it.
+    """Yield every table that the job has now or had at the entry, each with the vertex that writes it.
 
     It may have its first name, the other one, or both, if both have a log.
     """
@@ -75,7 +75,7 @@ def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator
 
 
 def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord) -> TableRecord:
-    """Return what leads a table to its content at that row: its files, or of an append table what comes and goes."""
+    """Return the files that take a table back to that entry: all, or for an append table those that come and go."""
     log = world.table(table.name)
     if table.mode is not TableMode.APPEND:
         was = next((each for each in target.vertices if each.vertex == vertex), None)
@@ -92,7 +92,7 @@ def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord
 
 
 def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozenset[str]:
-    """Return an append table's files at the row: at its cut, or at its parent's and what a plain savepoint adds."""
+    """Return an append table's files at the entry: at its cut, or at its parent's with a plain savepoint's."""
     published = target.checkpoint in world.cuts
     cut = world.cuts.get(target.checkpoint if published else target.parent, {})
     net = [] if published else [each for each in target.tables if each.table == name]
@@ -101,7 +101,7 @@ def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozen
 
 
 def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:
-    """Return whether somebody else's file holds rows from before and after the row: the rollback stops by name."""
+    """Return whether another writer's file holds rows from before and after the entry. Then the rollback is refused."""
     appended = [table.name for _, table in _tables(world, graph, target) if table.mode is TableMode.APPEND]
     changing = (_appended(world, name, target) ^ world.table(name).active for name in appended)
     return any(world.files[path].generation == 0 for paths in changing for path in paths)

@@ -1,4 +1,4 @@
-"""What must be true of savepoints and stops in every run: the predicates behind the invariants of that name."""
+"""The invariants of savepoints and stops."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ Request = tuple[Generation, str]
 
 
 def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
-    """Return the rows of drains, in order: the pinned checkpoint of a generation that was asked to drain."""
+    """Return the entries of drains, in order: the pinned checkpoint of a generation that was asked to drain."""
     waiting: dict[Request, SavepointKind] = {}
     found = []
     for event in history.events:
@@ -45,7 +45,7 @@ def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
 
 
 def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
-    """Yield every plain savepoint with the cut that restoring it makes: its parent's, and its net files."""
+    """Yield every plain savepoint with the cut that its restore makes: its parent's, and its net files."""
     cuts: dict[CheckpointId, CutWritten] = {}
     for event in history.events:
         if isinstance(event, CutWritten):
@@ -63,7 +63,7 @@ def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWr
 
 
 def not_silent(history: History) -> Iterator[str]:
-    """Yield what a plain savepoint changed or told: it publishes nothing, has no cut, and completes for nobody."""
+    """Yield what a plain savepoint changed or told. It must publish nothing, have no cut, and notify nobody."""
     saved = {
         event.record.checkpoint
         for event in history.events
@@ -84,7 +84,7 @@ def not_silent(history: History) -> Iterator[str]:
 
 
 def unpinned(history: History) -> Iterator[str]:
-    """Yield every savepoint that did not stay, and every file of one that was deleted, but for what was disposed of."""
+    """Yield every savepoint that did not stay and was not disposed of, and every file of one that was deleted."""
     pinned: dict[CheckpointId, frozenset[str]] = {}
     for event in history.events:
         match event:
@@ -104,7 +104,7 @@ def unpinned(history: History) -> Iterator[str]:
 
 
 def badly_answered(history: History) -> Iterator[str]:
-    """Yield every request that was answered twice, or unasked, or not at all by a tick that ended by itself."""
+    """Yield every request that was answered twice, or never asked, or not answered by a tick that ended by itself."""
     asked: dict[Generation, list[str]] = {}
     answered: set[Request] = set()
     over: set[Generation] = set()
@@ -129,9 +129,9 @@ def badly_answered(history: History) -> Iterator[str]:
 
 
 def falsely_answered(history: History) -> Iterator[str]:
-    """Yield every answer that was not true: the row was not in, was of another kind, or a stop did not stop there.
+    """Yield every wrong answer: the entry was not in, was of another kind, or the stop did not stop there.
 
-    Where a tick ended that no longer holds the job says nothing: others have gone on, or back.
+    The end of a tick that no longer holds the job is not judged, because other processes have gone on, or back.
     """
     kinds: dict[Request, SavepointKind] = {}
     rows: dict[CheckpointId, CheckpointRecord] = {}

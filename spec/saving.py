@@ -1,4 +1,4 @@
-"""Savepoints of a job at rest, taken and disposed of over the simulator's stores, effect by effect (A9)."""
+"""Takes and disposes of savepoints of a job at rest in the simulator's stores, effect by effect (A9)."""
 
 from collections.abc import Iterator
 
@@ -23,13 +23,13 @@ def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
 
 
 def disposable(world: World) -> tuple[CheckpointId, ...]:
-    """Return the savepoints that may go: the next tick does not begin from them."""
+    """Return the savepoints that may go, because the next tick does not begin from them."""
     newest = newest_checkpoint(world.rows())
     return tuple(row.checkpoint for row in world.checkpoints() if row.is_savepoint and row != newest)
 
 
 def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Drop a savepoint with the release, and then delete its state files that no other entry named before."""
+    """Drop a savepoint with the release, and then delete the state files that no other entry named."""
     seen: list[CheckpointRecord] = []
 
     def dropped(work: Work) -> TickFact:

@@ -1,7 +1,7 @@
 """Runs many seeds of the simulator: `python -m spec.simulate --seeds 0:200`.
 
-Shows progress, prints the transcript of the first seeds that fail, and ends with `N passed, N failed`. A seed
-is the whole story of its run: `--seeds 1234:1235 --transcript` tells it again.
+It shows progress, prints the transcript of the first seeds that fail, and ends with `N passed, N failed`. A seed
+decides its run completely: `--seeds 1234:1235 --transcript` repeats it.
 """
 
 import os
@@ -23,7 +23,7 @@ LINES_MAX = 120
 WIDTH_MAX = 240
 BAR_WIDTH = 40
 SEEDS_A_PROCESS = 50
-"""With fewer seeds another process costs more than it saves."""
+"""With fewer seeds, another process costs more time than it saves."""
 MOVES: Final = {
     each.name: type(value) for each in fields(Moves) if isinstance(value := getattr(NO_MOVES, each.name), int)
 }
@@ -33,12 +33,12 @@ RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
 def run_seed(seed: int, **forced: Any) -> Result:  # noqa: ANN401 - fields of Moves
-    """Run one seed and return what it broke."""
+    """Run one seed. Return what it broke."""
     return seed, simulate(seed, moves=drawn(seed, **forced)).violations
 
 
 def transcript(seed: int, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - fields of Moves
-    """Yield the story of a seed: its scenario, every fact and effect in virtual time, what it broke."""
+    """Yield the transcript of a seed: its scenario, every fact and effect in virtual time, and what it broke."""
     lines: list[str] = []
     outcome = simulate(seed, lines.append, drawn(seed, **forced))
     yield f"seed {seed}: {outcome.scenario} {outcome.moves}"
@@ -47,7 +47,7 @@ def transcript(seed: int, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - fie
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the seeds that the command line names; return 0 if all of them passed, else 1."""
+    """Run the seeds that the command line names. Return 0 if all of them passed, else 1."""
     options = _options(arguments)
     first, last = options.seeds
     failed: list[int] = []

@@ -1,7 +1,7 @@
-"""The simulator: the real job door and the real recovery on virtual time and in-memory stores.
+"""The simulator: the real job door and the real recovery, in virtual time and on in-memory stores.
 
-One whole number reproduces a run with all its faults: ticks that crash anywhere, coordinators that race,
-effects of the dead that come late, replies that are lost; at last a tick without faults, which must catch up.
+One whole number reproduces a run with all its faults: ticks that crash anywhere, coordinators that race, effects of
+dead ticks that come late, replies that are lost. The last tick has no faults, and must catch up.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,13 +31,13 @@ from spec.visits import Visit, Visits
 from spec.world import World
 
 RACES_VISIT = 0.3
-"""How often another tick begins while somebody does something to a job at rest."""
+"""The probability that another tick begins while somebody works on a job at rest."""
 SKEWS_MS = (0, 0, 200, -200, -900, 3_000, 90_000_000)
-"""How much a clock is ahead, or behind."""
+"""How far a clock is ahead (or behind, if negative)."""
 LAG_MS = 100
 """How late a list shows new files."""
 VISIT_STEP_MS = 60
-"""How long a step of a visit takes at most."""
+"""The longest time for a step of a visit."""
 RESTART_DELAY_MS = 100
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
@@ -45,7 +45,7 @@ ZOMBIE_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     scenario: Scenario
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def simulate(seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> Outcome:
-    """Run one seed and judge it; `moves` replaces what the seed draws."""
+    """Run one seed and judge it. `moves` replaces what the seed draws."""
     run = Simulation(seed, narrate, moves)
     run.run()
     return Outcome(seed, run.scenario, run.moves, run.world.history, violations(run.world.history))
@@ -65,7 +65,7 @@ class Simulation:
     """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
 
     def __init__(self, seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> None:
-        """Draw the scenario; nothing has happened yet."""
+        """Draw the scenario. Nothing has happened yet."""
         self.moves = drawn(seed) if moves is None else moves
         self._chance = Chance(seed, self.moves.mishaps)
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
@@ -93,7 +93,7 @@ class Simulation:
         self._healing = False
 
     def run(self) -> None:
-        """Run the ticks with their faults, then one without, which must catch up."""
+        """Run the ticks with their faults, then one without faults, which must catch up."""
         for _ in range(self.scenario.ticks):
             self._more_rows(self._random.random())
             self._start(self._drawn_plan())
@@ -117,7 +117,10 @@ class Simulation:
             self.world.come_to_rest()
 
     def _may_lose_power(self) -> None:
-        """Let the power fail at some time, or never: all that runs is dead, and nothing of it comes late."""
+        """Let the power fail at some time, or never.
+
+        Everything that runs is dead then, and none of its effects comes late.
+        """
         at_ms = self._chance.power_cut_ms()
         if at_ms is not None:
             self._note(at_ms, self._lose_power)
@@ -132,7 +135,7 @@ class Simulation:
         self.world.lose_power(self._chance.survives)
 
     def _may_lose_entries(self) -> None:
-        """Let tables lose entries while nothing runs, as when a folder comes back from an older backup."""
+        """Let tables lose log entries while nothing runs, as when a folder is restored from an older backup."""
         for told in self._chance.lose(self.world):
             self._agenda.clear()
             if self._narrate is not None:
@@ -176,7 +179,7 @@ class Simulation:
         )
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
-        """Several requests, some at the same moment; after a first stop mostly more of them come too late."""
+        """Draw requests, some for the same moment. After a first stop, most later ones come too late."""
         most = self.moves.savepoints_max
         if not most:
             return ()
@@ -220,7 +223,7 @@ class Simulation:
     def _clock_jump(self) -> Jump | None:
         jumps = self.moves.clocks_jump and self._shapes.random() < EVENLY
         after_ms, by_ms = self._shapes.randint(0, 1_000), self._shapes.choice(SKEWS_MS)
-        # the rule of intervals takes time that a clock leaps over for time in which nothing was triggered
+        # the rule of intervals counts time over which a clock leaps as time in which nothing was triggered
         by_ms = min(by_ms, 0) if "interval_ms" in self.scenario.config else by_ms
         return Jump(after_ms, by_ms) if jumps else None
 
@@ -231,11 +234,14 @@ class Simulation:
         return self._visiting.choice([0, 300]) if self.moves.clean_ups_max else None
 
     def _release(self) -> int:
-        """Return which release of the pipeline a tick runs: drawn apart, so that a seed's other chances stay."""
+        """Return which release of the pipeline a tick runs.
+
+        Its own random numbers keep a seed's other choices unchanged.
+        """
         return self._releases.randrange(len(RELEASES)) if self.moves.releases else 0
 
     def _strategy(self) -> RestartStrategy:
-        """Return whether a tick restarts a job that fails, and how often: drawn apart, as a release is."""
+        """Return whether and how often a tick restarts a failed job, with its own random numbers."""
         attempts = self._restarts.randrange(4)
         return FixedDelay(attempts, RESTART_DELAY_MS) if self.moves.restarts and attempts else NoRestart()
 
@@ -278,7 +284,7 @@ class Simulation:
     # -------------------------------------------------------------- visits
 
     def _visited(self) -> None:
-        """Let others do something to the job, one after the other; ticks may begin meanwhile."""
+        """Let visitors do something to the job, one after the other. Ticks may begin meanwhile."""
         for visit in self._visits.drawn(self._is_held):
             self._begin(visit)
             if self._visiting.random() < RACES_VISIT:
@@ -302,7 +308,7 @@ class Simulation:
         self._visit_on(visit, number)
 
     def _visit_on(self, visit: Visit, number: int) -> None:
-        """Let somebody do the next step, or die."""
+        """Let the visitor take the next step, or die."""
         try:
             is_over = next(visit.turns, self) is self
         except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
@@ -319,7 +325,7 @@ class Simulation:
     # -------------------------------------------------------------- turns
 
     def _go_on(self, tick: Tick, turns: Iterator[int]) -> None:
-        """Let the tick have a turn, or let it die; note when its next one is."""
+        """Let the tick have a turn, or let it die. Note when its next turn is."""
         if self._strikes(tick.plan.faults.crash):
             self._crash(tick)
             return
@@ -337,7 +343,7 @@ class Simulation:
         self._leave_behind(tick)
 
     def _leave_behind(self, tick: Tick) -> None:
-        """Some of what was outstanding is carried out all the same, and nobody hears the answer."""
+        """Carry out some of the outstanding effects although the tick is dead. Nobody hears the answers."""
         for _, _, effect in tick.outstanding:
             if self._strikes(tick.plan.faults.zombie):
                 self._note(self._random.randint(0, ZOMBIE_MS), self._late(tick, effect))
@@ -355,7 +361,7 @@ class Simulation:
         heappush(self._agenda, (self.world.now_ms + max(delay_ms, 0), self._noted, action))
 
     def _play(self, *, until_quiet: bool = False) -> None:
-        """Do what is on the agenda until no tick is alive; what the dead left may come still later."""
+        """Do what is on the agenda until no tick is alive. Effects of dead ticks may still come later."""
         while self._agenda and (self._alive or until_quiet):
             at_ms, _, action = heappop(self._agenda)
             self.world.now_ms = max(self.world.now_ms, at_ms)

@@ -1,6 +1,6 @@
-"""The statistics of an entry say what was measured, on any run: the tasks' own numbers, and how checkpoints ended (E6).
+"""The invariant that an entry's statistics are what was measured: the tasks' numbers, and how checkpoints ended (E6).
 
-Told by what the tasks measured and which ids were given out, so simulations and traces of real runs are judged alike.
+It uses what the tasks measured and which ids were used. So simulations and traces of real runs are judged alike.
 """
 
 from collections.abc import Iterator
@@ -14,31 +14,31 @@ from spec.history import CheckpointTriggered, DoorStarted, History, RowCommitted
 
 @dataclass(slots=True)
 class _Generation:
-    """What is known of one generation: what its tasks measured, and the entries that it wrote."""
+    """What is known of one generation: what its tasks measured, and its entries."""
 
     restored: bool
     work: dict[VertexId, dict[int, tuple[TaskWork, ...]]] = field(default_factory=dict)
-    """By vertex and the number of the micro-batch."""
+    """By vertex and number of the micro-batch."""
     triggered: list[CheckpointId] = field(default_factory=list)
     written: dict[CheckpointId, dict[VertexId, int]] = field(default_factory=dict)
-    """Of each entry, the last micro-batch of every vertex before its barrier."""
+    """For each entry, the last micro-batch of every vertex before its barrier."""
 
     def before(self, checkpoint: CheckpointId) -> CheckpointId:
         """Return the newest of the generation's entries below an id."""
         return max((one for one in self.written if one < checkpoint), default=NO_CHECKPOINT)
 
     def measured(self, vertex: VertexId, after: int, last: int, subtask: int) -> TaskWork:
-        """Return what a subtask's tasks measured from one micro-batch on to another."""
+        """Return what a subtask's tasks measured from one micro-batch to another."""
         of_vertex = self.work.get(vertex, {})
         return sum((of_vertex[n][subtask] for n in range(after + 1, last + 1) if n in of_vertex), NO_WORK)
 
 
 def wrongly_measured(history: History) -> Iterator[str]:
-    """Yield every number of an entry that is not what was measured, and every count that does not add up.
+    """Yield every number of an entry that was not measured so, and every count that does not add up.
 
-    An entry has the work since the barrier before. If that barrier's checkpoint failed, its vertices may have passed it
-    or not: then the work since the last entry is only the most that there can be. Entries of a generation that was
-    fenced out are passed over: `one-generation` names them.
+    An entry has the work since the last barrier. If that barrier's checkpoint failed, its vertices may have passed it
+    or not. Then the work since the last entry is only an upper limit. Entries of a fenced generation are skipped,
+    because `one-generation` names them.
     """
     generations: dict[Generation, _Generation] = {}
     newest: Generation | None = None
@@ -62,7 +62,7 @@ def wrongly_measured(history: History) -> Iterator[str]:
 
 
 def _of_door(record: CheckpointRecord) -> bool:
-    """Whether a tick's door wrote the entry; other entries are written at rest, where nothing is measured."""
+    """Return whether a tick's door wrote the entry. At rest, nothing is measured."""
     return record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT) and record.statistics.counts is not None
 
 
@@ -95,7 +95,7 @@ def _of_subtasks(record: CheckpointRecord, known: _Generation) -> Iterator[str]:
 
 
 def _columns(vertex: VertexStatistics) -> Iterator[tuple[int, int, int]]:
-    """Yield what an entry says of each subtask that was measured: task_ms, sync_ms, rows_in."""
+    """Yield the measured columns of an entry's subtasks: task_ms, sync_ms, rows_in."""
     columns = vertex.subtasks
     for task_ms, sync_ms, rows in zip(columns.task_ms, columns.sync_ms, columns.rows_in, strict=True):
         if task_ms is not None and sync_ms is not None and rows is not None:

@@ -1,4 +1,4 @@
-"""A step of a door, as its driver sees it: what the door was told, and what it answered."""
+"""A step of a door as its driver sees it: a fact, and the effects with which the door answered."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from checkpointing.messages import Effect, Fact
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A door was started at that time."""
+    """A door was started at this time."""
 
     setup: JobSetup
     now_ms: int
@@ -17,7 +17,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A door was told something and answered. `next_id`: the first checkpoint id that it has not used then."""
+    """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then."""
 
     told: Begun | Fact
     effects: tuple[Effect, ...]

@@ -1,4 +1,4 @@
-"""What lies in a simulated warehouse: staged files, and the logs of tables."""
+"""The content of a simulated warehouse: staged files, and the logs of tables."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ StateRows = dict[int, tuple[object, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A staged file: who wrote it, and what is in it."""
+    """A staged file: which generation wrote it, and its rows."""
 
     generation: Generation
     vertex: VertexId
@@ -19,25 +19,25 @@ class Written:
     rows: Rows = ()
     state: StateRows = field(default_factory=dict)
     columns: frozenset[str] = frozenset()
-    """The names of its columns, if it is a file of an operator whose columns are renamed."""
+    """The names of its columns, if its operator's columns are renamed."""
     at_ms: int = 0
 
 
 @dataclass(slots=True)
 class TableLog:
-    """A table's log: the active files at each version, and which checkpoint it shows."""
+    """A table's log: the active files at each version, and the checkpoint that it shows."""
 
     versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     shown: list[int] = field(default_factory=lambda: [0])
-    """By version: the checkpoint that it shows (the newest `txn`)."""
+    """For each version, the checkpoint that it shows (the newest `txn`)."""
     columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
-    """By version: the names of its columns."""
+    """For each version, the names of its columns."""
     at_ms: list[int] = field(default_factory=lambda: [0])
-    """By version: when it was committed."""
+    """For each version, when it was committed."""
     durable: set[int] = field(default_factory=lambda: {0})
-    """The versions whose entries a power cut does not take."""
+    """The versions whose entries survive a power cut."""
     again: set[int] = field(default_factory=set)
-    """The versions whose entries say that they were published again."""
+    """The versions whose entries were published again."""
     backup: "TableLog | None" = None
     """The log as it was before it lost entries."""
 
@@ -52,14 +52,14 @@ class TableLog:
         return self.versions[-1]
 
     def commit(self, active: frozenset[str], shown: int, at_ms: int, columns: frozenset[str] | None = None) -> None:
-        """Add a version; no columns: they stay."""
+        """Add a version. Without columns, they stay as they are."""
         self.versions.append(active)
         self.at_ms.append(at_ms)
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
 
     def shorten(self, to: int) -> None:
-        """Lose every entry after that version."""
+        """Lose every entry after this version."""
         del self.versions[to + 1 :], self.shown[to + 1 :], self.columns[to + 1 :], self.at_ms[to + 1 :]
         self.durable &= set(range(to + 1))
         self.again &= set(range(to + 1))
@@ -70,7 +70,7 @@ class TableLog:
         return TableLog(*by_version, {*self.durable}, {*self.again})
 
     def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
-        """Yield each time of a file that is over: its first version, the one that removed it, and when."""
+        """Yield each past period of a file in the table: its first version, the one that removed it, and when."""
         first: int | None = None
         for version, active in enumerate(self.versions):
             if path in active:

@@ -1,6 +1,6 @@
-"""What a door's facts and effects tell the history: the same for simulations, explorations and traces of real runs.
+"""Translates a door's facts and effects into events: the same for simulations, explorations and traces of real runs.
 
-What the stores do is told by the stores; here is what passes between a door and its driver.
+The stores write their own events. This module has those between a door and its driver.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 
 
 def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
-    """Yield what a fact means: which segments were sent by it, who asked for what."""
+    """Yield the events of a fact: which segments were sent, and who asked for what."""
     match fact:
         case SliceOffered(SourceSlice() as sent):
             yield SegmentSent(generation, sent.source, 0, sent)
@@ -81,7 +81,7 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # no
 
 
 def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
-    """Yield what an effect means: what a micro-batch begins with, and what somebody is told of a checkpoint."""
+    """Yield the events of an effect: with what a micro-batch begins, and what listeners are told of a checkpoint."""
     match effect:
         case RunMicroBatch():
             yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)

@@ -1,8 +1,7 @@
 """One simulated tick: observe, decide, claim, recover, drive the real job door, release.
 
-A tick is a generator: it yields the virtual time of its next turn, and between two turns it may be dropped
-(a crash) or others may have theirs. What it does in a turn is what the driver does: tell the time, carry out
-one effect, step the door with the answer, queue what the door asks for.
+A tick is a generator of the virtual times of its turns. Between two turns it may be dropped (a crash), or others have
+theirs. In a turn it does as the driver: tells the time, carries out an effect, steps the door, queues the new effects.
 """
 
 from collections import deque
@@ -87,7 +86,8 @@ from spec.world import World
 
 STEPS_MAX = 6_000
 LEAVES_STATE_EVERY = 4
-"""One tick in so many restores a cut with state that its graph does not take, and may leave it behind."""
+"""One tick in this many restores a cut with state for which its graph has no vertex, and may leave that state behind.
+"""
 
 Narrate = Callable[[str], None]
 Turns = Generator[int, None, None]
@@ -95,7 +95,7 @@ Turns = Generator[int, None, None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick under way, or over. `door` and `outstanding` are what a crash drops."""
+    """A tick that runs or is over. A crash drops `door` and `outstanding`."""
 
     world: World
     scenario: Scenario
@@ -109,13 +109,13 @@ class Tick:
     outstanding: list[tuple[int, int, Effect]] = field(default_factory=list)
     graph: JobGraph = field(init=False)
     _wake_ms: int | None = None
-    """By its own clock."""
+    """In the time of its own clock."""
     _queued: int = 0
     _next_id: CheckpointId = NO_CHECKPOINT
     _at_version: int = 0
     _completed: int = 0
     _asking: deque[tuple[int, SavepointRequested]] | None = None
-    """What is still to be asked for; a request is made once, whatever restarts meanwhile."""
+    """The requests still to be made. A request is made once, even if the job restarts meanwhile."""
 
     def turns(self) -> Turns:
         """Yield the time of each next turn until the tick is over."""
@@ -156,7 +156,7 @@ class Tick:
         return claim is not None and self.is_alive(claim.generation)
 
     def _cleaned(self, effect: CleanUp, grace_ms: int) -> Generator[int, None, Done]:
-        """Delete what nobody needs any more, as the last act."""
+        """Delete unneeded files, as the last act."""
         for _ in cleaning_while_held(self.world, effect.generation, grace_ms):
             yield self._after(self.scenario.latency_ms["store"])
         return Done()
@@ -172,7 +172,7 @@ class Tick:
         )
 
     def _names(self, restored: CheckpointRecord | None) -> Names:
-        """Return what is renamed; where a neighbour is in the way, the user goes on with the names that the cut has."""
+        """Return what is renamed. If a neighbour is in the way, the user keeps the cut's names."""
         self.graph = self._graph(restored, self.plan.release)
         names = names_of(self.graph, restored)
         if restored is not None and blocked(self.world, self.graph, names):
@@ -181,14 +181,14 @@ class Tick:
         return names
 
     def _graph(self, restored: CheckpointRecord | None, release: int) -> JobGraph:
-        """Return the pipeline of that release. A source never loses a split in which a cut stands."""
+        """Return the pipeline of this release. A source never loses a split in which a cut has a position."""
         was = next((each for each in restored.vertices if each.vertex == ORDERS), None) if restored else None
         missing = (SplitId(split) for split in (was.splits if was else ()) if split not in self.plan.orders)
         known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
         return graph(self.plan.parallelism, release, hooks, known, audited=self.plan.audited or must_audit(restored))
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
-        """Let others have their turns while the stores are at work; a release that is refused is looked into."""
+        """Let others have their turns while the stores work. Find out why a release was refused."""
         match effect:
             case AppendClaim():
                 yield self._after(20)
@@ -242,14 +242,14 @@ class Tick:
         )
 
     def _drive(self, work: Work) -> Generator[int, None, WorkEnded]:
-        """Run the job until it ends, and say how."""
+        """Run the job until it ends. Return how it ended."""
         self._begin_anew(work)
         yield from self._run(self._setup(work))
         stuck = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
         return WorkEnded(self.end or stuck, self._next_id, self._at_version, self._completed)
 
     def _begin_anew(self, work: Work) -> None:
-        """Forget the attempt before."""
+        """Forget the last attempt."""
         self.end, self._wake_ms, self._at_version, self._completed = None, None, work.at_version, 0
         self.outstanding.clear()
 
@@ -294,7 +294,7 @@ class Tick:
             self._stuck(f"it has not ended after {STEPS_MAX} steps")
 
     def _ask_too_late(self, door: JobDoor, asking: deque[tuple[int, SavepointRequested]]) -> None:
-        """Who asks after the end is answered too."""
+        """Answer users who ask after the end."""
         while asking:
             _, asked = asking.popleft()
             self.world.history.add(SavepointAsked(self.generation, asked.request, asked.kind))
@@ -324,7 +324,7 @@ class Tick:
             self.world.history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
         self._next_id = door.next_id
         for effect in effects:
-            if self.narrate is not None:  # most runs are told to nobody, and the telling is dear
+            if self.narrate is not None:  # most runs are told to nobody, and telling takes time
                 self._say(f"-> {effect}")
             self.world.history.events.extend(events_of_effect(self.generation, effect))
             match effect:
@@ -337,7 +337,7 @@ class Tick:
                 case NotifyComplete():
                     self._completed += 1
                 case CloseHook() | NotifyAborted() | SavepointTaken() | SavepointFailed():
-                    """Somebody was told, which is noted."""
+                    """It is a message to somebody, and was noted."""
                 case (
                     PollSource()
                     | RunMicroBatch()
@@ -359,7 +359,7 @@ class Tick:
                     assert_never(effect)
 
     def _cancel(self, cancelled: CancelJudgement) -> None:
-        """Drop a judgement that still waits for a thread; one that has begun, as every other one has, answers late."""
+        """Drop a judgement that still waits for a thread. One that has begun answers late."""
         if cancelled.checkpoint % 2:
             return
         asked = JudgeSuites, cancelled.vertex, cancelled.checkpoint

@@ -25,17 +25,17 @@ class TickPlan:
     stop: StopRequested | None = None
     stop_after_ms: int = 0
     release: int = 0
-    """Which release of the pipeline it runs."""
+    """The release of the pipeline that it runs."""
     strategy: RestartStrategy = field(default_factory=NoRestart)
-    """Whether it restarts a job that fails."""
+    """Whether it restarts a failed job."""
     savepoints: tuple[tuple[int, SavepointRequested], ...] = ()
-    """What is asked for, and how long after the start (ms), in order."""
+    """The requests, each with its time after the start (ms), in order."""
     orders: tuple[SplitId, ...] = SPLITS[ORDERS]
-    """The splits that the source of the orders has, besides those of the cut that the tick begins from."""
+    """The splits of the orders' source, in addition to those of the cut from which the tick begins."""
     audited: bool = False
-    """Whether its release has the vertex that comes and goes."""
+    """True if its release has the vertex that comes and goes."""
     eyes: Eyes = field(default_factory=Eyes)
-    """How it sees the world when it begins."""
+    """What it sees of the world when it begins."""
     clock_jump: Jump | None = None
     grace_ms: int | None = None
-    """What a clean-up at the end gives readers; None: there is none."""
+    """The grace for readers of a clean-up at the end. None: there is no clean-up."""

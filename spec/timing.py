@@ -1,7 +1,7 @@
-"""Timers on any run: nothing comes before its time, and what is due comes (A1 to A3, C6).
+"""Checks timers on any run: nothing comes too early, and what is due comes (A1 to A3, C6).
 
-A door is judged by the times that it was told. Where it cannot be known from outside what a checkpoint was triggered
-for, or what holds a row back, nothing is said.
+A door is judged by the times that it was told. If it is not known from outside why a checkpoint was triggered, or what
+holds a row back, nothing is judged.
 """
 
 from checkpointing.channel_items import AlignmentType, SourceSlice
@@ -21,18 +21,18 @@ from spec.watching import DoorJudge, Watched, drafted
 
 
 class TooEarly(DoorJudge):
-    """Judges what must wait: periodic triggers, splits that were idle, alignments that time out."""
+    """Judges what must wait: periodic triggers, idle splits, alignments with a timeout."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing triggered."""
+        """Begin before the first trigger."""
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._is_sure = True
-        """Whether the next trigger can only be a periodic one: the tick had no reason for one, and no user asked."""
+        """True if the next trigger can only be periodic: the tick had no reason for one, and no user asked."""
         self._periodic = 0
 
     def told(self, fact: Begun | Fact) -> None:
-        """A vertex that could not write its rows may make the tick ask for a checkpoint."""
+        """Note a vertex that could not write its rows, since the tick may then ask for a checkpoint."""
         self._is_sure &= not isinstance(fact, MicroBatchNotStaged)
 
     def asked(self, effect: Effect) -> None:
@@ -44,7 +44,7 @@ class TooEarly(DoorJudge):
             self._timed_out(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge a trigger that can only have been a periodic one."""
+        """Judge a trigger that can only be periodic."""
         door, config = self.door, self.door.setup.config
         asks_itself = bool(door.held_back) or config.every_rows is not None
         self._is_sure &= door.is_busy and not door.requests and not asks_itself
@@ -85,7 +85,7 @@ class TooEarly(DoorJudge):
 
 
 class TooLate(DoorJudge):
-    """Judges what is due: periodic triggers, segments that have waited for company, alignments that take too long."""
+    """Judges what is due: periodic triggers, segments that have waited long enough, alignments that take too long."""
 
     def __init__(self, door: Watched) -> None:
         """Begin with nothing that waits."""
@@ -98,7 +98,7 @@ class TooLate(DoorJudge):
         """Since when each vertex with segments could certainly have run over them."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note whom a fact leaves with segments to run over."""
+        """Note which vertex now has segments."""
         match fact:
             case Begun():
                 self._waits_ms = {vertex.id: fact.now_ms for vertex in fact.setup.graph.operators()}
@@ -145,13 +145,16 @@ class TooLate(DoorJudge):
         return stops or no_id or crowded or bool(door.restoring or door.asked_hooks)
 
     def _sent(self, vertex: VertexId, segments: int) -> None:
-        """A vertex that had nothing to run over begins to wait for company now."""
+        """Note that a vertex without segments begins to wait for more."""
         for edge in self.door.channels.out[vertex]:
             if self.door.channels.segments[edge.downstream] <= segments:
                 self._waits_ms[edge.downstream] = self.door.now_ms
 
     def _lingering(self) -> None:
-        """While no barrier is on its way, segments wait for company, for credit, and for nothing else."""
+        """Judge vertices whose segments wait.
+
+        Without a barrier on its way, they wait only for more segments and for credit.
+        """
         door = self.door
         if door.pending or door.aborted or door.is_troubled or door.restoring:
             self._waits_ms = dict.fromkeys(self._waits_ms, door.now_ms)
@@ -181,7 +184,7 @@ class TooLate(DoorJudge):
 
 
 def _is_overdue(vertex: VertexStatistics, due_ms: int) -> bool:
-    """Whether a checkpoint stayed aligned though a barrier was missing when its time was over."""
+    """Return whether a checkpoint stayed aligned although a barrier was missing when its time was over."""
     return vertex.alignment is AlignmentType.ALIGNED and len(vertex.barriers) > 1 and _last_ms(vertex) > due_ms
 
 

@@ -1,7 +1,8 @@
 """Judges traces of real runs: `python -m spec.traces FILE...`, each the NDJSON of one tick.
 
-Two questions. Does the core, told the same facts, give the same effects in the same order? And does what
-happened fulfil the invariants that need no file's contents? Ends with `N passed, N failed`; exit 1 if any failed.
+It answers two questions. Does the core, with the same facts, give the same effects in the same order? Does the run
+fulfil the invariants that need no content of files? It ends with `N passed, N failed`, and with exit code 1 if any
+failed.
 """
 
 import sys
@@ -45,7 +46,7 @@ PROBLEMS_MAX = 10
 
 @dataclass(slots=True)
 class Verdict:
-    """What a trace says: how much was replayed, whether its tick came to an end, and what is wrong with it."""
+    """The verdict on a trace: how much was replayed, whether its tick ended, and what is wrong."""
 
     facts: int = 0
     effects: int = 0
@@ -60,7 +61,7 @@ class Verdict:
 
 
 def judge(lines: Iterable[bytes]) -> Verdict:
-    """Replay a trace's lines on the core and hold what happened against the invariants; nothing is raised."""
+    """Replay a trace's lines on the core, and judge the run by the invariants. Raises nothing."""
     verdict = Verdict()
     try:
         entries = read(lines)
@@ -80,7 +81,7 @@ def judge(lines: Iterable[bytes]) -> Verdict:
 
 @dataclass(slots=True)
 class Asked:
-    """Effects whose answers name them only."""
+    """Effects that their answers only name."""
 
     rows: dict[str, AppendRow] = field(default_factory=dict)
     publications: dict[tuple[CheckpointId, TableName], PublishTable] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Asked:
 
 
 class Replay:
-    """The same door again, beside the trace; what the stores answered makes the history that is judged."""
+    """Replays the trace on a door of its own. The stores' answers make the history that is judged."""
 
     def __init__(self, started: TickStarted, verdict: Verdict) -> None:
         """Build the door from the trace's first line and start it."""
@@ -109,7 +110,7 @@ class Replay:
         return self._world.history
 
     def follow(self, entry: TraceEntry) -> bool:
-        """Take a line; return whether the next one makes sense too."""
+        """Take a line. Return whether it makes sense to go on."""
         body = entry.body
         if isinstance(body, TickBroken):
             return self._wrong(entry, f"the tick broke: {body.error}")
@@ -118,7 +119,7 @@ class Replay:
         return self._answered(entry, body) if isinstance(body, Effect) else self._told(entry, body)
 
     def finish(self) -> None:
-        """The trace is over: judge what happened. A trace that a kill cut off may lack its last lines."""
+        """Judge the run at the end of the trace. A trace that a kill cut off may lack its last lines."""
         if self._due and self._verdict.ended:
             self._verdict.problems.append(f"the trace lacks {self._due[0]}, which the core answered")
         self._verdict.problems += [str(broken) for broken in violations(self._history, contents=False)]
@@ -152,7 +153,7 @@ class Replay:
         return False
 
     def _begun(self, effect: Effect) -> None:
-        """An effect went out: remember what its answer will be about, or note what is final already."""
+        """Note an effect: what its answer will be about, or what is final already."""
         self._history.events.extend(events_of_effect(self._generation, effect))
         match effect:
             case AppendRow():
@@ -172,7 +173,7 @@ class Replay:
                 pass
 
     def _happened(self, fact: Fact) -> None:
-        """A store or a source answered: the same happens to the world that the invariants look at."""
+        """Note an answer of a store or source, and change the judged world in the same way."""
         self._history.events.extend(events_of_fact(self._generation, fact))
         match fact:
             case RowAppended():
@@ -190,7 +191,7 @@ class Replay:
 
 
 def _world(setup: JobSetup) -> World:
-    """The stores as the tick met them: the rows that were there, and its own claim."""
+    """Return the stores as the tick found them: the existing entries, and its own claim."""
     retained = tuple(sorted(setup.retained, key=lambda record: record.checkpoint))
 
     def new_history(world: World) -> History:
@@ -219,14 +220,14 @@ def _world(setup: JobSetup) -> World:
 
 
 def _reach(world: World, table: TableName, version: int) -> None:
-    """Let a table come to a version by commits that the trace does not tell: older ones, and those of others."""
+    """Bring a table to a version by commits that the trace lacks: older ones, and those of others."""
     log = world.table(table)
     while log.version < version:
         log.commit(log.active, log.shown[-1], world.now_ms)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge the traces that the command line names; return 0 if nothing is wrong with any of them, else 1."""
+    """Judge the traces that the command line names. Return 0 if nothing is wrong with any of them, else 1."""
     parser = ArgumentParser(prog="python -m spec.traces", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="traces of ticks, NDJSON")
     failed = 0

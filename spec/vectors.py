@@ -1,17 +1,16 @@
-"""Runs files of test vectors against the real doors: `python -m spec.vectors FILE...`.
+"""Runs files of test vectors on the real doors: `python -m spec.vectors FILE...`.
 
-A file is `{"legend": ..., "cases": [...]}`; its legend says how to run a case. Every module `spec/vectors_<name>.py`
-is a runner and is found by its name. It has
+A file is `{"legend": ..., "cases": [...]}`. Its legend says how to run a case. Every module `spec/vectors_<name>.py` is
+a runner, and is found by its name. A runner has:
 
-- `claims(legend) -> bool`: whether it runs files with that legend;
-- `run_case(legend, case) -> list[str]`: runs one case against the real doors and returns the problems, none if
-  it passed, each as `step S: expected E, got G`;
-- optionally `skip_reason(legend, case) -> str | None`: why the case cannot apply. Such a case is listed, and
-  counts neither as passed nor as failed.
+- `claims(legend) -> bool`: whether it runs files with this legend.
+- `run_case(legend, case) -> list[str]`: runs one case and returns its problems, each as `step S: expected E, got G`.
+- optionally `skip_reason(legend, case) -> str | None`: why the case cannot apply. Such a case is listed, and counts
+  neither as passed nor as failed.
 
-A line is printed per failing case; the last line is `N passed, N failed`. The exit code is 1 if any failed. A file
-that cannot be read, a file whose legend no runner claims, a case that is not well formed (`spec.case_form`) and a
-case that raises are failures too, told with file, case and step.
+It prints a line for each failing case, and last `N passed, N failed`. The exit code is 1 if any failed. These are
+failures too: a file that cannot be read, a file whose legend no runner claims, a case that is not well formed
+(`spec.case_form`), and a case that raises an error. They are reported with file, case and step.
 """
 
 import importlib
@@ -30,10 +29,10 @@ Case = Mapping[str, Any]
 
 
 class Runner(Protocol):
-    """What a module `spec/vectors_<name>.py` offers."""
+    """The interface of a module `spec/vectors_<name>.py`."""
 
     def claims(self, legend: Legend, /) -> bool:
-        """Return whether files with that legend are this runner's."""
+        """Return whether this runner runs files with that legend."""
 
     def run_case(self, legend: Legend, case: Case, /) -> list[str]:
         """Return the problems of one case."""
@@ -41,7 +40,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one case. `skipped` is the reason why it cannot apply."""
+    """The result of one case. `skipped` is the reason why it cannot apply."""
 
     name: str
     problems: tuple[str, ...] = ()
@@ -49,7 +48,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether it was run and had no problem."""
+        """True if it was run and had no problem."""
         return not self.problems and self.skipped is None
 
 
@@ -60,7 +59,7 @@ def runners() -> tuple[Runner, ...]:
 
 
 def load(path: str) -> tuple[Legend, list[Case]]:
-    """Return legend and cases of a file; raise OSError or ValueError if it cannot be read as such."""
+    """Return legend and cases of a file. Raise OSError or ValueError if it cannot be read."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the path is a plain argument
         content = json.load(file)
     legend, cases = (content.get("legend"), content.get("cases")) if isinstance(content, dict) else (None, None)
@@ -71,7 +70,7 @@ def load(path: str) -> tuple[Legend, list[Case]]:
 
 
 def run_file(path: str) -> list[Outcome]:
-    """Run all cases of a file; one that cannot be read is one failure."""
+    """Run all cases of a file. A file that cannot be read is one failure."""
     try:
         legend, cases = load(path)
     except (OSError, ValueError) as error:
@@ -80,7 +79,7 @@ def run_file(path: str) -> list[Outcome]:
 
 
 def run_cases(legend: Legend, cases: Iterable[Case], path: str = "the file") -> Iterator[Outcome]:
-    """Run the cases one by one; without a runner for the legend every case fails. `path` is for messages."""
+    """Run the cases one by one. Without a runner for the legend, every case fails. `path` is for messages."""
     runner = next((runner for runner in runners() if _claims(runner, legend)), None)
     for number, case in enumerate(cases):
         name = str(case["name"]) if isinstance(case, dict) and "name" in case else f"case {number} of {path}"
@@ -116,7 +115,7 @@ def _never_skipped(_legend: Legend, _case: Case) -> str | None:
 
 
 def report(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """Yield the lines of the report, the sum last."""
+    """Yield the lines of the report. The last one has the sums."""
     passed = failed = 0
     for outcome in outcomes:
         if outcome.skipped is not None:
@@ -130,7 +129,7 @@ def report(outcomes: Iterable[Outcome]) -> Iterator[str]:
 
 
 def main(paths: list[str]) -> int:
-    """Run all files; return the exit code."""
+    """Run all files. Return the exit code."""
     if not paths:
         sys.stderr.write("usage: python -m spec.vectors FILE...\n")
         return 2

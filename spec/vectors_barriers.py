@@ -1,8 +1,8 @@
-"""Runs the barrier cases (aligned, tracker, unaligned) against the real `InputGate`.
+"""Runs the barrier cases (aligned, tracker, unaligned) on the real `InputGate`.
 
-A case's events become facts, the effects become the trace; then what the legend's `matching` demands is
-compared: the mandatory entries in order, the set of blocked channels at every delivery, the in-flight sets, and
-all that Flink's own test asserts.
+A case's events become facts, and the effects become the trace. Then what the legend's `matching` demands is compared:
+the mandatory items in order, the set of blocked channels at every delivery, the sets in flight, and everything that
+Flink's own test asserts.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
-    """Run one case; return what does not match."""
+    """Run one case. Return what does not match."""
     run = BarrierRun(case)
     checks = case["asserted"].get("checks", ())
     problems: list[str] = []

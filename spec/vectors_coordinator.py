@@ -1,7 +1,7 @@
-"""Runs the coordinator cases against the real doors of `checkpointing.coordinator` and the two-phase sink.
+"""Runs the coordinator cases on the real doors of `checkpointing.coordinator` and the two-phase sink.
 
-Every case names a unit; the unit's environment does the steps, and after each step the facts that the
-case lists for it are compared: maps on the keys that are listed, lists exactly.
+Every case names a unit, and the unit's environment takes the steps. After each step, the facts that the case lists for
+it are compared: maps by the listed keys, lists exactly.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _UNITS: dict[str, UnitFactory] = {
     "sink": SinkUnit,
 }
 _COMPLETE = frozenset({"operator_states", "master_states"})
-"""Facts whose listed entries are complete maps themselves."""
+"""Facts whose listed items are complete maps themselves."""
 _SETS = frozenset({"discarded", "not_discarded"})
 
 
@@ -44,7 +44,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
-    """Run one case; return what does not hold."""
+    """Run one case. Return what does not hold."""
     unit = _UNITS[case["given"].get("unit", "coordinator")](case["given"])
     problems: list[str] = []
     for index, raw in enumerate(case["steps"]):

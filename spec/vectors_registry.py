@@ -1,6 +1,6 @@
 """Runs the registry cases: shared state, the store of completed checkpoints, the cleaner, the counting registry.
 
-The runner plays the disk (durable metadata) and keeps the books of what was discarded; every rule is the core's.
+The runner plays the disk (durable metadata), and notes what was discarded. Every rule is the core's.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(_legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
-    """Run one case, once for each job status if it lists some; return what does not hold."""
+    """Run one case, once for each job status that it lists. Return what does not hold."""
     statuses = case["given"].get("each_job_status", [None])
     return [problem for status in statuses for problem in _run_once(case, status)]
 
@@ -105,7 +105,7 @@ class _PersistError(OSError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Handle:
-    """A handle object; two whose labels differ only in quotes are the same file."""
+    """A handle object. Two with labels that differ only in quotes are the same file."""
 
     label: str
 
@@ -117,7 +117,7 @@ class _Handle:
 
 
 class _Run:
-    """The situation of one case."""
+    """The state of one case."""
 
     def __init__(self, given: Mapping[str, Value], *, counting: bool) -> None:
         self._given = given
@@ -164,7 +164,7 @@ class _Run:
     # -------------------------------------------------------------- steps
 
     def do(self, word: str, args: list[Value]) -> Exception | None:
-        """Do a step; return what it raised."""
+        """Take a step. Return the error that it raised."""
         self._facts.pop("result", None)
         step: Callable[..., None] = getattr(self, f"_do_{word}")
         try:
@@ -234,7 +234,7 @@ class _Run:
         self._persisted.append(checkpoint.id)
 
     def _do_abort(self, _checkpoint: int) -> None:
-        """Tell the registry nothing: an abort never deletes shared state."""
+        """Tell the registry nothing, because an abort never deletes shared state."""
 
     def _do_remove_oldest(self) -> None:
         self._let_go(self._open_store.remove_oldest())
@@ -276,7 +276,7 @@ class _Run:
     # -------------------------------------------------------------- facts
 
     def fact(self, name: str) -> Value:
-        """Return what holds for a fact."""
+        """Return the value of a fact."""
         match name:
             case "retained":
                 return self._retained()

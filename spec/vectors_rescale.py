@@ -1,6 +1,6 @@
-"""Runs the rescale cases: computes what a case gives, with the core's functions, and compares every key of `expect`.
+"""Runs the rescale cases: computes a case's results with the core's functions, and compares every key of `expect`.
 
-The case that states a property is run as a seeded random test of as many draws as it wants.
+The case that states a property is run as a seeded random test with as many draws as it asks for.
 """
 
 import random
@@ -41,7 +41,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(_legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
-    """Run one case; return what does not match."""
+    """Run one case. Return what does not match."""
     if case["kind"] == "operator_state_property":
         return list(_check_property(case["given"], case["expect"]))
     try:
@@ -155,7 +155,7 @@ def _per_state(
 
 
 def _offsets_per_holder(held: list[Parts]) -> Value:
-    """Return the number of offsets of the holders, which must all have the same; else the list of numbers."""
+    """Return the number of offsets of the holders if all have the same, or else the list of numbers."""
     numbers = {_load(parts) for parts in held if parts}
     return numbers.pop() if len(numbers) == 1 else sorted(numbers)
 

@@ -1,7 +1,7 @@
-"""Draws what somebody does to a job beside its ticks: rollbacks, resets, savepoints at rest, disposals, clean-ups.
+"""Draws what visitors do to a job between its ticks: rollbacks, resets, savepoints at rest, disposals, clean-ups.
 
-A visit goes step by step, and ticks have their turns in between. It is refused while somebody alive holds the job, but
-for a clean-up, which then works beside the tick.
+A visit goes step by step, and ticks have their turns in between. A visit is refused while a living process holds the
+job. Only a clean-up then works beside the tick.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ from spec.saving import disposable, disposing, saving
 from spec.world import World
 
 DIES_ROLLING_BACK = 0.05
-"""Per step."""
+"""For each step."""
 DIES = 0.2
-"""Per step of a visit that has few."""
+"""For each step of a visit with few steps."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """One visit under way."""
+    """A visit in progress."""
 
     told: str
     turns: Iterator[None]
@@ -35,7 +35,7 @@ class Visit:
 
     @property
     def generation(self) -> int:
-        """That of its claim."""
+        """The generation of its claim."""
         return self.visitor.generation
 
 
@@ -43,7 +43,7 @@ class Visits:
     """Draws the visits of a run."""
 
     def __init__(self, world: World, moves: Moves, random: Random, readable: dict[SplitId, int]) -> None:
-        """Draw for that world; `readable` says how far each split can be read just now."""
+        """Draw for this world. `readable` says how far each split can be read now."""
         self._world = world
         self._moves = moves
         self._random = random
@@ -51,7 +51,7 @@ class Visits:
         self._made = 0
 
     def drawn(self, alive: Alive) -> Iterator[Visit]:
-        """Yield the visits that follow on a tick, each drawn when the one before is over."""
+        """Yield the visits after a tick. Each is drawn when the one before is over."""
         made: list[tuple[int, Callable[[Visitor], Visit | None]]] = [
             (self._moves.rollbacks_max, self._rollback),
             (self._moves.resets_max, self._reset),
@@ -66,12 +66,12 @@ class Visits:
                     yield visit
 
     def beside(self, alive: Alive) -> Visit:
-        """Return a clean-up that begins while a tick runs, or has just died."""
+        """Return a clean-up that begins while a tick runs, or after one has died."""
         self._made += 1
         return self._clean_up(Visitor(f"visit-{self._made}", alive))
 
     def last_clean_up(self, alive: Alive) -> Visit:
-        """Return a clean-up of the job at rest that gives readers no time."""
+        """Return a clean-up of the job at rest, without grace for readers."""
         visitor = Visitor("last-visit", alive)
         return Visit("last clean-up", cleaning(self._world, 0, visitor), visitor, dies=0)
 

@@ -1,7 +1,7 @@
 """Watches doors from outside, step by step: what each was told, what it has asked for, and what it waits for.
 
-Judges of what passes between a door and its driver build on it. It knows the alphabet of the door and no room behind
-it, so simulations, machines and traces of real ticks are judged alike.
+The judges of what passes between a door and its driver use it. It knows the messages of the door, and no code behind
+them. So simulations, machines and traces of real ticks are judged alike.
 """
 
 from collections.abc import Iterable
@@ -55,54 +55,54 @@ class Watched:
     """The end of the block of ids."""
     channels: ChannelBytes
     polls: dict[Split, int] = field(default_factory=dict)
-    """The polls under way: how many rows each may bring."""
+    """The polls in progress: how many rows each may bring."""
     idle_since: dict[Split, int] = field(default_factory=dict)
-    """When a split was last found idle; one that has brought rows since is left out."""
+    """When a split was last found idle. A split that has sent rows since is left out."""
     running: set[VertexId] = field(default_factory=set)
     held_back: set[VertexId] = field(default_factory=set)
-    """The vertices that could not write a micro-batch and have not tried again since."""
+    """The vertices that could not write a micro-batch and have not tried again."""
     restoring: set[str] = field(default_factory=set)
-    """Hooks that have not yet said that they are restored."""
+    """Hooks that have not answered that they are restored."""
     asked_hooks: set[tuple[str, CheckpointId]] = field(default_factory=set)
     pending: set[CheckpointId] = field(default_factory=set)
     """The checkpoints that have an id and have not ended."""
     aborted: int = 0
     """How many were told as aborted."""
     completed_ms: int | None = None
-    """When a checkpoint or a savepoint was last told as complete."""
+    """When a checkpoint or savepoint was last told as complete."""
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
     """The ends of further blocks, by the nonces of claims that are not in yet."""
     requests: dict[str, SavepointKind] = field(default_factory=dict)
-    """What users have asked for and have not heard of yet."""
+    """Users' requests that are not answered yet."""
     stops_failed: int = 0
-    """How many savepoints of a stop have failed; periodic triggering begins anew after each."""
+    """How many savepoints of a stop have failed. After each, periodic triggering begins again."""
     is_stopping: bool = False
-    """Somebody has asked the tick to end, or has asked for the savepoint of a stop."""
+    """True if somebody has asked the tick to stop, with or without a savepoint."""
     is_troubled: bool = False
-    """Something has failed that ends the tick as soon as no commit is in doubt."""
+    """True if something failed that ends the tick as soon as no commit is in doubt."""
     is_over: bool = False
 
     @property
     def reads(self) -> bool:
-        """Whether the door certainly means to read on."""
+        """True if the door certainly goes on reading."""
         limit = self.setup.limits.duration_ms
         in_time = limit is None or self.now_ms < self.started_ms + limit
         return in_time and not (self.is_stopping or self.is_troubled or self.restoring or self.is_over)
 
     @property
     def is_busy(self) -> bool:
-        """Whether it certainly waits for work or for rows: then the tick wants no checkpoint for its own end."""
+        """True if it certainly waits for work or for rows. Then the tick wants no checkpoint for its own end."""
         return bool(self.running) or any(split not in self.idle_since for split in self.polls)
 
     def is_idle(self, split: Split) -> bool:
-        """Return whether a split was found idle, and is to be left alone still."""
+        """Return whether a split was found idle, and must not be asked yet."""
         since = self.idle_since.get(split)
         return since is not None and self.now_ms < since + self.setup.idle_poll_ms
 
     # -------------------------------------------------------------- steps
 
     def told(self, fact: Begun | Fact) -> None:  # noqa: PLR0912 - one line a fact
-        """Take what the door was told."""
+        """Take a fact of the door."""
         match fact:
             case TimeAdvanced():
                 self.now_ms = max(self.now_ms, fact.now_ms)
@@ -139,7 +139,7 @@ class Watched:
                 pass
 
     def asked(self, effect: Effect) -> None:
-        """Take what the door asked for, or said."""
+        """Take an effect of the door."""
         match effect:
             case PollSource():
                 self.polls[effect.source, effect.split] = effect.max_rows
@@ -171,7 +171,7 @@ class Watched:
                 pass
 
     def given(self, step: Step) -> tuple[CheckpointId, ...]:
-        """Take the ids that were used in a step, and return them."""
+        """Return the ids that were used in a step, and note them."""
         if step.next_id == self.next_id:
             return ()
         used = tuple(CheckpointId(each) for each in range(self.next_id, step.next_id))
@@ -195,24 +195,24 @@ class DoorJudge:
         self.found: list[str] = []
 
     def wrong(self, what: str) -> None:
-        """Note what is wrong, and when it was."""
+        """Note what is wrong, and when."""
         self.found.append(f"{what}, at {self.door.now_ms}")
 
     def told(self, fact: Begun | Fact) -> None:
-        """Take what the door was told."""
+        """Take a fact of the door."""
 
     def asked(self, effect: Effect) -> None:
-        """Judge what it asks for, in order."""
+        """Judge the door's effects, in order."""
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the door at rest; `given` are the ids that it has used in this step."""
+        """Judge the door at rest. `given` are the ids that it has used in this step."""
 
     def time_passed(self) -> None:
         """Judge a door that was told the time, and did nothing."""
 
 
 def watch(steps: Iterable[Step], judges: Iterable[type[DoorJudge]]) -> list[DoorJudge]:
-    """Follow a door from its beginning to its end; return its judges, with what they found."""
+    """Follow a door from its beginning to its end. Return its judges, with what they found."""
     door: Watched | None = None
     asked: list[DoorJudge] = []
     for step in steps:
@@ -251,5 +251,5 @@ def _follow(door: Watched, judges: list[DoorJudge], step: Step) -> None:
 
 
 def drafted(effect: Effect) -> CheckpointRecord | None:
-    """Return the entry that a door wants to append: all its barriers have passed by then."""
+    """Return the entry that a door wants to append. All its barriers have passed by then."""
     return effect.row if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None

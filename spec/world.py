@@ -1,8 +1,8 @@
 """The stores of a simulated warehouse, in memory: files, table logs, `checkpoints`, `cuts`.
 
-Each keeps the promises that its counterpart on Delta keeps, and no more: an append is a compare-and-swap,
-publishing is idempotent, a cut is recorded once. Files are kept after their deletion, so that the invariants
-can still compare contents; who reads a deleted one is found out.
+Each keeps the promises of its counterpart on Delta, and no others. An append is a compare-and-swap, publishing may be
+repeated, a cut is recorded once. Files are kept after their deletion, so that the invariants can still compare
+contents. Reading a deleted file is noted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,7 +46,7 @@ NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
 
 class FileGoneError(Exception):
-    """A file that had been deleted was wanted by somebody who no longer holds the job."""
+    """A process that no longer holds the job needed a file that had been deleted."""
 
 
 class World:
@@ -58,17 +58,17 @@ class World:
         self.files: dict[str, Written] = {}
         self.gone: set[str] = set()
         self.durable: set[str] = set()
-        """Files that a power cut does not take."""
+        """Files that survive a power cut."""
         self.struck = False
-        """Whether something befell the warehouse: then every start notes what the cuts show."""
+        """True after a mishap. Then every start notes what the cuts show."""
         self.tables: dict[TableName, TableLog] = {}
         self.version = 0
         self.log: list[tuple[int, Row]] = []
         self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
         self.as_stored: Callable[[Row], Row] = lambda row: row
-        """What becomes of an entry that is written and read."""
+        """Writes an entry and reads it back."""
         self.before: tuple[int, tuple[Row, ...]] = (0, ())
-        """The version before the newest, and its entries: what a list shows that lags behind."""
+        """The version before the newest, and its entries. A list that lags behind shows them."""
         self.lag_ms = 0
         """How late a list shows new files."""
         self.lease: Lease | None = None
@@ -87,7 +87,7 @@ class World:
         return FileHandle(path, rows, rows * ROW_BYTES, 0)
 
     def read(self, path: str, reader: str, generation: Generation) -> Written:
-        """Return a file's contents; raise FileGoneError if it is gone and the reader was fenced out before."""
+        """Return a file's content. Raise FileGoneError if it is gone and the reader was fenced before."""
         if path in self.gone:
             if generation < self.generation:
                 raise FileGoneError(path)
@@ -95,21 +95,21 @@ class World:
         return self.files[path]
 
     def link(self, links: Mapping[str, str], generation: Generation) -> None:
-        """Give files further paths, the old ones by the new ones: what is linked belongs to that generation."""
+        """Give files further paths: the old ones by the new ones. The links belong to this generation."""
         for path, old in links.items():
             self.read(old, f"linking {path}", generation)
             self.files[path] = replace(self.files[old], generation=generation, micro_batch=0)
 
     def rows_of(self, path: str) -> Rows:
-        """Return the rows of a file, whether it was deleted or not."""
+        """Return the rows of a file, also of a deleted one."""
         return self.files[path].rows
 
     def state_of(self, keyed: KeyedFile) -> StateRows:
-        """Return what a state file says, whether it was deleted or not."""
+        """Return what a state file says, also a deleted one."""
         return self.files[keyed.file.path].state
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete files; deleting twice changes nothing."""
+        """Delete files. Deleting them twice changes nothing."""
         fresh = tuple(path for path in paths if path not in self.gone)
         needed = self._in_use()
         self.gone.update(fresh)
@@ -117,9 +117,9 @@ class World:
             self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
 
     def _in_use(self) -> set[str]:
-        """Return the files that rows name, and that tables show now or at a cut of such a row.
+        """Return the files that entries name, and that tables show now or at a cut of such an entry.
 
-        The state table of an operator that the newest row does not have any more is read by its older cuts alone.
+        If the newest entry no longer has an operator, only older cuts read its state table.
         """
         newest = newest_checkpoint(self.rows())
         said = {each.table for each in newest.columns} if newest is not None else set()
@@ -136,7 +136,7 @@ class World:
         return {row.checkpoint for row in self.checkpoints()}.union(waiting)
 
     def paths_of(self, record: CheckpointRecord) -> frozenset[str]:
-        """Return every file that a row names."""
+        """Return every file that an entry names."""
         if record.checkpoint not in self._needed:
             self._needed[record.checkpoint] = named_files(record)
         return self._needed[record.checkpoint]
@@ -147,7 +147,7 @@ class World:
         return [path for path, file in self.files.items() if path not in self.gone and file.at_ms <= shown_ms]
 
     def discard_leftovers(self, current: Generation, by: Referenced) -> int:
-        """Delete what older generations staged and certainly nothing references (K4); return how many files."""
+        """Delete unreferenced staged files of older generations (K4). Return how many they were."""
         leftovers = [path for path in self.listed() if _is_leftover(path, self.files[path], current, by)]
         self.history.add(LeftoversGone(current))
         self.discard(leftovers)
@@ -180,9 +180,9 @@ class World:
         subsumed: tuple[CheckpointId, ...] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> RowAppended | RowRefused | RowUnknown:
-        """Append the row if the table is at that version; a nonce that is in is found again.
+        """Append the entry if the table is at this version. If its nonce is in already, find that entry.
 
-        `marks` says of other rows whether they are abandoned from this commit on.
+        `marks` says which other entries are abandoned from this commit on, and which are not.
         """
         if self.version == at_version:
             row = self.as_stored(row)
@@ -231,7 +231,7 @@ class World:
         return self.tables.setdefault(name, TableLog())
 
     def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
-        """Make the table show the checkpoint, once; return the version at which it came to show it."""
+        """Publish the checkpoint once. Return the version at which the table shows it."""
         log = self.table(publication.table)
         if log.shown[-1] >= checkpoint:
             version = next(at for at, shown in enumerate(log.shown) if shown >= checkpoint)
@@ -248,15 +248,15 @@ class World:
             log.again.add(log.version)
             log.durable.update(range(log.version + 1))
         else:
-            log.backup = None  # whatever was lost before is back
+            log.backup = None  # everything that was lost is there again
         self.history.add(TableChanged(checkpoint, publication, log.version, active, log.columns[-1]))
         return TablePublished(checkpoint, publication.table, log.version)
 
     def optimize(self, name: TableName) -> None:
         """A foreign OPTIMIZE: all active files of a table become one.
 
-        None that a committed rollback has still to take out: the product then names who merged it and publishes
-        nothing until that is taken back, so here it never happened.
+        It spares files that a committed rollback must still remove. In the product, the rollback would name the writer
+        and publish nothing until the merge is undone. So here the merge never happened.
         """
         log = self.table(name)
         if log.active & self._leaving(name):
@@ -266,11 +266,11 @@ class World:
         rows = tuple(row for path in sorted(log.active) for row in self.files[path].rows)
         path = f"{name}/part-{log.version}-{len(self.files)}"
         self.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
-        self.durable.add(path)  # its own writer sees to that
+        self.durable.add(path)  # its own writer handles that
         log.commit(frozenset({path}), log.shown[-1], self.now_ms)
 
     def _leaving(self, name: TableName) -> frozenset[str]:
-        """Return what rows that the table does not show take out of it: not published yet, or lost again."""
+        """Return the files that an entry removes and that the table still shows: not published yet, or lost again."""
         shown = self.table(name).shown[-1]
         waiting = [
             row
@@ -283,16 +283,16 @@ class World:
     # -------------------------------------------------------------- cuts
 
     def retained(self) -> frozenset[CheckpointId]:
-        """Return the checkpoints whose cuts are read: those with an entry, and those that a plain savepoint follows."""
+        """Return the checkpoints whose cuts are read: those with an entry, and parents of plain savepoints."""
         followed = (row.parent for row in self.checkpoints() if not row.commits)
         return frozenset(row.checkpoint for row in self.checkpoints()).union(followed)
 
     def record_cut(
         self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...], retained: Collection[CheckpointId]
     ) -> None:
-        """Record the cut of a checkpoint and drop those that are not retained; nothing happens if a newer one is there.
+        """Record the cut of a checkpoint and drop cuts that are not retained. If a newer cut exists, nothing happens.
 
-        The first one stays. The entries up to its versions are durable then.
+        The first record stays. The log entries up to its versions are durable then.
         """
         for each in entries_to_sync(dict(versions), self.cuts):
             self.table(each.table).durable.update(range(each.first, each.last + 1))
@@ -305,7 +305,7 @@ class World:
         self.history.add(CutWritten(checkpoint, versions, self._active_at(versions), columns))
 
     def _active_at(self, versions: Iterable[tuple[TableName, int]]) -> tuple[tuple[TableName, frozenset[str]], ...]:
-        """Return what tables show at these versions; nothing where a version has gone."""
+        """Return what tables show at these versions, or nothing where a version is gone."""
         logs = ((name, self.table(name).versions, version) for name, version in versions)
         return tuple((name, there[at] if at < len(there) else frozenset()) for name, there, at in logs)
 
@@ -317,7 +317,7 @@ class World:
         self.cuts = {checkpoint: cut for checkpoint, cut in self.cuts.items() if checkpoint not in dropped}
 
     def correct_cuts(self, seen: Cuts, correction: Correction) -> None:
-        """Record cuts otherwise: of those that were seen the changed ones are new, the dropped ones gone."""
+        """Correct cuts that were seen: record the changed ones, and drop the others."""
         kept = {checkpoint: dict(cut) for checkpoint, cut in seen.items() if checkpoint not in correction.dropped}
         self.cuts = kept | {checkpoint: dict(cut) for checkpoint, cut in correction.changed.items()}
         self.history.add(CutsCorrected(tuple((each, tuple(cut.items())) for each, cut in self.cuts.items())))
@@ -325,7 +325,7 @@ class World:
             log.durable.update(range(log.version + 1))
 
     def come_to_rest(self) -> None:
-        """Note which files of ours are there; not those of neighbours, even if a log lost every entry about them."""
+        """Note which of our files exist, without those of neighbours, even if a log lost every entry about them."""
         ours = (path for path, written in self.files.items() if written.generation)
         shown = frozenset[str]().union(*(log.active for log in self.tables.values()))
         cuts = ((each, self._active_at(cut.items())) for each, cut in sorted(self.cuts.items()))
@@ -335,7 +335,7 @@ class World:
     # -------------------------------------------------------------- mishaps
 
     def lose_power(self, survives: Callable[[], bool]) -> None:
-        """Take what nobody made durable, or some of it: a log ends before the first entry that has gone."""
+        """Remove what nobody made durable, or some of it. A log ends before the first entry that is gone."""
         self.struck = True
         for log in self.tables.values():
             lost = (at for at in range(1, log.version + 1) if at not in log.durable and not survives())
@@ -350,7 +350,7 @@ class World:
         self.history.add(PowerLost(gone, tuple(sorted(taken & named))))
 
     def lose(self, name: TableName, entries: int) -> bool:
-        """Take the newest entries out of a table's log, durable or not; return whether it had so many."""
+        """Remove the newest entries from a table's log, durable or not. Return whether it had that many."""
         log = self.table(name)
         if log.version < entries:
             return False
@@ -360,12 +360,12 @@ class World:
         return True
 
     def restore(self, name: TableName) -> None:
-        """Put the log in its place that the table had before it lost entries."""
+        """Restore the log that the table had before it lost entries."""
         log = self.table(name)
         self.tables[name] = log.backup or log
 
     def see_cuts(self, generation: Generation, readable: Iterable[CheckpointId]) -> None:
-        """Note what each of these cuts shows, if anything befell the warehouse."""
+        """Note what each of these cuts shows, if there was a mishap."""
         if self.struck:
             shown = tuple((each, self._active_at(self.cuts[each].items())) for each in sorted(readable))
             self.history.add(CutsSeen(generation, shown))
@@ -389,6 +389,6 @@ def _is_left(table: TableName, said: Collection[TableName]) -> bool:
 
 
 def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) -> bool:
-    """Ask the core's own rule about a file; generation 0 are files that no vertex staged."""
+    """Apply the core's rule to a file. Files that no vertex staged have generation 0."""
     name = StagedName(file.vertex, file.micro_batch, "0" * 32)
     return file.generation != 0 and is_unreferenced(path, name, Generation(file.generation), current=current, by=by)
