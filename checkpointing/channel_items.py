@@ -12,7 +12,8 @@ class SourceSlice:
     """A segment that describes rows of one split between two positions. It holds no rows.
 
     `start` and `end` are positions as canonical JSON. Only the source can interpret them. `detail` is JSON for the
-    source's reader. `bytes` is an estimate that is used for credit only.
+    source's reader. `bytes` is an estimate that is used for credit only. `rows` is the number of rows,
+    or an estimate of it if `rows_estimated` is set.
     """
 
     source: VertexId
@@ -22,6 +23,7 @@ class SourceSlice:
     detail: str
     rows: int
     bytes: int
+    rows_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

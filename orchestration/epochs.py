@@ -13,8 +13,7 @@ from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexS
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import InputLook
 from jobs.runtime.report import TickReport
-from jobs.showing.timeline import describe_position
-from jobs.sources.position_form import positions_of
+from jobs.sources.position_words import PositionWords, positions_of
 from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]
@@ -81,15 +80,22 @@ def row_count(rows: int | None) -> Metadata:
     return {} if rows is None else {"dagster/row_count": dg.MetadataValue.int(rows)}
 
 
-def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered) -> Metadata:
-    """Return a source's metadata at a checkpoint: the position of every split, and its unread rows."""
+def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered, words: PositionWords) -> Metadata:
+    """Return a source's metadata at a checkpoint: the position of every split, its unread rows and their age.
+
+    Dagster plots the numbers. A number that the source does not know is left out.
+    """
     known = positions_of(epoch.record).items()
-    positions = {str(split): describe_position(position) for (vertex, split), position in known if vertex == source}
-    return {
+    positions = {str(split): words.named(vertex, split, at) for (vertex, split), at in known if vertex == source}
+    told: Metadata = {
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
         "positions": dg.MetadataValue.json(positions),
-        "rows_unread": dg.MetadataValue.int(discovered.rows),
     }
+    if discovered.rows is not None:
+        told["rows_unread"] = dg.MetadataValue.int(discovered.rows)
+    if discovered.seconds is not None:
+        told["seconds_behind"] = dg.MetadataValue.float(round(discovered.seconds, 1))
+    return told
 
 
 def passed_over(look: InputLook | None) -> Metadata:

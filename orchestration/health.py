@@ -43,9 +43,15 @@ class Look:
     now_ms: int
 
     @property
-    def rows_unread(self) -> int:
-        """Rows of the sources that the newest checkpoint does not hold."""
-        return sum(found.rows for found in self.discovered.values())
+    def behind(self) -> bool:
+        """Whether the sources have rows that the newest checkpoint does not hold."""
+        return any(found.any for found in self.discovered.values())
+
+    @property
+    def rows_unread(self) -> int | None:
+        """How many rows that are; None if a source does not know."""
+        known = [found.rows for found in self.discovered.values() if found.rows is not None]
+        return sum(known) if len(known) == len(self.discovered) else None
 
 
 def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
@@ -184,18 +190,19 @@ def _never(check: dg.AssetCheckKey, look: Look) -> dg.AssetCheckResult:
 
 def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: Limits) -> dg.AssetCheckResult:
     age_ms = max(look.now_ms - newest.statistics.committed_ms, 0)
-    unread = look.rows_unread
-    passed = age_ms <= limits.fresh_within_ms or unread == 0
-    behind = f"{count(unread)} rows wait at the sources" if unread else "the sources have nothing new"
+    rows = look.rows_unread
+    passed = age_ms <= limits.fresh_within_ms or not look.behind
+    unread = "rows" if rows is None else f"{count(rows)} rows"
+    behind = f"{unread} wait at the sources" if look.behind else "the sources have nothing new"
     way_out = "" if passed else ": start a tick, or switch the schedule on"
     return _warned(
         check,
         f"checkpoint {newest.checkpoint} is {seconds(age_ms)} old, and {behind}{way_out}",
         passed=passed,
         metadata={
-            "lag_s": dg.MetadataValue.float(round(age_ms / 1000, 1) if unread else 0.0),
+            "lag_s": dg.MetadataValue.float(round(age_ms / 1000, 1) if look.behind else 0.0),
             "age_s": dg.MetadataValue.float(round(age_ms / 1000, 1)),
-            "rows_unread": dg.MetadataValue.int(unread),
+            **({} if rows is None else {"rows_unread": dg.MetadataValue.int(rows)}),
             "committed_at": dg.MetadataValue.timestamp(newest.statistics.committed_ms / 1000),
         },
     )

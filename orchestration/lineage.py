@@ -15,7 +15,7 @@ from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import VertexId
 from jobs.operators.schemas import arrow_schema as from_spark
 from jobs.planner import JobPlan
-from jobs.sources.port import LiesInFolder
+from jobs.sources.port import DescribesItself, LiesInFolder, layers
 from orchestration.code_versions import code_version
 from orchestration.naming import CUTS, SOURCES, Naming
 from orchestration.tags import JOB_TAG
@@ -82,14 +82,18 @@ def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str
     source = plan.sources[name]
     schema = from_spark(source.schema())
     told: dict[str, object] = {"dagster/column_schema": _column_schema(schema)}
+    about = next((each.described() for each in layers(source) if isinstance(each, DescribesItself)), None)
+    folder = next((each.root for each in layers(source) if isinstance(each, LiesInFolder)), None)
     what = f"What source `{name}` reads"
-    if isinstance(source, LiesInFolder):
-        what = f"The Parquet files of source `{name}`, a folder for each split"
-        told["folder"] = dg.MetadataValue.path(source.root)
+    if about is not None:
+        what = f"Source `{name}`, {about.kind}: {about.place}"
+        told |= {"kind": about.kind, "place": about.place}
+    if folder is not None:
+        told["folder"] = dg.MetadataValue.path(folder)
     return dg.AssetSpec(
         naming.source_key(name),
         group_name=naming.group(SOURCES),
-        kinds={"parquet"} if isinstance(source, LiesInFolder) else set(),
+        kinds=set() if about is None else {about.kind},
         description=f"{what}. Each checkpoint holds the position in it. Tidemark never writes here.",
         owners=owners,
         tags={JOB_TAG: naming.name},

@@ -25,6 +25,7 @@ from jobs.settings import InvalidSettingsError, TickSettings, resolve
 from jobs.showing.cleanup import render_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.showing.rollback import render_rollback
+from jobs.sources.position_words import PositionWords
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.rollback_tables import TableNotRolledBackError
@@ -56,10 +57,11 @@ _SETTINGS: Final = ("warehouse", "reader_grace_ms")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The job's warehouse and settings."""
+    """The job's warehouse and settings, and the words for its positions."""
 
     warehouse: Warehouse
     settings: TickSettings
+    words: PositionWords
 
 
 Operation = Callable[[dg.OpExecutionContext, Asked], Mapping[str, Any]]
@@ -136,7 +138,8 @@ def _operation_job(
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
             settings = resolve({}, deployment.given, given, project=project_of(deployment.reference))
             warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(job))
-            context.add_output_metadata(operation(context, Asked(warehouse, settings)))
+            words = PositionWords(deployment.plan.sources)
+            context.add_output_metadata(operation(context, Asked(warehouse, settings, words)))
 
     @dg.job(
         name=f"{name}_{verb}",
@@ -188,7 +191,7 @@ def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
 def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     checkpoint, warehouse = context.op_config["checkpoint"], asked.warehouse
     if context.op_config[DRY_RUN]:
-        return {"plan": _shown(context, render_rollback(preview_rollback(warehouse, checkpoint)))}
+        return {"plan": _shown(context, render_rollback(preview_rollback(warehouse, checkpoint), asked.words))}
     done = roll_back(warehouse, checkpoint)
     said = f"{warehouse.paths.job} is back at {done.plan.target.checkpoint}, as {done.record.checkpoint}"
     context.log.info("%s; the next tick reads again what came after it", said)

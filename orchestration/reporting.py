@@ -14,6 +14,7 @@ from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import look_at_input
 from jobs.runtime.listener import Progress, Recovery, SparkStarted, TickListener
 from jobs.showing.progress import failure_line, warnings
+from jobs.sources.position_words import PositionWords
 from orchestration.epochs import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
@@ -40,8 +41,10 @@ def observe_sources(
     if stands.epoch is None:
         return
     looks = {look.source: look for look in look_at_input(plan.sources, stands.epoch.record)}
+    words = PositionWords(plan.sources)
     for source in plan.graph.sources():
-        told = source_metadata(source.id, stands.epoch, discovered[source.id]) | passed_over(looks.get(source.id))
+        told = source_metadata(source.id, stands.epoch, discovered[source.id], words)
+        told |= passed_over(looks.get(source.id))
         context.log_event(dg.AssetObservation(naming.source_key(source.id), metadata=told))
 
 

@@ -13,7 +13,7 @@ from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
-from jobs.runtime.discovery import ENDLESS, Discovered, discover
+from jobs.runtime.discovery import Discovered, discover
 from jobs.showing.quantities import count
 from orchestration.deployment import Deployment
 from orchestration.observation import activity, held_by
@@ -87,7 +87,7 @@ def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
         name=f"{name}_new_data",
         job=job,
         minimum_interval_seconds=LOOK_EVERY_S,
-        description=f"Starts a tick of {name} when its sources have new data; looks at file footers only.",
+        description=f"Starts a tick of {name} when its sources have new data. It needs no Spark and reads no row.",
     )
     def new_data(context: dg.SensorEvaluationContext) -> dg.RunRequest | SkipReason:
         launched = deployment.launch()
@@ -151,7 +151,7 @@ def _decided(
     context: dg.SensorEvaluationContext, newest: CheckpointRecord | None, found: dict[VertexId, Discovered]
 ) -> dg.RunRequest | SkipReason:
     checkpoint = 0 if newest is None else newest.checkpoint
-    unread = {name: each.rows for name, each in found.items() if each.rows}
+    unread = {name: each.rows for name, each in found.items() if each.any}
     if not unread:
         return SkipReason(f"checkpoint {checkpoint} holds all that the sources offer")
     cursor = " ".join([f"checkpoint={checkpoint}", *(f"{name}={each.digest}" for name, each in sorted(found.items()))])
@@ -164,5 +164,5 @@ def _decided(
     return dg.RunRequest(run_key=cursor, tags=rows)
 
 
-def _rows(number: int) -> str:
-    return "no end" if number >= ENDLESS else count(number)
+def _rows(number: int | None) -> str:
+    return "not counted" if number is None else count(number)

@@ -5,7 +5,7 @@ from rich.console import Console
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.cli.errors import CommandError, ExitCode
-from jobs.cli.naming import warehouse_of
+from jobs.cli.naming import position_words, warehouse_of
 from jobs.holding.job_state import Activity, JobState, must_have_run, state_of
 from jobs.settings import Layer
 from jobs.showing.checkpoints import render_checkpoints
@@ -34,7 +34,8 @@ def show_checkpoint(
     record = _chosen(warehouse.paths.job, _newest_first(_rows(warehouse)), checkpoint)
     published = CutStore(warehouse).entries().get(record.checkpoint)
     at_ms, versions = (None, {}) if published is None else (published.published_at_ms, published.versions)
-    out.print(render_timeline(record, at_ms, versions, every_subtask=every_subtask))
+    words = position_words(pipeline, given)
+    out.print(render_timeline(record, at_ms, versions, words, every_subtask=every_subtask))
 
 
 def _rows(warehouse: Warehouse) -> tuple[Row, ...]:

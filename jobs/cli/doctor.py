@@ -1,23 +1,18 @@
 """`tidemark doctor`: prints a page for people or JSON for programs, and ends with an exit code for scripts."""
 
 import json
-from collections.abc import Mapping
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from checkpointing.identifiers import VertexId
 from jobs.cli.errors import ExitCode
-from jobs.cli.naming import warehouse_of
+from jobs.cli.naming import sources_of, warehouse_of
 from jobs.doctor.examination import Examination, examine
 from jobs.holding.job_state import has_run
-from jobs.launch import launch
-from jobs.pipelines.registry import UnknownPipelineError
 from jobs.settings import Layer, resolve
 from jobs.showing.quantities import plural
-from jobs.sources.port import Source
 
 _VERDICTS: Final = {ExitCode.DONE: "healthy", ExitCode.FAILED: "findings", ExitCode.USAGE: "could_not_look"}
 
@@ -26,20 +21,12 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
     """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it cannot be examined, 4 if it never ran."""
     grace_ms = resolve({}, given).reader_grace_ms
     warehouse = warehouse_of(pipeline, given)
-    found = examine(warehouse, grace_ms, verify=verify, sources=lambda: _sources(pipeline, given))
+    found = examine(warehouse, grace_ms, verify=verify, sources=lambda: sources_of(pipeline, given))
     if as_json:
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:
         out.print(render_examination(found), soft_wrap=True)
     return _code(found) if has_run(warehouse) else ExitCode.NOT_THERE
-
-
-def _sources(pipeline: str, given: Layer) -> Mapping[VertexId, Source]:
-    """Return the sources of a pipeline; none if its code cannot be found, since a job may outlive its code."""
-    try:
-        return launch(pipeline, given).plan.sources
-    except UnknownPipelineError:
-        return {}
 
 
 def _code(found: Examination) -> ExitCode:

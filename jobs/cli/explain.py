@@ -8,6 +8,7 @@ from jobs.pipeline import InvalidPipelineError
 from jobs.pipelines.registry import BrokenPipelineError
 from jobs.settings import Layer
 from jobs.showing.graph import render_graph
+from jobs.sources.closing import closing
 from jobs.sources.port import SourceError
 
 
@@ -15,7 +16,8 @@ def explain(reference: str, given: Layer, out: Console) -> None:
     """Show the pipeline's vertices, channels and tables; sources without input yet are shown without splits."""
     plan = prepared(reference, given).plan
     try:
-        plan = plan.with_discovered_splits()
+        with closing(plan.sources):
+            plan = plan.with_discovered_splits()
     except (SourceError, InvalidPipelineError):
         out.print("the input is not there yet, so the number of splits is not known")
     out.print(render_graph(plan), soft_wrap=True)

@@ -12,7 +12,12 @@ from jobs.cli.errors import CommandError, ExitCode
 from jobs.project import OWN, here, known_pipelines, unknown_pipeline
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkpointing.identifiers import VertexId
     from jobs.settings import Layer
+    from jobs.sources.port import Source
+    from jobs.sources.position_words import PositionWords
     from jobs.stores.warehouse import Warehouse
 
 
@@ -107,6 +112,30 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
     if name not in known_pipelines(project) and name not in OWN and name not in there:
         raise CommandError(unknown_pipeline(name, project, there), ExitCode.NOT_THERE)
     return Warehouse(root, ProtocolPaths(name))
+
+
+def sources_of(typed: str, given: "Layer") -> "Mapping[VertexId, Source]":
+    """Return the sources of a pipeline; none if its code cannot be found, since a job may outlive its code.
+
+    Raises what a user's code raises.
+    """
+    from jobs.launch import launch  # noqa: PLC0415 - imports Spark's types
+    from jobs.pipelines.registry import UnknownPipelineError  # noqa: PLC0415 - the same
+
+    try:
+        return launch(typed, given).plan.sources
+    except UnknownPipelineError:
+        return {}
+
+
+def position_words(typed: str, given: "Layer") -> "PositionWords":
+    """Return the words for a pipeline's positions; without its code, positions are shown as they are written."""
+    from jobs.sources.position_words import PositionWords  # noqa: PLC0415 - imports Spark's types
+
+    try:
+        return PositionWords(sources_of(typed, given))
+    except Exception:  # noqa: BLE001 - a user's code, without which the command can be carried out
+        return PositionWords({})
 
 
 def warehouse_folder(given: "Layer") -> Path:

@@ -8,32 +8,36 @@ from jobs.cli.errors import ExitCode, needing_rest
 from jobs.cli.explain import prepared
 from jobs.settings import Layer
 from jobs.showing.quantities import count
-from jobs.showing.rollback import named, splits_grid
+from jobs.showing.rollback import named, rows_again, splits_grid
+from jobs.sources.closing import closing
+from jobs.sources.position_words import PositionWords
 
 
 def reset_source(pipeline: str, asked: Reset, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
     """Move a source, or show what that would do, and say which rows are read again and which are skipped."""
     started = prepared(pipeline, given)
-    warehouse, job = started.warehouse, started.plan.job
+    warehouse, job, sources = started.warehouse, started.plan.job, started.plan.sources
+    words = PositionWords(sources)
     if dry_run:
-        plan = preview_reset(warehouse, started.plan.sources, asked)
+        with closing(sources):
+            plan = preview_reset(warehouse, sources, asked)
         heading = f": source {asked.source}, which stands at {named(plan.newest)}; nothing was changed"
         out.print(Text.assemble(("reset plan ", "bold"), (str(job), "bold"), heading), soft_wrap=True)
     else:
-        with needing_rest("a reset", pipeline):
-            plan, row = reset(warehouse, started.plan.sources, asked)
+        with closing(sources), needing_rest("a reset", pipeline):
+            plan, row = reset(warehouse, sources, asked)
         out.print(Text.assemble((str(job), "bold"), f" goes on from {named(row)}: {asked.source} is at {asked.words}"))
-    out.print(splits_grid(plan.splits))
-    for line in _consequences(plan):
+    out.print(splits_grid(plan.splits, words))
+    for line in _consequences(plan, words):
         out.print(line, soft_wrap=True)
     return ExitCode.DONE
 
 
-def _consequences(plan: ResetPlan) -> tuple[Text, ...]:
+def _consequences(plan: ResetPlan, words: PositionWords) -> tuple[Text, ...]:
     """Say how many rows are read again and how many are skipped. Both may happen, in different splits."""
     if not plan.splits:
         return (Text("every split stands there already"),)
-    known = [split.rows for split in plan.splits if split.rows is not None]
+    known = [rows for rows in rows_again(plan.splits, words) if rows is not None]
     again, left_out = sum(rows for rows in known if rows > 0), -sum(rows for rows in known if rows < 0)
     lines = []
     if again or len(known) < len(plan.splits):

@@ -5,11 +5,12 @@ from rich.text import Text
 
 from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
 from jobs.cli.errors import CommandError, ExitCode, needing_rest
-from jobs.cli.naming import warehouse_of
+from jobs.cli.naming import position_words, warehouse_of
 from jobs.recovery.rollback_plan import RollbackPlan
 from jobs.settings import Layer
 from jobs.showing.quantities import count, plural
-from jobs.showing.rollback import render_rollback
+from jobs.showing.rollback import render_rollback, rows_again
+from jobs.sources.position_words import PositionWords
 
 
 def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
@@ -22,32 +23,33 @@ def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, 
             ExitCode.USAGE,
         )
     if dry_run:
-        out.print(render_rollback(preview_rollback(warehouse, checkpoint)), soft_wrap=True)
+        plan = preview_rollback(warehouse, checkpoint)
+        out.print(render_rollback(plan, position_words(pipeline, given)), soft_wrap=True)
         return ExitCode.DONE
     with needing_rest("a rollback", pipeline):
         done = roll_back(warehouse, checkpoint)
-    out.print(_done(done), soft_wrap=True)
+    out.print(_done(done, position_words(pipeline, given)), soft_wrap=True)
     for note in done.notes:
         out.print(note, soft_wrap=True)
     out.print(f"go on with: tidemark run {pipeline}", soft_wrap=True)
     return ExitCode.DONE
 
 
-def _done(done: RolledBack) -> Text:
+def _done(done: RolledBack, words: PositionWords) -> Text:
     plan, row = done.plan, done.record
     said = Text.assemble(
         (str(plan.job), "bold"),
         f" is back at {plan.target.kind.value} {plan.target.checkpoint}, as {row.kind.value} {row.checkpoint}: ",
-        f"{plural(len(row.tables), 'table')}, {_again(plan)}",
+        f"{plural(len(row.tables), 'table')}, {_again(plan, words)}",
     )
     if plan.turn.dropped:
         said.append(f"; abandoned: {', '.join(str(each) for each in plan.turn.dropped)}")
     return said
 
 
-def _again(plan: RollbackPlan) -> str:
+def _again(plan: RollbackPlan, words: PositionWords) -> str:
     """Return how much the next tick reads again, as far as the positions say it."""
-    known = [split.rows for split in plan.splits if split.rows is not None]
+    known = [rows for rows in rows_again(plan.splits, words) if rows is not None]
     if len(known) < len(plan.splits):
         return "and the next tick reads again what came after it"
     return f"and the next tick reads {count(sum(known))} rows again"

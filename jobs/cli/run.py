@@ -21,6 +21,7 @@ from jobs.settings import Layer
 from jobs.showing.progress import Tally
 from jobs.showing.reports import reported
 from jobs.showing.summary import render_caught_up, render_done, render_lines, render_places
+from jobs.sources.closing import closing
 from jobs.stores.cuts import CutStore
 
 
@@ -31,11 +32,12 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
     """
     _quiet_logs()
     started = prepared(reference, given)
-    if not restore(started, restoring or Restoring(), out, progress):
-        return ExitCode.DONE
-    tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.warehouse)))
-    with display_for(progress, tally) as display:
-        report = run_tick(started.plan, started.runtime(), display)
+    with closing(started.plan.sources):
+        if not restore(started, restoring or Restoring(), out, progress):
+            return ExitCode.DONE
+        tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.warehouse)))
+        with display_for(progress, tally) as display:
+            report = run_tick(started.plan, started.runtime(), display)
     _summary(started, report, tally, out)
     return _ended(started, report)
 

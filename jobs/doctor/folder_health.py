@@ -1,18 +1,24 @@
-"""Checks folders: what the folders of the sources hold, and whether the next tick can write those of the job."""
+"""Checks what a tick reads and writes: how far each source is ahead of the job, and the folders on both sides."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import Row
 from jobs.doctor.findings import Finding, Section
+from jobs.runtime.discovery import Discovered, discover
 from jobs.runtime.input_look import InputLook, look_at_input
-from jobs.sources.port import Source
+from jobs.showing.quantities import count, seconds
+from jobs.sources.port import DescribesItself, Source, layers
 from jobs.stores.obstacles import kind_of, obstacles
 from jobs.stores.warehouse import Warehouse
 
 Sources = Callable[[], Mapping[VertexId, Source]]
 """Loads a pipeline and returns its sources: a user's code, which may raise."""
+
+
+_AS_SAID: Final = "do what the message says; a tick would meet it too"
 
 
 def no_sources() -> Mapping[VertexId, Source]:
@@ -21,23 +27,47 @@ def no_sources() -> Mapping[VertexId, Source]:
 
 
 def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]:
-    """Yield a section for each source of files; nothing for a pipeline without any."""
+    """Yield a section about the sources; nothing for a pipeline without any."""
+    newest = newest_checkpoint(rows)
     try:
-        looks = look_at_input(sources(), newest_checkpoint(rows))
+        known = sources()
+        looks = {look.source: look for look in look_at_input(known, newest)}
     except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
         first = (str(error).splitlines() or [""])[0]
         what = f"the pipeline cannot be loaded, so its input was not looked at: {first}"
         yield Section("input", (), (Finding(what, "correct the pipeline's code"),))
         return
-    if looks:
-        seen = tuple((str(look.source), _seen(look)) for look in looks)
-        yield Section("input", seen, tuple(Finding(*told) for look in looks for told in look.findings()))
+    if not known:
+        return
+    seen: list[tuple[str, str]] = []
+    findings = [Finding(*told) for look in looks.values() for told in look.findings()]
+    for name, source in known.items():
+        said = [*_described(source, looks.get(name))]
+        try:
+            said.append(_behind(discover({name: source}, newest)[name]))
+        except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            findings.append(Finding(f"source {name} cannot be looked at: {first}", _AS_SAID))
+        seen.append((str(name), "; ".join(filter(None, said))))
+    yield Section("input", tuple(seen), tuple(findings))
 
 
-def _seen(look: InputLook) -> str:
-    folder = look.folder
-    passed = f", {folder.count} passed over" if folder.count else ""
-    return f"{folder.files} files in {folder.splits} splits of {folder.root}{passed}"
+def _described(source: Source, look: InputLook | None) -> Iterator[str]:
+    about = next((each.described() for each in layers(source) if isinstance(each, DescribesItself)), None)
+    if look is not None:
+        folder = look.folder
+        passed = f", {folder.count} passed over" if folder.count else ""
+        yield f"{folder.files} files in {folder.splits} splits of {folder.root}{passed}"
+    elif about is not None:
+        yield f"{about.kind}: {about.place}"
+
+
+def _behind(found: Discovered) -> str:
+    """Return how far the job is behind a source."""
+    if not found.any:
+        return "nothing unread"
+    rows = "unread rows, not counted" if found.rows is None else f"{count(found.rows)} rows unread"
+    return rows if found.seconds is None else f"{rows}, the oldest since {seconds(round(found.seconds * 1000))}"
 
 
 def place_section(warehouse: Warehouse) -> Section:

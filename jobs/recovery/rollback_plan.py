@@ -9,13 +9,13 @@ from checkpointing.commit.line import Turn, restorable, turn_back
 from checkpointing.commit.net import keyed_tables
 from checkpointing.commit.recovery import Observed
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import JobName
+from checkpointing.identifiers import JobName, SplitId, VertexId
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.restore_damage import way_out
-from jobs.sources.position_form import positions_of, rows_before
+from jobs.sources.position_words import positions_of
 from jobs.stores.checkpoints import DamagedRow
 from jobs.stores.rollback_tables import (
     History,
@@ -41,16 +41,12 @@ class NoSuchRowError(RollbackRefusedError, NotThereError):
 
 @dataclass(frozen=True, slots=True)
 class SplitBack:
-    """A split's present and new position, as the source writes them; None for its start.
+    """A split's present and new position, as the source writes them; None for its start."""
 
-    `rows` are the rows between them, which will be read again; skipped, if negative; None if the positions do not say.
-    """
-
-    source: str
-    split: str
+    source: VertexId
+    split: SplitId
     now: str | None
     then: str | None
-    rows: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +189,7 @@ def _files(target: CheckpointRecord, tables: tuple[TableBack, ...]) -> Iterator[
 def splits_back(now: CheckpointRecord | None, then: CheckpointRecord) -> tuple[SplitBack, ...]:
     """Return the present and the new position of every split that one of the two entries has."""
     before, after = positions_of(now), positions_of(then)
-    found = []
-    for source, split in dict.fromkeys([*after, *before]):
-        here, there = before.get((source, split)), after.get((source, split))
-        read, kept = rows_before(here), rows_before(there)
-        rows = None if read is None or kept is None else read - kept
-        found.append(SplitBack(source, split, here, there, rows))
-    return tuple(found)
+    return tuple(
+        SplitBack(source, split, before.get((source, split)), after.get((source, split)))
+        for source, split in dict.fromkeys([*after, *before])
+    )

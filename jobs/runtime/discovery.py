@@ -1,6 +1,7 @@
-"""Asks the sources what they offer after a cut, without Spark: how many rows, and up to which positions.
+"""Asks the sources what they offer after a cut, without Spark: how many rows, and how old the oldest of them is.
 
-Polling reads no row. A look lists the splits, and reads the footers of new files.
+A source that knows its lag is asked for it (`port.KnowsLag`). Any other source is polled once for each split, which
+reads no row. Where a lag does not say how many rows there are, one poll finds out whether there is one.
 """
 
 import hashlib
@@ -12,49 +13,93 @@ from typing import Final
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.sources.port import Source, SourceError
-from jobs.sources.position_form import positions_of
+from jobs.sources.closing import closing
+from jobs.sources.port import KnowsLag, Lag, Source, SourceError, layers
+from jobs.sources.position_words import positions_of
 
 ENDLESS: Final = 1_000_000_000_000
 """A split that offers this many rows at once has no end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Discovered:
-    """What one source offers: `rows` after the cut (ENDLESS or more: it has no end), and where each split ends."""
+class Offer:
+    """What one split offers after a position. `mark` changes when the offer changes."""
 
-    rows: int
-    ends: Mapping[SplitId, str | None]
-    """The position up to which a split can be read now; None for an empty split."""
+    lag: Lag
+    any: bool
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What the splits of one source offer after the cut."""
+
+    splits: Mapping[SplitId, Offer]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a row to read."""
+        return any(offer.any for offer in self.splits.values())
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows there are, as well as the source knows; None if it does not, or if a split has no end."""
+        known = [offer.lag.rows for offer in self.splits.values() if offer.lag.rows is not None]
+        return sum(known) if len(known) == len(self.splits) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How old the oldest unread row is, 0 if there is none; None if the source does not know."""
+        known = [offer.lag.seconds for offer in self.splits.values() if offer.lag.seconds is not None]
+        return max(known, default=None)
 
     @property
     def digest(self) -> str:
-        """A short text that changes exactly if the positions change."""
-        canonical = json.dumps(dict(self.ends), sort_keys=True)
+        """A short text that changes exactly if the offers change."""
+        canonical = json.dumps({split: offer.mark for split, offer in self.splits.items()}, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> dict[VertexId, Discovered]:
-    """Return what each source offers after the restored cut (None: from its start). Raises SourceError."""
+    """Return what each source offers after the restored cut (None: from its start), and close the sources.
+
+    Raises SourceError.
+    """
     positions = positions_of(restored)
-    return {name: _discovered(name, source, positions) for name, source in sources.items()}
+    with closing(sources):
+        return {
+            name: Discovered(
+                _offers(name, source, {split: at for (vertex, split), at in positions.items() if at and vertex == name})
+            )
+            for name, source in sources.items()
+        }
 
 
 def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> int | None:
-    """Return the unread rows of all sources, for a progress bar; None for an endless or unreadable source."""
+    """Return the unread rows of all sources, for a progress bar; None if it is not known, or a split has no end."""
     try:
-        total = sum(found.rows for found in discover(sources, restored).values())
+        found = [each.rows for each in discover(sources, restored).values()]
     except SourceError:
         return None
-    return None if total >= ENDLESS else total
+    return sum(rows for rows in found if rows is not None) if None not in found else None
 
 
-def _discovered(name: VertexId, source: Source, positions: Mapping[tuple[VertexId, SplitId], str | None]) -> Discovered:
-    rows = 0
-    ends: dict[SplitId, str | None] = {}
-    for split in source.splits():
-        start = positions.get((name, split))
-        found = source.poll(PollSource(name, split, start, ENDLESS))
-        ends[split] = start if found is None else found.end
-        rows += 0 if found is None else found.rows
-    return Discovered(rows, ends)
+def _offers(name: VertexId, source: Source, positions: Mapping[SplitId, str]) -> dict[SplitId, Offer]:
+    knows = next((each for each in layers(source) if isinstance(each, KnowsLag)), None)
+    if knows is None:
+        return {split: _polled(name, source, split, positions.get(split)) for split in source.splits()}
+    return {
+        split: _polled(name, source, split, positions.get(split), lag)
+        if lag.rows is None
+        else Offer(lag, lag.rows > 0, f"{positions.get(split)} and {lag.rows}")
+        for split, lag in knows.lag(positions).items()
+    }
+
+
+def _polled(name: VertexId, source: Source, split: SplitId, start: str | None, lag: Lag | None = None) -> Offer:
+    """Poll the split once: for all that it has, or for one row if the lag leaves open whether there is one."""
+    found = source.poll(PollSource(name, split, start, ENDLESS if lag is None else 1))
+    if found is None:
+        return Offer(Lag(0, 0.0), any=False, mark=str(start))
+    rows = None if lag is not None or found.rows >= ENDLESS else found.rows
+    return Offer(lag or Lag(rows), any=True, mark=found.end)

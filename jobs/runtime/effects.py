@@ -44,6 +44,7 @@ from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites
 from jobs.sources.port import SourceError
+from jobs.sources.position_words import PositionWords
 from jobs.stores.leftovers import delete_unfinished, staging_folders
 from jobs.stores.output_tables import TableNotCheckedError
 from jobs.stores.reservations import deletable
@@ -78,6 +79,7 @@ class EffectHandlers:
         self._root = stores.warehouse.root
         self._judge = Judge(self._root)
         self._hooks = HookCalls(plan.hooks)
+        self._words = PositionWords(plan.sources)
         self._cancelled: set[tuple[VertexId, CheckpointId]] = set()
         if plan.suites:
             self._judge.warm_up()
@@ -126,7 +128,8 @@ class EffectHandlers:
         except SourceError as error:
             return PollFailed(effect.source, effect.split, f"source {effect.source}: {error}")
         except Exception as error:  # noqa: BLE001 - a source is a user's code
-            text = f"source {effect.source}, split {effect.split}: {message_of(error)}"
+            at = self._words.named(effect.source, effect.split, effect.position)
+            text = f"source {effect.source}, split {effect.split}, after {at}: {message_of(error)}"
             return PollFailed(effect.source, effect.split, text)
         return SourceIdle(effect.source, effect.split) if found is None else SliceOffered(found)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.sources.folder_look import FolderLook
-from jobs.sources.port import LiesInFolder, Source, SourceError, reads_from
-from jobs.sources.position_form import START, positions_of, written
+from jobs.sources.port import LiesInFolder, Source, SourceError, layers
+from jobs.sources.position_words import START, PositionWords, positions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ def look_at_input(sources: Mapping[VertexId, Source], restored: CheckpointRecord
 
 
 def _looked(name: VertexId, source: Source, restored: CheckpointRecord | None) -> InputLook | None:
-    reads = reads_from(source)
-    if not isinstance(reads, LiesInFolder):
+    reads = next((each for each in layers(source) if isinstance(each, LiesInFolder)), None)
+    if reads is None:
         return None
     try:
         folder = reads.look()
     except SourceError:
         return None
-    positions = [position for (vertex, _), position in positions_of(restored).items() if vertex == name]
-    at_start = all(written(position) == START for position in positions)
+    words, known = PositionWords({name: source}), positions_of(restored)
+    at_start = all(words.named(*of, position) == START for of, position in known.items() if of[0] == name)
     return InputLook(name, folder, never_found=at_start and not folder.files)

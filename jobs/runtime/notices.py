@@ -13,7 +13,7 @@ from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import NotifyAborted, NotifyComplete
 from jobs.pipeline.ports import CheckpointListener
 from jobs.runtime.listener import NoticeFailed, TickListener
-from jobs.sources.port import CommitsPositions, Source
+from jobs.sources.port import CommitsPositions, Source, layers
 from jobs.user_code import message_of
 
 _log = structlog.get_logger(__name__)
@@ -29,14 +29,19 @@ class Notices:
         shown_to: TickListener,
     ) -> None:
         """Notify the sources that commit positions, and these listeners; report errors to `shown_to`."""
-        self._sources = {name: source for name, source in sources.items() if isinstance(source, CommitsPositions)}
+        self._sources = [
+            (name, layer)
+            for name, source in sources.items()
+            for layer in layers(source)
+            if isinstance(layer, CommitsPositions)
+        ]
         self._listeners = listeners
         self._shown_to = shown_to
 
     def complete(self, effect: NotifyComplete) -> None:
         """Notify that a checkpoint is complete and published. Each source gets the positions of its splits."""
         checkpoint = effect.checkpoint
-        for name, source in self._sources.items():
+        for name, source in self._sources:
             call = partial(source.notify_checkpoint_complete, checkpoint, _of_source(effect, name))
             self._guarded(f"source {name}", checkpoint, call)
         for listener in self._listeners:

@@ -54,6 +54,7 @@ from jobs.runtime.notices import Notices
 from jobs.runtime.report import TickReport
 from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.settings import RuntimeSettings
+from jobs.sources.closing import close_all
 from jobs.sources.port import SourceError
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
@@ -117,6 +118,7 @@ class TickCarrier(Carrier):
         finally:
             self.requests.close()
             engine.close()
+            close_all(self.plan.sources)
 
     def door(self) -> TickDoor:
         """Return the door of this tick."""

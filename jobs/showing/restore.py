@@ -17,7 +17,8 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.planner import JobPlan
 from jobs.showing.quantities import count, plural, size
 from jobs.showing.statistics import right
-from jobs.showing.timeline import describe_position, hooks_grid
+from jobs.showing.timeline import hooks_grid
+from jobs.sources.position_words import PositionWords
 
 
 def render_restore(
@@ -34,7 +35,7 @@ def render_restore(
     """
     graph = plan.graph
     grids = (
-        _splits(graph, record),
+        _splits(graph, record, PositionWords(plan.sources)),
         _states(graph, record, plan.config.max_parallelism),
         _tables(graph, record, versions or {}),
     )
@@ -66,12 +67,13 @@ def left_behind(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
     )
 
 
-def _splits(graph: JobGraph, record: CheckpointRecord) -> Grid:
+def _splits(graph: JobGraph, record: CheckpointRecord, words: PositionWords) -> Grid:
     grid, found = Grid("source", "split", "goes on after"), positions(graph, record)
     for source in graph.sources():
         for index, split in enumerate(source.splits):
             position = found[SubtaskId(source.id, index)]
-            grid.add_row(source.id, split, "the start (new)" if position is None else describe_position(position))
+            goes_on = "the start (new)" if position is None else words.named(source.id, split, position)
+            grid.add_row(source.id, split, goes_on)
     return grid
 
 

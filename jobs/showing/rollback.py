@@ -1,6 +1,6 @@
 """Renders what a rollback would do: tables, positions, and what is left behind."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
@@ -12,19 +12,19 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.recovery.rollback_plan import RollbackPlan, SplitBack
 from jobs.showing.quantities import count, plural
 from jobs.showing.statistics import right
-from jobs.sources.position_form import written
+from jobs.sources.position_words import PositionWords
 from jobs.stores.rollback_tables import TableBack
 
 
-def render_rollback(plan: RollbackPlan) -> RenderableType:
-    """Return the plan of a rollback."""
+def render_rollback(plan: RollbackPlan, words: PositionWords) -> RenderableType:
+    """Return the plan of a rollback; `words` name its positions."""
     stands = named(plan.newest) if plan.newest is not None else "its start"
     heading = Text.assemble(
         ("rollback plan ", "bold"),
         (str(plan.job), "bold"),
         f": from {stands} back to {named(plan.target)}, under a new id; nothing was changed",
     )
-    return Group(heading, _tables(plan.tables), splits_grid(plan.splits), *_left_behind(plan))
+    return Group(heading, _tables(plan.tables), splits_grid(plan.splits, words), *_left_behind(plan, words))
 
 
 def named(row: CheckpointRecord) -> str:
@@ -53,12 +53,18 @@ def _amounts(files: tuple[FileHandle, ...]) -> tuple[str, str]:
     return count(len(files)), count(sum(file.rows for file in files))
 
 
-def splits_grid(splits: tuple[SplitBack, ...]) -> Grid:
+def splits_grid(splits: Sequence[SplitBack], words: PositionWords) -> Grid:
     """Return each split's present and new position, and the rows between."""
     grid = right(Grid("source", "split", "stands after", "goes on after", "rows read again"), 4)
-    for split in splits:
-        grid.add_row(split.source, split.split, written(split.now), written(split.then), _between(split.rows))
+    for split, rows in zip(splits, rows_again(splits, words), strict=True):
+        now, then = (words.named(split.source, split.split, position) for position in (split.now, split.then))
+        grid.add_row(split.source, split.split, now, then, _between(rows))
     return grid
+
+
+def rows_again(splits: Sequence[SplitBack], words: PositionWords) -> list[int | None]:
+    """Return how many rows of each split will be read again; skipped, if negative; None if it is not known."""
+    return [words.rows_between(split.source, split.split, split.then, split.now) for split in splits]
 
 
 def _between(rows: int | None) -> str:
@@ -67,8 +73,8 @@ def _between(rows: int | None) -> str:
     return count(rows) if rows >= 0 else f"{count(-rows)} skipped"
 
 
-def _left_behind(plan: RollbackPlan) -> Iterator[Text]:
-    rows = [split.rows for split in plan.splits if split.rows is not None]
+def _left_behind(plan: RollbackPlan, words: PositionWords) -> Iterator[Text]:
+    rows = [number for number in rows_again(plan.splits, words) if number is not None]
     if rows:
         yield Text(f"{count(sum(rows))} rows will be read again")
     if plan.pending is not None:

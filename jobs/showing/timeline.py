@@ -1,6 +1,5 @@
 """Renders `tidemark checkpoints show`: the life of one epoch from trigger to publication, and what it holds."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from checkpointing.channel_items import AlignmentType
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import TableName
+from checkpointing.identifiers import SplitId, TableName
 from checkpointing.metadata.record import (
     CheckpointRecord,
     RowKind,
@@ -23,7 +22,7 @@ from checkpointing.metadata.record import (
 from jobs.showing.checkpoints import state_files
 from jobs.showing.quantities import count, moment, plural, seconds, size
 from jobs.showing.statistics import Flying, counts_line, measured, numbers_grid, right, subtasks_grid, vertices_grid
-from jobs.sources.position_form import written
+from jobs.sources.position_words import PositionWords
 
 _WIDTH: Final = 30
 """Columns of the drawn time line."""
@@ -82,10 +81,14 @@ def render_timeline(
     record: CheckpointRecord,
     published_ms: int | None,
     versions: Mapping[TableName, int],
+    words: PositionWords,
     *,
     every_subtask: bool = False,
 ) -> RenderableType:
-    """Return the epoch's timeline, its work per vertex and subtask, and its tables, state and positions."""
+    """Return the epoch's timeline, its work per vertex and subtask, and its tables, state and positions.
+
+    `words` name the positions.
+    """
     return Group(
         _heading(record, published_ms),
         counts_line(record),
@@ -97,7 +100,7 @@ def render_timeline(
         _state(record),
         *_hooks(record),
         *_in_flight(record.vertices),
-        _positions(record),
+        _positions(record, words),
     )
 
 
@@ -193,7 +196,7 @@ def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
             yield Text.assemble(("in flight ", "bold"), f"{Flying.of(was, edge)} {way}")
 
 
-def _positions(record: CheckpointRecord) -> Grid:
+def _positions(record: CheckpointRecord, words: PositionWords) -> Grid:
     """Return the position of each split, and what it sent since the last barrier."""
     grid = Grid("source", "split", "position", "rows", "bytes", title="positions", title_justify="left")
     grid.title_style = "bold"
@@ -204,34 +207,6 @@ def _positions(record: CheckpointRecord) -> Grid:
         unknown = (None,) * len(vertex.splits)
         sources = zip(vertex.splits, own.rows_out or unknown, own.bytes_out or unknown, strict=True)
         for place, (split, rows, size_bytes) in enumerate(sources if vertex.splits else ()):
-            position = describe_position(vertex.subtasks[place].position)
+            position = words.named(vertex.vertex, SplitId(split), vertex.subtasks[place].position)
             grid.add_row(vertex.vertex, split, position, measured(rows, count), measured(size_bytes, size))
     return grid
-
-
-def describe_position(position: str | None) -> str:
-    """Return a source's position in short: numbers and texts as they are, and of a list its length."""
-    if position is None:
-        return "at its start"
-    try:
-        found = json.loads(position)
-    except ValueError:
-        return position
-    if not isinstance(found, dict):
-        return str(found)
-    if written(position) != position:
-        return written(position)
-    parts = (f"{name} {_value(value)}" for name, value in found.items() if name != "format")
-    return ", ".join(parts)
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool() | str() | None:
-            return str(value)
-        case int():
-            return count(value)
-        case list() | dict():
-            return count(len(value))
-        case _:
-            return str(value)

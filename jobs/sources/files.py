@@ -12,15 +12,18 @@
 """
 
 import os
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import InvalidNameError, SplitId, split_id
+from checkpointing.identifiers import InvalidNameError, SplitId, VertexId, split_id
 from checkpointing.messages import PollSource
 from jobs.engine_paths import typed
 from jobs.sources.arrow_types import Conversion, conversion_of
@@ -28,11 +31,17 @@ from jobs.sources.file_footer import Footer, check_columns, read_footer
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import read_ranges
+from jobs.sources.file_seeking import in_file, names_file, rows_before, written
 from jobs.sources.folder_look import SUFFIX, FolderLook, entries, is_input, look
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
+from jobs.sources.position_words import END
 
 Conversions = tuple[tuple[str, Conversion], ...]
 """Columns that are converted, in the order of the schema."""
+
+
+_ASKED: Final = VertexId("SOURCE")
+"""How messages name a source that does not know its own name."""
 
 
 class FileSource:
@@ -66,22 +75,56 @@ class FileSource:
         """Return the folders under the root; see `port.Source.splits`."""
         return tuple(sorted(self._splits()))
 
+    def described(self) -> SourceDescription:
+        """Return that these are Parquet files, and their folder; see `port.DescribesItself`."""
+        return SourceDescription("parquet", str(self._root))
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the last file and its rows that were read; see `port.NamesPositions`."""
+        del split
+        return written(FilePosition.parse(position))
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
+        """Return the rows between two positions; see `port.CountsRows`."""
+        del split
+        return rows_before(FilePosition.parse(end)) - rows_before(FilePosition.parse(start))
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position that `end` or `FILE:ROWS` names; see `port.SeeksPositions`.
+
+        A file that was read already needs no look at the folder. So a reset can go back even if a file of the folder
+        has changed or is lost.
+        """
+        now = FilePosition.parse(position)
+        if words != END and names_file(now, words):
+            return in_file(now, words).text()
+        end, ranges = self._rest(PollSource(_ASKED, split, position, sys.maxsize))
+        if words == END:
+            return end.text() if ranges else position
+        return in_file(end, words).text()
+
+    def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
+        """Return the unread rows of each folder, and how old its oldest unread file is; see `port.KnowsLag`."""
+        return {split: self._lag(split, positions.get(split)) for split in self.splits()}
+
+    def _lag(self, split: SplitId, position: str | None) -> Lag:
+        _, ranges = self._rest(PollSource(_ASKED, split, position, sys.maxsize))
+        oldest_ns = min((part.file.modified_ns for part in ranges), default=None)
+        age_s = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
+        return Lag(sum(part.rows for part in ranges), age_s)
+
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of a folder; see `port.Source.poll`.
 
         Raises SourceError too if a consumed file changed.
         """
-        start = FilePosition.parse(request.position)
-        found = self._listed(request.split)
-        known = self._matched(request, start, found)
-        unseen = (self._discovered(request.split, found[name]) for name in known.unseen)
-        end, ranges = advance(known.position.remembering(found), unseen, request.max_rows)
+        end, ranges = self._rest(request)
         if not ranges:
             return None
         return SourceSlice(
             source=request.source,
             split=request.split,
-            start=start.text() if request.position is None else request.position,
+            start=FilePosition().text() if request.position is None else request.position,
             end=end.text(),
             detail=SliceDetail(ranges=ranges).model_dump_json(),
             rows=sum(part.rows for part in ranges),
@@ -97,6 +140,13 @@ class FileSource:
             alike.setdefault(self._conversions(split, now), []).append((split, part))
         frames = [read_ranges(spark, self._root, self._schema, parts, dict(found)) for found, parts in alike.items()]
         return reduce(DataFrame.unionAll, frames)
+
+    def _rest(self, request: PollSource) -> tuple[FilePosition, tuple[FileRange, ...]]:
+        """Return the position after at most so many more rows, and the ranges read on the way."""
+        found = self._listed(request.split)
+        known = self._matched(request, FilePosition.parse(request.position), found)
+        unseen = (self._discovered(request.split, found[name]) for name in known.unseen)
+        return advance(known.position.remembering(found), unseen, request.max_rows)
 
     def _conversions(self, split: SplitId, file: FoundFile) -> Conversions:
         """Return the conversions that the types of a file need."""

@@ -6,9 +6,11 @@ for ever. So a checkpoint only needs to store positions (Flink: `SplitEnumerator
 what Spark Connect offers too.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructType
@@ -22,15 +24,26 @@ SPLIT_COLUMN = "_split"
 """Name of the split a row comes from; string, never null."""
 
 POSITION_COLUMN = "_position"
-"""The row's 0-based ordinal in its split; bigint, never null: unique, and the order of the split."""
+"""The row's place in its split; bigint, never null. It is unique in the split and rises with the split's order.
+
+Numbers may be left out: two rows that follow each other may have the places 7 and 12. So the difference of two places
+is no number of rows.
+"""
 
 
 class SourceError(Exception):
     """A source that cannot be read: the message names file or split, what is wrong, and the way out."""
 
 
+class NoSuchPositionError(SourceError):
+    """The words name no position in the split. The message of a source says what to write instead."""
+
+
 class Source(Protocol):
-    """Rows that can be read again from any position."""
+    """Rows that can be read again from any position.
+
+    A position is text. Only its source knows what it means: nobody else compares two positions or computes with them.
+    """
 
     def schema(self) -> StructType:
         """Return the source's own columns, without `_split` and `_position`."""
@@ -46,8 +59,10 @@ class Source(Protocol):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of `request.split` after `request.position` (None: from the start).
 
-        The slice starts exactly at that position, holds between 1 and `max_rows` rows, and its `end`
-        is the position to ask for next. None: nothing to read just now. May block; reads no rows.
+        The slice starts exactly at that position, and its `end` is the position to ask for next. None: nothing to read
+        just now. The slice holds between 1 and `max_rows` rows. It may hold more only where a split may not be cut, as
+        inside a transaction. A source that cannot know how many rows there are sets `rows_estimated`; then `rows`, 1 or
+        more, is its best guess, and the slice may turn out to be empty. May block; reads no rows.
         Raises SourceError if the split cannot be read.
         """
         ...
@@ -57,6 +72,140 @@ class Source(Protocol):
 
         Its columns are `read_schema(self)`. The slices are this source's own, at least one, and
         disjoint. Raises SourceError if what a slice describes is no longer what was polled.
+        """
+        ...
+
+
+@runtime_checkable
+class CommitsPositions(Protocol):
+    """Optional for a source: commits its positions to another system, which then sees how far the job has read (F2).
+
+    In Flink, a `SourceReader` does this as a `CheckpointListener`. Other programs read these positions. A restore takes
+    the positions of the checkpoint, never these.
+    """
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Commit these positions: all rows before them are in the published tables, or the checkpoint stores them.
+
+        In unaligned mode some rows may be on their way when a checkpoint is taken, and nothing stores them. The
+        position of their split lies before them. If a reset has moved the split since, the split has no position until
+        these rows have arrived.
+        Called in the order of the checkpoints, from one thread, at least once. A tick begins by calling it again for
+        the checkpoint that it restored, so a checkpoint that is not newer than the last must change nothing. If the
+        process dies first, a newer call covers the checkpoint. A split that has not been read has no position. If the
+        method raises, the tick logs and shows the error and goes on, and the checkpoint stays complete.
+        """
+        ...
+
+
+@runtime_checkable
+class NamesPositions(Protocol):
+    """Optional for a source: says in words where a position lies. Commands, messages and Dagster show the words."""
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the position in words, such as `partition 3, offset 1,204,551`. Opens nothing."""
+        ...
+
+
+@runtime_checkable
+class CountsRows(Protocol):
+    """Optional for a source: says how many rows lie between two positions, for the plans of rollbacks and resets."""
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows after `start` (None: the split's start) up to `end`; None if the positions do not say.
+
+        The number is negative if `end` lies before `start`. Opens nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class SeeksPositions(Protocol):
+    """Optional for a source: turns what a user types at `tidemark reset --to` into a position."""
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position that the words name in this split, which stands at `position`; None for its start.
+
+        The word `start` never comes here, since it has one meaning for every source. `end` does. Raises
+        NoSuchPositionError for other words; its message says what can be written, the caller adds split and source.
+        Raises SourceError if the split cannot be read.
+        """
+        ...
+
+
+_SECRETS: Final = (
+    (re.compile(r"://\S*@"), "://"),
+    (re.compile(r"(?i)((?:password|passwd|pwd|secret|token|credential)\w*\s*=)\s*[^\s&;,]*"), r"\1***"),
+)
+_KIND: Final = re.compile(r"[a-z][a-z0-9_-]{0,30}")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDescription:
+    """What a source is, for people: its kind in one small word (`kafka`), and the place that it reads.
+
+    The user info of a URL and the values of passwords are left out of `place`. ValueError for any other kind.
+    """
+
+    kind: str
+    place: str
+
+    def __post_init__(self) -> None:
+        """Leave secrets out; raise ValueError for a kind that Dagster cannot show."""
+        if not _KIND.fullmatch(self.kind):
+            raise ValueError(f"{self.kind!r} is no kind of a source: write one small word, like 'kafka'")
+        place = self.place
+        for secret, shown in _SECRETS:
+            place = secret.sub(shown, place)
+        object.__setattr__(self, "place", place)
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """Optional for a source: says what it is. `doctor` and Dagster's asset of the source show it."""
+
+    def described(self) -> SourceDescription:
+        """Return kind and place. Opens nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a position is behind the end of its split.
+
+    `rows` may be an estimate, and is None if it is not known. `seconds` is the age of the oldest unread row, 0 if there
+    is none, None if it is not known.
+    """
+
+    rows: int | None
+    seconds: float | None = None
+
+
+@runtime_checkable
+class KnowsLag(Protocol):
+    """Optional for a source: says how far a job is behind, without Spark and without reading rows.
+
+    Dagster plots it, `doctor` shows it, and the sensor for new data starts a tick because of it. Without this protocol
+    they poll each split once.
+    """
+
+    def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
+        """Return the lag of each split that exists now. A split without a position is read from its start.
+
+        Raises SourceError if the splits cannot be looked at.
+        """
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """Optional for a source: closes what it holds open, such as connections."""
+
+    def close(self) -> None:
+        """Close everything. A later call of another method opens it again; a second `close` changes nothing.
+
+        Tidemark calls it at the end of each tick, also of a failed one, and at the end of a command that asked the
+        source something.
         """
         ...
 
@@ -86,7 +235,10 @@ class ReadsFrom(Protocol):
 
 
 class WrappedSource:
-    """A source that wraps another one, and does what that one does. A subclass changes what it does otherwise."""
+    """A source that wraps another one, and does what that one does. A subclass changes what it does otherwise.
+
+    What else the wrapped source can do, such as naming positions, it is asked for directly (see `layers`).
+    """
 
     def __init__(self, source: Source) -> None:
         """Wrap `source`."""
@@ -109,33 +261,12 @@ class WrappedSource:
         return self.source.read(spark, slices)
 
 
-def reads_from(source: Source) -> Source:
-    """Return the innermost source of sources that wrap each other."""
+def layers(source: Source) -> Iterator[Source]:
+    """Yield the source, and then the sources that wrap each other inside it, from the outside in."""
+    yield source
     while isinstance(source, ReadsFrom):
         source = source.source
-    return source
-
-
-@runtime_checkable
-class CommitsPositions(Protocol):
-    """Optional for a source: commits its positions to another system, which then sees how far the job has read (F2).
-
-    In Flink, a `SourceReader` does this as a `CheckpointListener`. Other programs read these positions. A restore takes
-    the positions of the checkpoint, never these.
-    """
-
-    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Commit these positions: all rows before them are in the published tables, or the checkpoint stores them.
-
-        In unaligned mode some rows may be on their way when a checkpoint is taken, and nothing stores them. The
-        position of their split lies before them. If a reset has moved the split since, the split has no position until
-        these rows have arrived.
-        Called in the order of the checkpoints, from one thread, at least once. A tick begins by calling it again for
-        the checkpoint that it restored, so a checkpoint that is not newer than the last must change nothing. If the
-        process dies first, a newer call covers the checkpoint. A split that has not been read has no position. If the
-        method raises, the tick logs and shows the error and goes on, and the checkpoint stays complete.
-        """
-        ...
+        yield source
 
 
 def read_schema(source: Source) -> StructType:

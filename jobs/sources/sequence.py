@@ -17,7 +17,15 @@ from pyspark.sql.types import LongType, StringType, StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, split_id
 from checkpointing.messages import PollSource
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.sources.port import (
+    POSITION_COLUMN,
+    SPLIT_COLUMN,
+    Lag,
+    NoSuchPositionError,
+    SourceDescription,
+    SourceError,
+)
+from jobs.sources.position_words import END
 
 ROW_BYTES = 32
 """The estimated bytes of a row."""
@@ -58,14 +66,51 @@ class SequenceSource:
         """Return the names of the splits; see `port.Source.splits`."""
         return tuple(sorted(self._splits))
 
+    def described(self) -> SourceDescription:
+        """Return that these are numbers; see `port.DescribesItself`."""
+        return SourceDescription("sequence", "computed by a formula, nothing is stored")
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the next number; see `port.NamesPositions`."""
+        del split
+        return str(_parsed(position))
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
+        """Return the numbers between two positions; see `port.CountsRows`."""
+        del split
+        return _parsed(end) - _parsed(start)
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position that `end` or a number names; see `port.SeeksPositions`."""
+        rows = self._split(split).rows
+        if words == END and rows is not None:
+            return position if rows <= _parsed(position) else str(rows)
+        if words == END:
+            raise NoSuchPositionError("it has no end: name a position")
+        if not words.isdecimal() or (rows is not None and int(words) > rows):
+            known = f"a number from 0 to {rows}" if rows is not None else "a number"
+            raise NoSuchPositionError(f"write 'start', 'end' or {known}")
+        return str(int(words))
+
+    def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
+        """Return the numbers that are left; unknown for a split without an end. See `port.KnowsLag`."""
+        return {
+            name: Lag(None if split.rows is None else max(split.rows - _parsed(positions.get(name)), 0))
+            for name, split in self._splits.items()
+        }
+
+    def _split(self, name: SplitId) -> SequenceSplit:
+        split = self._splits.get(name)
+        if split is None:
+            raise SourceError(f"there is no split {name!r}, only {', '.join(self.splits())}")
+        return split
+
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next numbers of a split, after its delay; see `port.Source.poll`.
 
         The position is the next n, as JSON.
         """
-        split = self._splits.get(request.split)
-        if split is None:
-            raise SourceError(f"there is no split {request.split!r}, only {', '.join(self.splits())}")
+        split = self._split(request.split)
         time.sleep(split.poll_delay_ms / 1000)
         start = _parsed(request.position)
         end = min(start + rows for rows in (request.max_rows, split.poll_rows_max) if rows is not None)

@@ -24,7 +24,7 @@ from jobs.at_rest.resetting import Reset, reset
 from jobs.at_rest.rollback import roll_back
 from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.engine import Engine
-from jobs.sources.position_form import START
+from jobs.sources.position_words import START
 from jobs.stores.rollback_tables import TableNotRolledBackError
 from spec.explore_job import DrivenJob, ExploredDoor, SmallJob
 from spec.faults import Faults

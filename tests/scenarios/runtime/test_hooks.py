@@ -175,6 +175,7 @@ def test_a_dry_run_and_a_checkpoint_show_the_hooks(tick, tmp_path, capsys):
     """Before a restore: which hook gets what, and which state stays behind; `checkpoints show` shows what is held."""
     from jobs.showing.restore import left_behind, render_restore
     from jobs.showing.timeline import render_timeline
+    from jobs.sources.position_words import PositionWords
 
     tick(plan=hooked(("old", Answers(lambda _: {"a": 1})), ("kept", Answers(lambda _: "x" * 300))))
     record = rows_at(tmp_path)[-1]
@@ -185,7 +186,7 @@ def test_a_dry_run_and_a_checkpoint_show_the_hooks(tick, tmp_path, capsys):
     assert [True, True] == [hook in restored for hook in ("│ kept ", "│ new  ")]
     assert "none in this checkpoint" in restored
     assert "left behind: the state of master hook old" in restored
-    console().print(render_timeline(record, None, {}))
+    console().print(render_timeline(record, None, {}, PositionWords({})))
     said = capsys.readouterr().out
     assert "(302 characters)" in said
     assert '{"a": 1}' in said

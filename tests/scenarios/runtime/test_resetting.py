@@ -12,7 +12,9 @@ from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError, SavepointRefusedError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.sources.seeking import NoSuchPositionError
+from jobs.showing.rollback import rows_again
+from jobs.sources.port import NoSuchPositionError
+from jobs.sources.position_words import PositionWords
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -21,6 +23,7 @@ from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_savepoints_at_rest import hold
 
 SOURCES = KEEPS_ALL.sources
+WORDS = PositionWords(SOURCES)
 
 
 def positions(root):
@@ -37,7 +40,7 @@ def test_a_source_is_read_again_from_its_start(tmp_path):
     assert (RowKind.RESET, before.checkpoint, ()) == (row.kind, row.parent, row.tables)
     assert ({"a": None, "b": None}, shown) == (positions(tmp_path), contents(tmp_path))
     assert shown == read_cut(tmp_path)
-    again = sum(split.rows for split in plan.splits)
+    again = sum(rows_again(plan.splits, WORDS))
     tick(tmp_path)
     assert 300 + again == pl.read_delta(str(tmp_path / BRONZE)).height
     assert 300 + again == sum(row[1] for row in read_cut(tmp_path)["gold/by_key"])
@@ -49,7 +52,7 @@ def test_one_split_goes_to_its_end_and_the_other_stays(tmp_path):
     stood = positions(tmp_path)
     plan, _ = reset(at(tmp_path), SOURCES, Reset("numbers", "end", "b"))
     assert {"a": stood["a"], "b": "150"} == positions(tmp_path)
-    skipped = -sum(split.rows for split in plan.splits)
+    skipped = -sum(rows_again(plan.splits, WORDS))
     tick(tmp_path)
     assert 300 - skipped == pl.read_delta(str(tmp_path / BRONZE)).height
 
@@ -60,7 +63,8 @@ def test_a_dry_run_changes_nothing(tmp_path):
     before = JobStores(at(tmp_path), cross_freely).observe()
     stood = positions(tmp_path)
     plan = preview_reset(at(tmp_path), SOURCES, Reset("numbers", "7", "a"))
-    assert [("a", stood["a"], "7", int(stood["a"]) - 7)] == [(s.split, s.now, s.then, s.rows) for s in plan.splits]
+    assert [("a", stood["a"], "7")] == [(split.split, split.now, split.then) for split in plan.splits]
+    assert [int(stood["a"]) - 7] == rows_again(plan.splits, WORDS)
     after = JobStores(at(tmp_path), cross_freely).observe()
     assert (before.version, before.rows) == (after.version, after.rows)
 

@@ -16,7 +16,7 @@ FAILING = """
 from jobs.pipeline import Pipeline
 from jobs.sources.sequence import SequenceSource
 
-BREAKS_AT = 2
+BREAKS_AT = 1
 
 
 class Shaky(SequenceSource):
@@ -24,7 +24,7 @@ class Shaky(SequenceSource):
 
     def poll(self, poll):
         Shaky.polls += 1
-        if Shaky.polls == BREAKS_AT:
+        if Shaky.polls >= BREAKS_AT:
             raise RuntimeError("the network is down")
         return super().poll(poll)
 
@@ -66,10 +66,11 @@ def test_a_pipeline_whose_module_raises_is_named_with_file_and_line(kind, module
 
 def test_a_source_that_raises_before_the_tick_begins_is_told_alike(module, tmp_path, capsys):
     """The command counts the unread rows before it claims the job."""
-    file = module("failing_at_once", FAILING.replace("BREAKS_AT = 2", "BREAKS_AT = 1"))
+    at_once = FAILING.replace("poll(self, poll)", "lag(self, poll)").replace(".poll(", ".lag(")
+    file = module("failing_at_once", at_once)
     assert ExitCode.FAILED == execute(["run", "failing_at_once:build", "--warehouse", str(tmp_path / "warehouse")])
     err = capsys.readouterr().err
-    assert f"RuntimeError: the network is down (in poll, {file}, line 14)" in err.splitlines()[0]
+    assert f"RuntimeError: the network is down (in lag, {file}, line 14)" in err.splitlines()[0]
     assert '    raise RuntimeError("the network is down")' in err
 
 

@@ -21,7 +21,8 @@ from jobs.showing.graph import render_graph
 from jobs.showing.progress import CheckpointLine
 from jobs.showing.quantities import moment, plural, seconds, size
 from jobs.showing.summary import render_caught_up, render_done, render_lines
-from jobs.showing.timeline import describe_position, moments, render_timeline
+from jobs.showing.timeline import moments, render_timeline
+from jobs.sources.position_words import PositionWords
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.warehouse import Warehouse
@@ -30,6 +31,7 @@ STARTED_MS = 1_700_000_000_000
 """When the recorded checkpoint was triggered."""
 SILVER = TableName("silver/flights")
 GOLD = TableName("gold/delays_by_route")
+NO_WORDS = PositionWords({})
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
 )
 def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, told):
     """A barrier that is counted or overtakes rows is not called aligned. Rows in flight are shown with their edge."""
-    text = shown(render_timeline(passing(record(), alignment, held), STARTED_MS + 1500, {}))
+    text = shown(render_timeline(passing(record(), alignment, held), STARTED_MS + 1500, {}, NO_WORDS))
     assert told in text
     assert "aligned after" not in text
     flying = "in flight 40 rows, 3.0 KiB from weather to joined; a restore begins with them"
@@ -106,7 +108,7 @@ def passing(record, alignment, held):
 
 def test_a_timeline_shows_tables_state_and_positions(shown, record):
     """It shows the files of each table, the size of the state with shared files counted once, and all positions."""
-    text = shown(render_timeline(record(), STARTED_MS + 1500, {SILVER: 7, GOLD: 8}))
+    text = shown(render_timeline(record(), STARTED_MS + 1500, {SILVER: 7, GOLD: 8}, NO_WORDS))
     assert "checkpoint 7 of flights, builds on 6, generation 2: 12,000 rows" in text
     assert "state 1 file, 2.0 KiB in all" in text
     assert "files 2, consumed 1,200" in text
@@ -116,19 +118,10 @@ def test_a_timeline_shows_tables_state_and_positions(shown, record):
 
 def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
     """Between commit point and cut, nothing is shown as visible."""
-    text = shown(render_timeline(record(), None, {}))
+    text = shown(render_timeline(record(), None, {}, NO_WORDS))
     assert "not published yet" in text
     assert "published, cut recorded" not in text
     assert "not published" in text.split("tables")[-1]
-
-
-@pytest.mark.parametrize(
-    ("position", "said"),
-    [(None, "at its start"), ("105", "105"), ("not json", "not json"), ('{"format":1,"offset":105}', "offset 105")],
-)
-def test_positions_of_any_source_are_told_in_short(position, said):
-    """Only its source understands a position, but it is shown in a readable form."""
-    assert said == describe_position(position)
 
 
 def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):

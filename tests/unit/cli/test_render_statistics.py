@@ -10,6 +10,7 @@ from checkpointing.snapshots import SubtaskSnapshot
 from jobs.showing.checkpoints import render_checkpoints
 from jobs.showing.statistics import NOT_MEASURED, counts_line, history_grid, subtasks_grid, vertices_grid
 from jobs.showing.timeline import render_timeline
+from jobs.sources.position_words import PositionWords
 
 
 def measured(record, times, **changes):
@@ -32,7 +33,7 @@ def cells(text):
 
 def test_what_nobody_measured_is_said_and_never_0(shown, record):
     """An entry of an older version: its subtasks, its start delay and its counts are not measured."""
-    text = shown(render_timeline(record(), None, {}), width=240)
+    text = shown(render_timeline(record(), None, {}, PositionWords({})), width=240)
     assert "generation 2 up to checkpoint 7: checkpoints not measured" in text
     (barriers,) = cells(shown(vertices_grid(record())))
     assert [NOT_MEASURED, "0.80 s", NOT_MEASURED] == barriers[1:4]

@@ -8,8 +8,8 @@ from pyspark.sql.types import LongType, StructType
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.files import FileSource
-from jobs.sources.position_form import rows_before, written
-from jobs.sources.seeking import NoSuchPositionError, Place, seek
+from jobs.sources.port import NoSuchPositionError
+from jobs.sources.seeking import Place, seek
 from jobs.sources.sequence import SequenceSource
 
 NUMBERS = VertexId("numbers")
@@ -36,7 +36,9 @@ def test_a_file_and_its_rows_name_a_position(files, words, rows):
     """From wherever it stands, and reading goes on with exactly the rows behind it."""
     for stands in (None, seek(files, place(), "4.parquet:1"), seek(files, place(), "end")):
         found = seek(files, place(stands), words)
-        assert (rows, words) == (rows_before(found), words if words == "end" else written(found))
+        assert rows == files.rows_between(SplitId("s"), None, found)
+        if words not in ("start", "end"):
+            assert words == files.named(SplitId("s"), found)
         left = files.poll(PollSource(NUMBERS, SplitId("s"), found, 100))
         assert 12 - rows == (left.rows if left else 0)
 

@@ -1,0 +1,31 @@
+"""Closes the sources of a pipeline at the end of a tick, or of a command that asked them something."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import structlog
+
+from checkpointing.identifiers import VertexId
+from jobs.sources.port import Closes, Source, layers
+
+_log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def closing(sources: Mapping[VertexId, Source]) -> Iterator[None]:
+    """Close the sources at the end of the block, also if it raises."""
+    try:
+        yield
+    finally:
+        close_all(sources)
+
+
+def close_all(sources: Mapping[VertexId, Source]) -> None:
+    """Close every source that holds something open. An error is logged, and the other sources are closed too."""
+    for name, source in sources.items():
+        for layer in layers(source):
+            if isinstance(layer, Closes):
+                try:
+                    layer.close()
+                except Exception as error:  # noqa: BLE001 - a user's code, at a time when nothing depends on it
+                    _log.warning("source not closed", source=name, exc_info=error)

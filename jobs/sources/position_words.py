@@ -1,0 +1,81 @@
+"""Shows positions in the words of their sources, and counts the rows between two positions.
+
+Only a source knows what its positions mean (`port.NamesPositions`, `port.CountsRows`). The position of a source that
+is not known, or that has no words for it, is shown as it is written.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.sources.port import CountsRows, NamesPositions, Source, layers
+
+START: Final = "start"
+END: Final = "end"
+_SHOWN_MAX: Final = 60
+
+
+def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitId], str | None]:
+    """Return the position of each split of each source at a cut."""
+    return {
+        (vertex.vertex, SplitId(split)): subtask.position
+        for vertex in (record.vertices if record is not None else ())
+        if vertex.splits
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
+    }
+
+
+class PositionWords:
+    """Asks the sources of a pipeline for the words for their positions. A source that fails to answer has none."""
+
+    def __init__(self, sources: Mapping[VertexId, Source]) -> None:
+        """Ask these sources, which may be none: a job may outlive its pipeline's code."""
+        self._sources = sources
+
+    def named(self, source: VertexId, split: SplitId, position: str | None) -> str:
+        """Return a position in words; `start` for None."""
+        if position is None:
+            return START
+        known = self._sources.get(source)
+        names = next((each for each in layers(known) if isinstance(each, NamesPositions)), None) if known else None
+        try:
+            return _as_written(position) if names is None else names.named(split, position)
+        except Exception:  # noqa: BLE001 - a user's code; or the position of a source that had this name before
+            return _as_written(position)
+
+    def rows_between(self, source: VertexId, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions, negative if `end` lies before `start`; None if it is not known."""
+        if start == end:
+            return 0
+        known = self._sources.get(source)
+        counts = next((each for each in layers(known) if isinstance(each, CountsRows)), None) if known else None
+        try:
+            return None if counts is None else counts.rows_between(split, start, end)
+        except Exception:  # noqa: BLE001 - as above
+            return None
+
+
+def _as_written(position: str) -> str:
+    """Return a text that nobody explains in short: numbers and texts as they are, and of a list its length."""
+    try:
+        found = json.loads(position)
+    except ValueError:
+        found = position
+    if isinstance(found, dict):
+        found = ", ".join(f"{name} {_value(value)}" for name, value in found.items() if name != "format")
+    text = str(found)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool() | str() | None:
+            return str(value)
+        case int():
+            return f"{value:,}"
+        case list() | dict():
+            return f"{len(value):,}"
+        case _:
+            return str(value)

@@ -1,0 +1,151 @@
+"""What a source may do besides reading, also if another source wraps it; no Spark."""
+
+import pytest
+
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.messages import NotifyComplete
+from jobs.runtime.discovery import discover
+from jobs.runtime.listener import TickListener
+from jobs.runtime.notices import Notices
+from jobs.sources.closing import closing
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, WrappedSource
+from jobs.sources.position_words import PositionWords
+from jobs.sources.seeking import Place, seek
+from jobs.sources.sequence import SequenceSource, SequenceSplit
+from tests.unit.sources.gaps import Gaps
+
+NAME, SPLIT = VertexId("log"), SplitId("a")
+
+
+class Plain:
+    """A source that can do nothing but be read."""
+
+    def __init__(self, source):
+        self.schema, self.splits, self.poll, self.read = source.schema, source.splits, source.poll, source.read
+
+
+class Wraps(WrappedSource):
+    """A source that adds nothing to the one that it wraps, but is told of checkpoints."""
+
+    told = None
+
+    def notify_checkpoint_complete(self, checkpoint, positions):
+        """Keep what was told."""
+        self.told = (checkpoint, dict(positions))
+
+
+@pytest.fixture
+def gaps():
+    """Return a source with three rows at the places 3, 700 and 70,000."""
+    return Gaps({"a": (3, 700, 70_000)})
+
+
+def test_a_source_names_its_positions_and_counts_the_rows_between_them(gaps):
+    """Of two positions that lie far apart it knows how few rows are between."""
+    words = PositionWords({NAME: Wraps(gaps)})
+    assert "split a, place 701" == words.named(NAME, SPLIT, "p2bd")
+    assert (2, -2, 0) == tuple(
+        words.rows_between(NAME, SPLIT, *two) for two in [(None, "p2bd"), ("p2bd", None), [None] * 2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        (None, "start"),
+        ("105", "105"),
+        ("not json", "not json"),
+        ('{"format":1,"offset":1105,"files":[1,2]}', "offset 1,105, files 2"),
+        ("x" * 100, "x" * 60 + "..."),
+    ],
+)
+@pytest.mark.parametrize("sources", [{}, {NAME: Plain(Gaps({"a": ()}))}, {NAME: SequenceSource({"b": 1})}])
+def test_a_position_that_nobody_explains_is_shown_as_it_is_written(sources, position, said):
+    """Without the pipeline's code, by a source without words, and by another source that has the name today."""
+    words = PositionWords(sources)
+    assert said == words.named(NAME, SPLIT, position)
+
+
+def test_rows_between_positions_of_an_unknown_source_are_not_guessed():
+    """Numbers look like ordinals, but only their source knows."""
+    assert PositionWords({}).rows_between(NAME, SPLIT, "5", "100") is None
+    assert PositionWords({NAME: Plain(SequenceSource({"a": 10}))}).rows_between(NAME, SPLIT, "5", "7") is None
+    assert PositionWords({NAME: SequenceSource({"a": 10})}).rows_between(NAME, SPLIT, "5", "7") == 2
+
+
+def test_a_source_understands_its_own_words(gaps):
+    """Also through a wrapper; its refusal names split and source, and what can be written."""
+    place = Place(NAME, SPLIT, "p4")
+    assert ["p2bc", "p11171", None] == [seek(Wraps(gaps), place, words) for words in ("700", "end", "start")]
+    with pytest.raises(
+        NoSuchPositionError, match="'soon' is not a position in split a of source log: write the number"
+    ):
+        seek(gaps, place, "soon")
+
+
+def test_of_another_source_only_start_and_end_can_be_named(gaps):
+    """The end is where polling ends, however few rows each poll gives."""
+    few = Plain(SequenceSource({"a": SequenceSplit(25, poll_rows_max=10), "b": SequenceSplit(None, poll_rows_max=10)}))
+    assert ["p11171", None] == [seek(Plain(gaps), Place(NAME, SPLIT, "p4"), words) for words in ("end", "start")]
+    assert "25" == seek(few, Place(NAME, SPLIT, "3"), "end")
+    with pytest.raises(NoSuchPositionError, match="split b of source log: it has no end"):
+        seek(few, Place(NAME, SplitId("b"), None), "end")
+    with pytest.raises(NoSuchPositionError, match="only 'start' and 'end' can be named"):
+        seek(Plain(gaps), Place(NAME, SPLIT, None), "700")
+
+
+def test_secrets_are_left_out_of_a_description(gaps):
+    """User, password, and parameters that name one."""
+    assert SourceDescription("gaps", "pg://host/base?password=***") == gaps.described()
+    assert "kafka://a:9092,b:9092" == SourceDescription("kafka", "kafka://a:9092,b:9092").place
+    assert "host=h password=*** dbname=x" == SourceDescription("pg", "host=h password=a/b@c dbname=x").place
+    with pytest.raises(ValueError, match="'Kafka topic' is no kind of a source"):
+        SourceDescription("Kafka topic", "")
+
+
+def test_a_source_that_knows_its_lag_is_not_polled(gaps, monkeypatch):
+    """Rows and their age; the source is closed."""
+    monkeypatch.setattr(gaps, "poll", None)
+    found = discover({NAME: Wraps(gaps)}, None)[NAME]
+    assert (True, 3, 3.0, 1) == (found.any, found.rows, found.seconds, gaps.closed)
+
+
+def test_what_a_lag_leaves_open_one_poll_finds_out(gaps):
+    """Whether there is a row; how many there are stays unknown."""
+    gaps.lag = lambda positions: {SPLIT: Lag(None, 2.5)}
+    found = discover({NAME: gaps}, None)[NAME]
+    assert (True, None, 2.5) == (found.any, found.rows, found.seconds)
+    gaps.places = {"a": ()}
+    found = discover({NAME: gaps}, None)[NAME]
+    assert (False, 0, 0.0) == (found.any, found.rows, found.seconds)
+
+
+def test_what_is_offered_changes_the_digest(gaps):
+    """Of a source that knows its lag and of one that is polled."""
+    for source in (gaps, Plain(gaps)):
+        gaps.places = {"a": (3,)}
+        before = [discover({NAME: source}, None)[NAME].digest for _ in range(2)]
+        gaps.places = {"a": (3, 4)}
+        assert before[0] == before[1] != discover({NAME: source}, None)[NAME].digest
+
+
+def test_every_source_is_closed_even_if_one_cannot_be(gaps):
+    """The wrapped one too, and after an error."""
+    gaps.close = lambda: 1 / 0
+    other = Gaps({"b": ()})
+
+    def fails():
+        with closing({NAME: gaps, VertexId("other"): Wraps(other), VertexId("plain"): Plain(other)}):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert 1 == other.closed
+
+
+def test_a_wrapped_source_hears_of_checkpoints_too(gaps):
+    """Both the source inside and the one that wraps it commit their positions."""
+    outer = Wraps(gaps)
+    Notices({NAME: outer}, (), TickListener()).complete(NotifyComplete(CheckpointId(4), ((NAME, SPLIT, "p4"),)))
+    assert (4, {"a": "p4"}) == outer.told
+    assert [(4, {"a": "p4"})] == gaps.told
