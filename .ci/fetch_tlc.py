@@ -2,6 +2,7 @@
 
 import sys
 
+from jobs.spark.jar_sets import JarSet
 from jobs.spark.jars import JarsError, fetch, jars_folder
 from spec.tla.tlc import COORDINATE, JAR, SHA256
 
@@ -9,7 +10,7 @@ from spec.tla.tlc import COORDINATE, JAR, SHA256
 def main() -> None:
     """Fetch the jar unless it is there; on failure say why and exit 1."""
     try:
-        fetch(jars_folder(), COORDINATE, {JAR: SHA256})
+        fetch(jars_folder(), JarSet(name="tlc", serves="TLC", coordinates=(COORDINATE,), locked={JAR: SHA256}))
     except JarsError as error:
         sys.exit(f"tidemark: TLC, which checks spec/tla, cannot be had. {error}")
 

@@ -70,12 +70,17 @@ def _shared_as(item: pytest.Item) -> str | None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """Return the one Spark session of this process of a test run, with Delta."""
+    """Return the one Spark session of this process of a test run, with every set of jars that is here.
+
+    A test that needs a set which is missing fails, and says so.
+    """
     # Imported late: the pure tests must not pay for Spark.
-    from jobs.spark.jars import delta_jars
+    from jobs.spark.jar_sets import JAR_SETS
+    from jobs.spark.jars import not_fetched
     from jobs.spark.session import SparkConfig, open_session
 
-    session = open_session(SparkConfig(jars=delta_jars()))
+    missing = [jars.name for jars in not_fetched(JAR_SETS)]
+    session = open_session(SparkConfig(jar_sets=tuple(name for name in JAR_SETS if name not in missing)))
     yield session
     session.stop()
 

@@ -16,6 +16,7 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.runtime.listener import (
     InputLooked,
+    JarsFetching,
     MicroBatchRan,
     Recovery,
     Restarting,
@@ -90,6 +91,8 @@ class PlainDisplay(TickListener):
     def progress(self, progress: Work) -> None:
         """Add up rows; say when Spark starts, since that takes seconds, and what a user should know."""
         match progress:
+            case JarsFetching():
+                self.doing(f"the {progress.serves} jars are being fetched, once")
             case SparkStarting():
                 self.doing("Spark is starting")
             case SparkStarted():

@@ -10,7 +10,8 @@ from typing import Final
 
 from jobs.distribution import DISTRIBUTION
 from jobs.doctor.findings import Finding, Section, command
-from jobs.spark.jars import DELTA_COORDINATE, JarsError, delta_jars, jars_folder
+from jobs.spark.jar_sets import DELTA, JAR_SETS
+from jobs.spark.jars import jars_folder, not_fetched
 from jobs.spark.programs import Program, java, worker_python
 from jobs.stores.warehouse import Warehouse
 
@@ -35,7 +36,7 @@ def machine_section(warehouse: Warehouse) -> Section:
             ("Java", programs[0].shown),
             ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
             ("packages", packages),
-            ("Delta jars", _jars()),
+            ("jars", _jars()),
             ("free space", f"{free / _GIB:.1f} GiB"),
         ),
         (*_unfit(programs), *_pins(), *_space(warehouse, free)),
@@ -72,7 +73,7 @@ def _pins() -> Iterator[Finding]:
             yield Finding(f"package {name} is not installed, and Tidemark needs {name}{rules}", _install(name, rules))
         elif breaks(rules, found):
             yield Finding(f"package {name} is {found}, and Tidemark is pinned to {name}{rules}", _install(name, rules))
-    wheel, jar = _installed("delta-spark"), DELTA_COORDINATE.rpartition(":")[2]
+    wheel, jar = _installed("delta-spark"), DELTA.coordinates[0].rpartition(":")[2]
     if wheel is not None and wheel != jar:
         repair = _install("delta-spark", f"=={jar}")
         yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", repair)
@@ -96,13 +97,12 @@ def _required() -> Iterator[tuple[str, str]]:
 
 
 def _jars() -> str:
-    """Return whether the Delta jars are here. A tick needs none, so missing jars are not a finding."""
-    jar = DELTA_COORDINATE.rpartition(":")[2]
-    try:
-        delta_jars()
-    except JarsError:
-        return f"{jar}, not fetched; only a Spark session that queries the tables needs them"
-    return f"{jar}, in {jars_folder()}"
+    """Return which sets of jars are here. A tick fetches those that it needs, so a missing set is not a finding."""
+    missing = not_fetched(JAR_SETS)
+    here = ", ".join(name for name, jars in JAR_SETS.items() if jars not in missing)
+    absent = ", ".join(jars.name for jars in missing)
+    found = f"{here} in {jars_folder()}" if here else ""
+    return "; ".join(filter(None, [found, absent and f"{absent} not fetched; a tick fetches what it needs"]))
 
 
 def _unfit(programs: Iterable[Program]) -> Iterator[Finding]:

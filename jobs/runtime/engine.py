@@ -14,7 +14,8 @@ from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
-from jobs.runtime.listener import SparkStarted, SparkStarting, TickListener
+from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, TickListener
+from jobs.spark.jars import fetch, jars_folder, not_fetched
 from jobs.spark.session import SparkConfig, abandon, is_alive, open_session
 from jobs.state.worker_copy import CopyUses
 
@@ -25,6 +26,13 @@ LOST: Final = (
     "stays. See 'dmesg', lower --spark-memory, and run again, or let a tick go on by itself with "
     "--set restart_strategy=fixed_delay"
 )
+
+
+def fetch_missing_jars(config: SparkConfig, listener: TickListener) -> None:
+    """Fetch the sets of jars that a session needs and that are missing; raise JarsError if they cannot be had."""
+    for jars in not_fetched(config.jar_sets):
+        listener.progress(JarsFetching(jars.serves))
+        fetch(jars_folder(), jars)
 
 
 class Engine(Protocol):

@@ -59,6 +59,14 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class JarsFetching:
+    """A set of jars that the sources need is missing, so the tick fetches it before it begins."""
+
+    serves: str
+    """What needs them, such as "Kafka"."""
+
+
+@dataclass(frozen=True, slots=True)
 class SparkStarting:
     """The first micro-batch is due, so the tick starts Spark."""
 
@@ -133,7 +141,8 @@ class InputLooked:
 
 
 Progress = (
-    SparkStarting
+    JarsFetching
+    | SparkStarting
     | SparkStarted
     | RowsRead
     | MicroBatchRan

@@ -14,12 +14,13 @@ from checkpointing.messages import StopKind, StopRequested
 from jobs.holding.boundaries import Boundary, boundary_from_environment
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
-from jobs.runtime.engine import Engine, SparkEngine
+from jobs.runtime.engine import Engine, SparkEngine, fetch_missing_jars
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.listener import OrderedListener, TickListener
 from jobs.runtime.report import TickReport
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick_carrier import TickCarrier
+from jobs.sources.needed_jars import with_needed_jars
 from jobs.spark.programs import must_start_spark
 
 
@@ -44,6 +45,7 @@ def run_tick(
     | error                                  | if                                                                |
     |----------------------------------------|-------------------------------------------------------------------|
     | UnfitProgramError                      | Spark cannot start on this machine                                |
+    | JarsError                              | jars that a source needs cannot be fetched                        |
     | UnusableWarehouseError                 | the warehouse cannot be written                                   |
     | JobHeldError, ClaimUnsettledError      | another process holds the job, or may hold it                     |
     | TablesAheadError                       | a table shows a newer checkpoint than the newest entry            |
@@ -60,6 +62,8 @@ def run_tick(
         ordered = OrderedListener(listener or TickListener())
         stack.callback(ordered.close)
         carrier = TickCarrier(plan, settings, ordered, inbox, boundary or boundary_from_environment())
-        if engine is None and spark is None and settings.spark.connect_url is None:
+        config = with_needed_jars(settings.spark, plan.sources.values())
+        if engine is None and spark is None and config.connect_url is None:
             must_start_spark()
-        return carrier.run(engine or SparkEngine(settings.spark, ordered, spark))
+            fetch_missing_jars(config, ordered)
+        return carrier.run(engine or SparkEngine(config, ordered, spark))

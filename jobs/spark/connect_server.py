@@ -1,7 +1,8 @@
 """Runs a warm Spark Connect server in a process of its own: started once, joined by many short-lived clients.
 
 A client joins in some three seconds and starts no JVM. If it dies, the server goes on and ends the client's jobs. What
-they still write are orphans.
+they still write are orphans. `python -m jobs.spark.connect_server kafka` starts a server whose
+clients can read Kafka.
 """
 
 import os
@@ -125,10 +126,10 @@ def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> Non
         os.killpg(process.pid, what)
 
 
-def main() -> None:
-    """Keep a server warm until Ctrl-C, and say how a tick joins it."""
+def main(jar_sets: list[str]) -> None:
+    """Keep a server with these sets of jars warm until Ctrl-C, and say how a tick joins it."""
     log_file = private_folder() / f"connect-{os.getpid()}.log"
-    with connect_server(SparkConfig(), log_file) as server:
+    with connect_server(SparkConfig(jar_sets=tuple(jar_sets)), log_file) as server:
         sys.stdout.write(f"export TIDEMARK_SPARK_CONNECT_URL={server.url}\n")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
@@ -136,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

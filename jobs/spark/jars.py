@@ -1,10 +1,7 @@
-"""Fetches the Delta jar and what it needs beyond Spark's own jars, once, with Ivy, and checks them.
+"""Fetches the sets of jars that sessions need beyond Spark's own jars, once, with Ivy, and checks them.
 
-A tick needs none of them, since delta-rs publishes its tables. A Spark session needs them if it reads or writes tables
-by Delta's own SQL, as the tests and benchmarks do.
-
-Delta's dependencies also name libraries that Spark has in newer versions (Hadoop, Parquet, Jackson, log4j: 74 MB).
-These are left out, so that one version of each is on the class path.
+`python -m jobs.spark.jars` fetches Delta's, `python -m jobs.spark.jars kafka` those of another set (`jar_sets`). A tick
+fetches by itself what its sources need.
 """
 
 import hashlib
@@ -14,44 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from jobs.spark.environment import spark_environment, spark_home
-
-DELTA_COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-
-LOCKED: Mapping[str, str] = {
-    "delta-spark_4.2_2.13-4.4.0.jar": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
-    "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
-    "delta-kernel-api-4.4.0.jar": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
-    "delta-kernel-defaults-4.4.0.jar": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
-    "delta-kernel-unitycatalog-4.4.0.jar": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
-    "unitycatalog-client-0.6.0.jar": "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19",
-    "unitycatalog-hadoop-0.6.0.jar": "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150",
-    "jackson-datatype-jdk8-2.13.5.jar": "e58761751fea8a00dc626aae1c5f1be38c5cfd487aeb333d933a4ab5f5a73c55",
-}
-"""The SHA-256 of every jar. A jar with another one is refused."""
+from jobs.spark.jar_sets import DELTA, JAR_SETS, JarSet
 
 JARS_VARIABLE = "TIDEMARK_JARS"
-
-_CARRIED_BY_SPARK = (
-    "com.fasterxml.jackson.core:*",
-    "com.github.luben:*",
-    "com.google.code.findbugs:*",
-    "commons-logging:*",
-    "commons-pool:*",
-    "io.airlift:*",
-    "org.apache.hadoop:*",
-    "org.apache.logging.log4j:*",
-    "org.apache.parquet:*",
-    "org.locationtech.jts:*",
-    "org.roaringbitmap:*",
-    "org.slf4j:*",
-    "org.xerial.snappy:*",
-)
 
 
 class JarsError(Exception):
@@ -70,51 +38,78 @@ def jars_folder() -> Path:
     return (above if (above / "pyproject.toml").is_file() else Path(sys.prefix)) / ".jars"
 
 
+def jar_set(name: str) -> JarSet:
+    """Return the set of that name; raise JarsError listing the sets if there is none."""
+    found = JAR_SETS.get(name)
+    if found is None:
+        raise JarsError(f"there is no set of jars {name!r}: the sets are {', '.join(sorted(JAR_SETS))}")
+    return found
+
+
 def delta_jars() -> tuple[Path, ...]:
-    """Return the paths of all jars that a session with Delta needs, absolute.
+    """Return the paths of all jars that a session with Delta needs; raise JarsError as `jars_of` does."""
+    return jars_of(DELTA)
+
+
+def jars_of(jars: JarSet) -> tuple[Path, ...]:
+    """Return the paths of all jars of a set, absolute.
 
     Raises JarsError naming the first one that is missing and the command that fetches it.
     """
-    paths = tuple((jars_folder() / name).absolute() for name in LOCKED)
-    for path in paths:
+    for path in _paths(jars):
         if not path.exists():
-            raise JarsError(f"{path} is missing: fetch the Delta jars with '{sys.executable} -m jobs.spark.jars'")
-    return paths
+            raise JarsError(f"{path} is missing: fetch the {jars.serves} jars with '{fetch_command(jars)}'")
+    return _paths(jars)
 
 
-def fetch(folder: Path, coordinate: str = DELTA_COORDINATE, locked: Mapping[str, str] | None = None) -> int:
-    """Fetch what is missing of the locked jars of a package into `folder`, Delta's by default; return how many were.
+def fetch_command(jars: JarSet) -> str:
+    """Return the command that fetches a set."""
+    return f"{sys.executable} -m jobs.spark.jars" + ("" if jars is DELTA else f" {jars.name}")
+
+
+def not_fetched(names: Iterable[str]) -> tuple[JarSet, ...]:
+    """Return the sets of which a jar is missing; raise JarsError for a name of no set."""
+    return tuple(each for each in map(jar_set, names) if not all(path.exists() for path in _paths(each)))
+
+
+def fetch(folder: Path, jars: JarSet = DELTA) -> int:
+    """Fetch what is missing of a set into `folder`; return how many jars were.
 
     Ivy, as Spark has it, resolves them with the user's own Ivy settings (spark-defaults.conf, if any).
     Each jar appears whole, by a rename. Raises JarsError with Ivy's last words if it does not succeed.
     """
-    locked = LOCKED if locked is None else locked
-    missing = [name for name in locked if not (folder / name).exists()]
+    missing = [name for name in jars.locked if not (folder / name).exists()]
     if not missing:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     ivy = Path(tempfile.mkdtemp(prefix=".ivy-", dir=folder))
     try:
-        fetched = _resolve(ivy, coordinate)
+        fetched = _resolve(ivy, jars)
         for name in missing:
-            _checked(name, fetched, locked[name]).replace(folder / name)
+            _checked(name, fetched, jars.locked[name]).replace(folder / name)
     finally:
         shutil.rmtree(ivy, ignore_errors=True)
     return len(missing)
 
 
-def _resolve(ivy: Path, coordinate: str) -> dict[str, Path]:
-    """Let spark-submit resolve the package into `ivy`; return the jars by their name without the group."""
+def _paths(jars: JarSet) -> tuple[Path, ...]:
+    return tuple((jars_folder() / name).absolute() for name in jars.locked)
+
+
+def _resolve(ivy: Path, jars: JarSet) -> dict[str, Path]:
+    """Let spark-submit resolve the packages into `ivy`; return the jars by their name without the group."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
-        *("--packages", coordinate, "--exclude-packages", ",".join(_CARRIED_BY_SPARK)),
+        *("--packages", ",".join(jars.coordinates)),
+        *(("--exclude-packages", ",".join(jars.left_out)) if jars.left_out else ()),
         *("--conf", f"spark.jars.ivy={ivy.absolute()}"),
         *("--class", "org.apache.hadoop.util.VersionInfo", "spark-internal"),  # the smallest main that Spark has
     ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=spark_environment())  # noqa: S603
     if done.returncode:
         words = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise JarsError(f"Ivy could not fetch {coordinate}; is the network reachable? It said last:\n{words}")
+        what = ", ".join(jars.coordinates)
+        raise JarsError(f"Ivy could not fetch {what}; is the network reachable? It said last:\n{words}")
     return {path.name.partition("_")[2]: path for path in (ivy / "jars").glob("*.jar")}
 
 
@@ -128,19 +123,21 @@ def _checked(name: str, fetched: Mapping[str, Path], sha256: str) -> Path:
     return path
 
 
-def main() -> None:
-    """Fetch the jars and say how long it took; on failure say why and exit 1."""
+def main(names: list[str]) -> None:
+    """Fetch the named sets, Delta's if none is named, and say how long it took; on failure say why and exit 1."""
     console = Console(stderr=True)
     folder = jars_folder()
-    started = time.monotonic()
     try:
-        with console.status("fetching the Delta jars"):
-            count = fetch(folder)
+        for jars in map(jar_set, names or [DELTA.name]):
+            started = time.monotonic()
+            with console.status(f"fetching the {jars.serves} jars"):
+                count = fetch(folder, jars)
+            how = f"{count} fetched, {time.monotonic() - started:.0f} s" if count else "all there"
+            told = f"{len(jars.locked)} {jars.serves} jars in {folder}: {how}"
+            console.print(told, highlight=False, soft_wrap=True)
     except JarsError as error:
         sys.exit(f"tidemark: {error}")
-    how = f"{count} fetched, {time.monotonic() - started:.0f} s" if count else "all there"
-    console.print(f"{len(LOCKED)} Delta jars in {folder}: {how}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

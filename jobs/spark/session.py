@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from jobs.spark.jars import jar_set, jars_of
 from jobs.spark.temporary import open_log, private_folder, private_path, spark_folder
 
 _log = structlog.get_logger(__name__)
@@ -58,8 +59,8 @@ class SparkConfig:
 
     With `connect_url` (`sc://host:port`) the session joins a running Connect server, and only `cores` counts besides.
     Otherwise this process starts or joins `master`. `memory` is the JVM's heap as Spark writes it (`2g`). A delta-spark
-    jar among `jars` switches Delta's SQL on. What the JVM prints goes to `log_file`, or to stderr if that is None.
-    `settings` overrides any Spark setting.
+    jar among `jars` switches Delta's SQL on. `jar_sets` are names of `jobs.spark.jar_sets`. What the JVM prints
+    goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
     """
 
     cores: int = field(default_factory=_cores)
@@ -67,6 +68,7 @@ class SparkConfig:
     connect_url: str | None = None
     memory: str = "2g"
     jars: tuple[Path, ...] = ()
+    jar_sets: tuple[str, ...] = ()
     log_file: Path | None = field(default_factory=_log_file)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -74,7 +76,8 @@ class SparkConfig:
 def open_session(config: SparkConfig) -> SparkSession:
     """Return a session for this configuration; the caller stops it. A running classic session is used again.
 
-    PySpark's own log of errors is switched off. It prints each error with its Java stack, even one that is caught.
+    Raises JarsError if a set of jars was not fetched. PySpark's own log of errors is switched off. It prints each error
+    with its Java stack, even one that is caught.
     """
     for name in _LOGGERS_OF_ERRORS:
         PySparkLogger.getLogger(name).disabled = True
@@ -153,7 +156,8 @@ def _is_local(config: SparkConfig) -> bool:
 
 
 def classic_settings(config: SparkConfig) -> dict[str, str]:
-    """Return all settings of a session that this process starts."""
+    """Return all settings of a session that this process starts; raise JarsError if a set of jars is missing."""
+    jars = dict.fromkeys([*config.jars, *(jar for name in config.jar_sets for jar in jars_of(jar_set(name)))])
     settings = session_settings(config.cores) | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -168,9 +172,9 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
         settings[JVM_OPTIONS] = f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" {SILENT}'
     if _is_local(config):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    if config.jars:
-        settings["spark.jars"] = ",".join(str(jar) for jar in config.jars)
-    if any(jar.name.startswith("delta-spark") for jar in config.jars):
+    if jars:
+        settings["spark.jars"] = ",".join(str(jar) for jar in jars)
+    if any(jar.name.startswith("delta-spark") for jar in jars):
         # Delta's own fifty are for logs of millions of files: a small table opens in a fraction of the time.
         settings |= _DELTA | {"spark.databricks.delta.snapshotPartitions": str(config.cores)}
     return settings | dict(config.settings)

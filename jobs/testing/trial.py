@@ -17,8 +17,11 @@ from jobs.holding.boundaries import KILL_VARIABLE, boundary_names
 from jobs.launch import Launch, launch, spark_config
 from jobs.pipelines.registry import PipelineReference
 from jobs.reading import Cut, Cuts
+from jobs.runtime.engine import fetch_missing_jars
+from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
+from jobs.sources.needed_jars import with_needed_jars
 from jobs.spark.session import open_session
 
 Frame: TypeAlias = "pl.DataFrame | pd.DataFrame | pa.Table"
@@ -62,7 +65,9 @@ class Trial:
         what a refused tick raises, and NoSuchCutError if there was nothing to read.
         """
         started = self._launched(settings)
-        report = run_tick(started.plan, started.runtime(), spark=open_session(spark_config(started.settings)))
+        config = with_needed_jars(spark_config(started.settings), started.plan.sources.values())
+        fetch_missing_jars(config, TickListener())
+        report = run_tick(started.plan, started.runtime(), spark=open_session(config))
         if report.outcome is TickOutcome.FAILED:
             reason = f"{report.reason.message}: " if report.reason else ""
             raise TickFailedError(f"{started.plan.job}: {reason}{report.message}")

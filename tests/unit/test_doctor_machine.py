@@ -51,10 +51,10 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
 
 
 def test_missing_jars_are_said_and_are_no_finding(warehouse, monkeypatch, tmp_path):
-    """No tick needs the Delta jars, so a project without them is healthy."""
+    """A tick fetches what it needs, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
     section = machine_section(warehouse)
-    assert dict(section.seen)["Delta jars"].startswith("4.4.0, not fetched; only a Spark session that queries")
+    assert dict(section.seen)["jars"] == "delta, kafka not fetched; a tick fetches what it needs"
     assert [] == [finding.what for finding in section.findings if "jar" in finding.what]
 
 
