@@ -89,8 +89,14 @@ GOOD_EYES: Final = Eyes()
 class Carrier:
     """Carries out at once what a door asks of the stores."""
 
-    def __init__(self, world: World, alive: Alive, name: str, eyes: Eyes = GOOD_EYES) -> None:
-        """Act on this world. `alive` says whether a holder lives. `name` makes its nonces differ from others'."""
+    def __init__(
+        self, world: World, alive: Alive, name: str, eyes: Eyes = GOOD_EYES, *, ignores_lost: bool = False
+    ) -> None:
+        """Act on this world. `alive` says whether a holder lives. `name` makes its nonces differ from others'.
+
+        With `ignores_lost`, tables that cannot be repaired are left as they are, and not restored from a backup.
+        """
+        self._ignores_lost = ignores_lost
         self._eyes = eyes
         self._world = world
         self._alive = alive
@@ -113,7 +119,7 @@ class Carrier:
             case Observe():
                 return self._observed()
             case Examine():
-                if effect.question is Question.REPAIRABLE:
+                if effect.question is Question.REPAIRABLE and not self._ignores_lost:
                     restore_what_is_lost(world)
                 return Done()
             case AppendClaim():
@@ -123,7 +129,8 @@ class Carrier:
             case AppendRelease():
                 return world.release(effect.row, effect.at_version, effect.dropped)
             case LookAtTables():
-                return TablesSeen(doubt(world))
+                seen = doubt(world)
+                return TablesSeen(None if self._ignores_lost and seen.repairs.lost else seen)
             case PublishAgain():
                 return world.publish(effect.again.checkpoint, effect.again.publication, again=True)
             case LookAtLogs():
@@ -188,6 +195,8 @@ class Visitor:
     name: str = "rest"
     alive: Alive = _is_dead
     generation: Generation = NOBODY
+    ignores_lost: bool = False
+    """Whether it goes on although tables cannot be brought back, as a rollback may."""
 
 
 SOMEONE: Final = Visitor()
@@ -206,7 +215,7 @@ def at_rest(
 
     It yields wherever other processes may have a turn, and where this one may die.
     """
-    carrier = Carrier(world, visitor.alive, visitor.name)
+    carrier = Carrier(world, visitor.alive, visitor.name, ignores_lost=visitor.ignores_lost)
     door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind))
     waiting = deque(door.start(carrier.moment()))
     while waiting:

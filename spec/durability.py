@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from checkpointing.graph import TableMode
 from spec.history import CutsDropped, CutWritten, History
 from spec.mishap_events import CutsSeen, PowerLost
-from spec.pipeline import graph
+from spec.pipeline import first_table, graph
 
 if TYPE_CHECKING:
     from checkpointing.identifiers import CheckpointId, TableName
@@ -24,7 +24,7 @@ def taken_by_power_cuts(history: History) -> Iterator[str]:
 def changed_cuts(history: History) -> Iterator[str]:
     """Yield every table that shows something else at a recorded cut than when the cut was recorded."""
     recorded: dict[CheckpointId, dict[TableName, frozenset[str]]] = {}
-    appended = {table.name for table in graph(1).tables() if table.mode is TableMode.APPEND}
+    appended = {table.name for table in graph(1, audited=True).tables() if table.mode is TableMode.APPEND}
     for event in history.events:
         match event:
             case CutWritten(checkpoint, _, active):
@@ -33,7 +33,7 @@ def changed_cuts(history: History) -> Iterator[str]:
                 for checkpoint, active in cuts:
                     for table, files in active:
                         was = recorded[checkpoint].get(table, files)
-                        if files != was and (table not in appended or not _same_rows(history, files, was)):
+                        if files != was and (first_table(table) not in appended or not _same_rows(history, files, was)):
                             yield f"when generation {generation} begins, cut {checkpoint} shows other rows of {table}"
             case _:
                 pass

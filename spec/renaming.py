@@ -4,12 +4,12 @@ The core decides what is renamed, and which paths the files get.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checkpointing.commit.net import Renamed
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import Generation, TableName
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.job.renaming import (
     due_renames,
     new_append_tables,
@@ -60,34 +60,35 @@ def link(
     """Link the files of renamed tables into their new folders. Return the cut with them, and the tables."""
     if names.record is None:
         return None, {}
-    renamed = _emptied(world, graph, names.record)
+    renamed = _new_tables(world, graph, names.record)
     if not names.tables:
         return names.record, renamed
     moved = relocated(names.record, names.tables, generation)
     links = dict(moved.links)
     before = {now: was for was, now in names.tables.items()}
     for table in (table for table in graph.tables() if table.name in before):
-        files: tuple[FileHandle, ...] = ()
-        removes: tuple[FileHandle, ...] = ()
-        log = world.table(table.name)
         if table.mode is TableMode.APPEND:
             old = (_handle(world, path) for path in sorted(world.table(before[table.name]).active))
             files, more = relocated_files(old, JOB, names.tables, generation)
             links |= more
-            removes = tuple(_handle(world, path) for path in sorted(log.active))
-        renamed[table.name] = Renamed(files, removes, tuple(sorted(log.columns[-1])))
+            renamed[table.name] = replace(_emptied(world, table.name), files=files)
+        else:
+            renamed[table.name] = Renamed(columns=tuple(sorted(world.table(table.name).columns[-1])))
     world.link(links, generation)
     return moved.record, renamed
 
 
-def _emptied(world: World, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, Renamed]:
+def _new_tables(world: World, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, Renamed]:
     """Return the append tables that the cut lacks, and whose logs still show a checkpoint."""
-    logs = {name: world.table(name) for name in new_append_tables(graph, record)}
-    return {
-        name: Renamed((), tuple(_handle(world, path) for path in sorted(log.active)), tuple(sorted(log.columns[-1])))
-        for name, log in logs.items()
-        if log.shown[-1]
-    }
+    names = (name for name in new_append_tables(graph, record) if world.table(name).shown[-1])
+    return {name: _emptied(world, name) for name in names}
+
+
+def _emptied(world: World, name: TableName) -> Renamed:
+    """Return what takes the rows and columns of before out of an append table."""
+    log = world.table(name)
+    removes = tuple(_handle(world, path) for path in sorted(log.active))
+    return Renamed((), removes, tuple(sorted(log.columns[-1])), CheckpointId(log.shown[-1]))
 
 
 def _handle(world: World, path: str) -> FileHandle:

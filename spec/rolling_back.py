@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from checkpointing.columns import TableColumn
 from checkpointing.commit.at_rest import Rollback
+from checkpointing.commit.behind import mode_of, wanted
 from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import live_files
@@ -19,6 +20,7 @@ from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from checkpointing.tick.errand import ROLLBACK
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
+from spec.behind import standing
 from spec.pipeline import AUDIT, RENAMED_TABLES, RENAMED_VERTICES, ROW_BYTES
 from spec.world import World
 
@@ -39,7 +41,9 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visito
 
     def chosen(_: Work) -> TickFact:
         target = next((row for row in world.checkpoints() if row.checkpoint == checkpoint), None)
-        if target is None or checkpoint not in others_than_the_newest(world) or _merged(world, graph, target):
+        if target is None or checkpoint not in others_than_the_newest(world):
+            return Worked()
+        if not _is_as_published(world, target) or _merged(world, graph, target):
             return Worked()
         newest, then = newest_checkpoint(world.rows()), columns_of(target)
         tables = (
@@ -88,6 +92,7 @@ def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord
         adds=tuple(_handle(world, path) for path in sorted(wanted - log.active)),
         removes=tuple(_handle(world, path) for path in sorted(log.active - wanted)),
         parent_version=log.version,
+        planned_on=CheckpointId(log.shown[-1]),
     )
 
 
@@ -98,6 +103,18 @@ def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozen
     net = [] if published else [each for each in target.tables if each.table == name]
     gone = {file.path for each in net for file in each.removes}
     return (world.table(name).versions[cut.get(name, 0)] - gone) | {file.path for each in net for file in each.adds}
+
+
+def _is_as_published(world: World, target: CheckpointRecord) -> bool:
+    """Return whether append tables still have the versions that the cut of the row names."""
+    seen = standing(world)
+    base = target.checkpoint if target.checkpoint in seen.cuts else target.parent
+    versions = ((name, at, wanted(seen, base, name)) for name, at in seen.cuts.get(base, {}).items())
+    return all(
+        seen.logs[name].is_as_published(at, due)
+        for name, at, due in versions
+        if mode_of(seen, name) is TableMode.APPEND
+    )
 
 
 def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:

@@ -80,6 +80,7 @@ class Visits:
         if not others:
             return None
         to = self._random.choice(others)
+        visitor.ignores_lost = self._made % 2 == 0
         return Visit(
             f"rollback to {to}",
             rolling_back(self._world, graph(1, audited=True), to, visitor),

@@ -10,8 +10,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.commit.behind import Correction, Cuts
+from checkpointing.commit.behind import Cuts
 from checkpointing.commit.cleanup import CleanUpLook, readable_cuts
+from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
@@ -337,6 +338,7 @@ class World:
     def lose_power(self, survives: Callable[[], bool]) -> None:
         """Remove what nobody made durable, or some of it. A log ends before the first entry that is gone."""
         self.struck = True
+        were = {name: log.version for name, log in self.tables.items()}
         for log in self.tables.values():
             lost = (at for at in range(1, log.version + 1) if at not in log.durable and not survives())
             log.shorten(next(lost, log.version + 1) - 1)
@@ -346,7 +348,7 @@ class World:
         self.gone |= taken
         readable = readable_cuts(self.rows(), frozenset(self.cuts))
         versions = ((each, name, version) for each in sorted(readable) for name, version in self.cuts[each].items())
-        gone = tuple(each for each in versions if each[2] > self.table(each[1]).version)
+        gone = tuple(each for each in versions if self.table(each[1]).version < each[2] <= were[each[1]])
         self.history.add(PowerLost(gone, tuple(sorted(taken & named))))
 
     def lose(self, name: TableName, entries: int) -> bool:

@@ -9,9 +9,12 @@ that was published for it.** `in_doubt` finds the tables that break it. `decide_
 - An append table needs every entry since the checkpoint that it shows, since each entry names only its own files. The
   entries must be retained without a gap, and the table must be just as it was before the first of them.
 
-A table that cannot be repaired with certainty is not repaired, but named as lost. `corrected` then computes the cuts
-with the versions at which the tables show them again. If an append table's version at a cut cannot be determined, the
-cut is dropped.
+A table that cannot be repaired with certainty is not repaired, but named as lost. `cut_correcting` then computes the
+cuts with the versions at which the tables show them again.
+
+A committed entry that is not published yet may take files out of an append table. It was planned on a checkpoint that
+the table showed then. If the table shows an older one now, it has files again that the entry does not take out. So the
+table is lost too, unless that checkpoint can be published again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +24,7 @@ from typing import Final
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.net import keyed_tables
-from checkpointing.commit.recovery import publication_of
+from checkpointing.commit.recovery import publication_of, unpublished
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, TableName
 from checkpointing.messages import Publication
@@ -145,14 +148,6 @@ class Repairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
-    """The cuts to record again with other versions, and the cuts to drop because a version cannot be determined."""
-
-    changed: Cuts
-    dropped: tuple[CheckpointId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Doubt:
     """What was observed of the tables, and how to repair those in doubt. `is_none` if there is nothing to repair.
 
@@ -184,7 +179,14 @@ def in_doubt(seen: Standing) -> frozenset[TableName]:
         for table in row.tables
         if table.table in seen.logs and _is_behind(seen, row, table.table)
     }
-    return frozenset(unfit | behind)
+    return frozenset(unfit | behind).union(_shows_too_little(seen))
+
+
+def _shows_too_little(seen: Standing) -> Mapping[TableName, CheckpointId]:
+    """Return what the tables showed onto which the pending row must be published, of those that show less now."""
+    pending = unpublished(seen.rows, seen.cuts)
+    planned = {each.table: each.planned_on or NO_CHECKPOINT for each in (pending.tables if pending is not None else ())}
+    return {table: on for table, on in planned.items() if table in seen.logs and seen.logs[table].shows < on}
 
 
 def _is_behind(seen: Standing, row: CheckpointRecord, table: TableName) -> bool:
@@ -218,59 +220,38 @@ def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted
 def decide_repairs(seen: Standing) -> Repairs:
     """Return how to repair the tables in doubt. All publications in their logs must have been read."""
     doubtful, at = in_doubt(seen), reference(seen)
-    if at is None:
-        return Repairs(doubtful)
     again: list[Again] = []
     lost: list[Lost] = []
     for table in sorted(doubtful):
-        due = _due(seen, at, table)
-        if due is None:
-            missing = _missing(seen, at, table)
-            lacks = missing[0].checkpoint if missing else None
-            lost.append(Lost(table, seen.logs[table].shows, at.checkpoint, lacks))
+        due = _due(seen, at, table) if at is not None else []
+        lacks = _lacks(seen, at, table, due)
+        if due is None or lacks is not None:
+            cut = at.checkpoint if at is not None else NO_CHECKPOINT
+            lost.append(Lost(table, seen.logs[table].shows, cut, lacks))
         else:
             again += due
     return Repairs(doubtful, () if lost else tuple(again), tuple(lost))
-
-
-def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId, int]]) -> Correction:
-    """Return the corrections of the cuts. `published` has the versions at which repaired tables show each checkpoint.
-
-    An upsert or state table whose version cannot be determined is left out of its cut. To go back to the cut, its entry
-    is enough. A cut that lacks an append table's version is dropped, except the reference, since the pending entry
-    continues from it.
-    """
-    at = reference(seen)
-    changed: dict[CheckpointId, Versions] = {}
-    dropped: list[CheckpointId] = []
-    for checkpoint, cut in sorted(seen.cuts.items()):
-        now = {
-            table: version if table not in published else _version_now(seen, at, checkpoint, table, published[table])
-            for table, version in cut.items()
-        }
-        told = {table: version for table, version in now.items() if version is not None}
-        untold = [table for table in now if table not in told and _mode(seen, table) is TableMode.APPEND]
-        if untold and (at is None or checkpoint != at.checkpoint):
-            dropped.append(checkpoint)
-        elif told != cut:
-            changed[checkpoint] = told
-    return Correction(changed, tuple(dropped))
-
-
-# ------------------------------------------------------------------ one table
 
 
 def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
     """Return what to publish again for one table, oldest first, or None if the table is lost."""
     naming, missing = _naming(at, table), _missing(seen, at, table)
     tail = [row for row in missing if row.checkpoint > seen.logs[table].shows]
-    if _mode(seen, table) is not TableMode.APPEND:
+    if mode_of(seen, table) is not TableMode.APPEND:
         return _due_whole(seen, at, table, naming, tail)
     if len(missing) > len(tail):
         return None  # a newer publication lies behind the gap, so nothing can be published there any more
     if not tail:
         return [] if naming or _is_right(seen, at, table) else None
     return [_again(row, _named(row, table)) for row in tail] if _has_no_gap(seen, tail, table) else None
+
+
+def _lacks(seen: Standing, at: Reference | None, table: TableName, due: list[Again] | None) -> CheckpointId | None:
+    """Return a checkpoint that a table lacks and that nothing brings back; None if it lacks none, or nobody can say."""
+    if due is None:
+        return next((row.checkpoint for row in _missing(seen, at, table)), None) if at is not None else None
+    on = _shows_too_little(seen).get(table, NO_CHECKPOINT)
+    return on if all(each.checkpoint < on for each in due) and on else None
 
 
 def _due_whole(
@@ -346,26 +327,8 @@ def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:
     return parent is not None and parent.commits
 
 
-def _version_now(
-    seen: Standing,
-    at: Reference | None,
-    checkpoint: CheckpointId,
-    table: TableName,
-    published: Mapping[CheckpointId, int],
-) -> int | None:
-    """Return a table's version at a cut after all repairs, or None if it cannot be determined."""
-    version, want = seen.cuts[checkpoint][table], wanted(seen, checkpoint, table)
-    if seen.logs[table].is_as_published(version, want):
-        return version
-    if want.named is not None:
-        return published.get(want.named)
-    if at is None or checkpoint not in at.checkpoints or _mode(seen, table) is TableMode.APPEND:
-        return None
-    shown = max((each for each in published if each <= checkpoint), default=NO_CHECKPOINT)
-    return published[shown] if shown in at.checkpoints else None
-
-
-def _mode(seen: Standing, table: TableName) -> TableMode:
+def mode_of(seen: Standing, table: TableName) -> TableMode:
+    """Return how a table follows its stream, as any entry says. A table that no entry names is an append table."""
     for row in seen.rows:
         for each in (*row.tables, *dict(keyed_tables(row, seen.job)).values()):
             if each.table == table:

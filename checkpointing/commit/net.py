@@ -32,6 +32,8 @@ class Renamed:
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
     columns: tuple[str, ...] = ()
+    planned_on: CheckpointId | None = None
+    """The checkpoint that the log of an append table showed then."""
 
 
 NONE_RENAMED: Final[Mapping[TableName, Renamed]] = MappingProxyType({})
@@ -63,7 +65,8 @@ def net_tables(
                 kept = {column.name for column in new or ()}
                 gone = tuple(name for name in first.columns if name not in kept)
                 whole = _net(table, (*first.files, *files), gone, versions.get(table.name, 0))
-                records.append(whole.model_copy(update={"removes": first.removes}))
+                planned = {"removes": first.removes, "planned_on": first.planned_on}
+                records.append(whole.model_copy(update=planned))
                 continue
             unchanged = live_files(table, before[vertex.id]) if vertex.id in before else ()
             if set(files) != set(unchanged) or differ(old, new):

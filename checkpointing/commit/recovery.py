@@ -5,6 +5,7 @@ tick claims a generation, rolls an unpublished entry forward, discards what olde
 crashes in between, the next tick takes the same steps.
 """
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,9 +52,13 @@ def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refuse
     decision = decide_claim(seen.rows, seen.holder, seen.now_ms, take_over=take_over)
     if isinstance(decision, Refused):
         return decision
-    newest = newest_checkpoint(seen.rows)
-    unpublished = newest is not None and newest.checkpoint not in seen.cuts
-    return RecoveryPlan(decision, newest if unpublished else None, newest)
+    return RecoveryPlan(decision, unpublished(seen.rows, seen.cuts), newest_checkpoint(seen.rows))
+
+
+def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> CheckpointRecord | None:
+    """Return the committed row whose cut is not recorded; None if there is none."""
+    newest = newest_checkpoint(tuple(rows))
+    return newest if newest is not None and newest.checkpoint not in cuts else None
 
 
 def completion(record: CheckpointRecord) -> NotifyComplete:

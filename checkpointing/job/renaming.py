@@ -121,6 +121,8 @@ def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], 
 
     The paths belong to `generation`. Until an entry names them, only that generation uses them. So a clean-up that runs
     meanwhile leaves them alone, and if the tick dies they are ordinary leftovers.
+
+    The files that the entry took out of a table are left out. Nobody needs them, so a clean-up may have deleted them.
     """
     moving = _Moving(record.job, folders, generation)
     tables = tuple(
@@ -128,7 +130,7 @@ def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], 
             update={
                 "adds": moving.all(table.adds),
                 "files": moving.all(table.files),
-                "removes": moving.all(table.removes),
+                "removes": (),
             }
         )
         for table in record.tables

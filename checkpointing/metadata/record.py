@@ -123,6 +123,11 @@ class TableRecord(_Persisted):
     leaving: tuple[str, ...] = ()
     """Columns of ours that leave the table: its present cut has them, and this cut has not (D6)."""
     parent_version: int
+    planned_on: CheckpointId | None = None
+    """The checkpoint that an append table showed when it was decided what leaves it: it is published onto that alone.
+
+    None: nothing was decided by the table's log, or the entry is older than this field.
+    """
 
 
 class RenameKind(Enum):
@@ -271,6 +276,11 @@ class CheckpointRecord(_Persisted):
     def is_savepoint(self) -> bool:
         """True if only its owner disposes of it. It is never subsumed, and does not count as retained (A9, E4)."""
         return self.pinned or self.kind is RowKind.SAVEPOINT
+
+    @property
+    def has_rows_in_flight(self) -> bool:
+        """Whether it holds rows that an unaligned barrier overtook, and that no table behind it shows (C5)."""
+        return any(held.segments for vertex in self.vertices for each in vertex.subtasks for held in each.in_flight)
 
     @property
     def commits(self) -> bool:

@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Final
 
 from checkpointing.commit.at_rest import Recipe
-from checkpointing.commit.behind import Again, Correction, Doubt, Versions
+from checkpointing.commit.behind import Again, Doubt, Versions
+from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.fencing import Refused
 from checkpointing.commit.leftovers import Referenced
 from checkpointing.commit.line import Turn

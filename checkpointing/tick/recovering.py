@@ -5,8 +5,9 @@ Every start takes these steps. If it crashes here, the next one takes them again
 
 from dataclasses import replace
 
-from checkpointing.commit.behind import Correction, Doubt, Versions, corrected
+from checkpointing.commit.behind import Doubt, Versions
 from checkpointing.commit.columns import columns_of
+from checkpointing.commit.cut_correcting import Correction, corrected
 from checkpointing.commit.leftovers import referenced
 from checkpointing.commit.recovery import Observed, publications
 from checkpointing.graph import TableMode
@@ -43,18 +44,19 @@ from checkpointing.tick.messages import (
 def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     """Do everything that dead holders left unfinished, in this order."""
     pending = held.plan.roll_forward if errand.rolls_forward else None
-    if errand.repairs:
-        yield from repaired(errand, held)
-    if pending is not None:
-        yield from rolled_forward_or_left(terms, pending)
+    whole = (yield from repaired(errand, held)) if errand.repairs else True
+    settled = pending is None or (yield from rolled_forward_or_left(terms, pending, whole=whole))
     leftovers = 0
-    if errand.discards:
+    if errand.discards and settled:
         leftovers = yield from discarded(held.claim.generation, held.seen)
     return Recovered(held.plan, leftovers)
 
 
-def repaired(errand: Errand, held: Held) -> Steps[None]:
-    """Repair tables that show less than a recorded cut, and correct the cuts."""
+def repaired(errand: Errand, held: Held) -> Steps[bool]:
+    """Repair tables that show less than a recorded cut, and correct the cuts.
+
+    Return False if a table cannot be repaired and the process goes on nevertheless. Only a rollback does so.
+    """
     looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
     doubt, pending = looked.doubt, held.plan.roll_forward
     if errand.ensures:
@@ -62,10 +64,11 @@ def repaired(errand: Errand, held: Held) -> Steps[None]:
         unsettled |= doubt.repairs.tables if doubt is not None else set()
         yield from asked(EnsureTables(held.plan, frozenset(unsettled)), Done)
     if doubt is None or doubt.is_none:
-        return
+        return doubt is not None
     for again in doubt.repairs.again:
         yield from asked(PublishAgain(again), TablePublished)
     yield from asked(CorrectCuts(doubt, (yield from _correction(doubt))), Done)
+    return True
 
 
 def _correction(doubt: Doubt) -> Steps[Correction]:
@@ -76,16 +79,22 @@ def _correction(doubt: Doubt) -> Steps[Correction]:
     return replace(correction, changed={**doubt.rebuilt, **correction.changed})
 
 
-def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord) -> Steps[None]:
-    """Roll forward an entry that a dead holder left unpublished.
+def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bool) -> Steps[bool]:
+    """Roll forward an entry that a dead holder left unpublished. Return whether that was done.
 
-    If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry.
+    If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry. If tables are lost
+    (not `whole`), a rollback does not even try: the entry's cut would hold other rows than the entry says.
     """
+    may_leave = terms.leaves_behind not in (None, pending.checkpoint)
+    if may_leave and not whole:
+        return False
     try:
         yield from rolled_forward(pending)
     except StepFailedError as failed:
-        if not isinstance(failed.outcome, EndTick) or terms.leaves_behind in (None, pending.checkpoint):
+        if not isinstance(failed.outcome, EndTick) or not may_leave:
             raise
+        return False
+    return True
 
 
 def rolled_forward(record: CheckpointRecord) -> Steps[None]:
@@ -96,8 +105,8 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
     all tables of its parent's cut.
 
     If an upsert or state table lost log entries, and no retained entry tells its version at the parent's cut, the table
-    is missing in that cut (`behind.corrected`). Its present columns are unknown then, so it gets this entry's columns
-    alone.
+    is missing in that cut (`cut_correcting.corrected`). Its present columns are unknown then, so it gets this entry's
+    columns alone.
 
     The former holder may still be running. It may record this cut, and drop its parent's. So this cut is read after the
     parent's, and if it exists it is used.

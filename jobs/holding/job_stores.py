@@ -8,9 +8,10 @@ from typing import assert_never
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.commit.behind import Correction, Cuts, Standing
+from checkpointing.commit.behind import Cuts, Standing
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.columns import columns_of
+from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import HolderObserved, newest_claim
 from checkpointing.commit.recovery import Observed

@@ -100,19 +100,18 @@ def link_renamed(
     if renaming.record is None:
         return Linked(None, {}, plan)
     if not renaming.due:
-        return Linked(renaming.record, _emptied(stores, plan, renaming.record), plan)
+        return Linked(renaming.record, _new_tables(stores, plan, renaming.record), plan)
     folders, job = renaming.tables, plan.job
     moved = relocated(renaming.record, folders, generation)
     links, before = dict(moved.links), {now: was for was, now in folders.items()}
-    renamed = _emptied(stores, plan, renaming.record)
+    renamed = _new_tables(stores, plan, renaming.record)
     for table in (each for each in plan.graph.tables() if each.name in before):
-        files: tuple[FileHandle, ...] = ()
-        removes: tuple[FileHandle, ...] = ()
         if table.mode is TableMode.APPEND:
             files, more = relocated_files(_shown(stores, before[table.name]), job, folders, generation)
             links |= more
-            removes = _of_ours(table.name, _shown(stores, table.name))
-        renamed[table.name] = Renamed(files, removes, _columns(stores, table.name))
+            renamed[table.name] = replace(_emptied(stores, table.name), files=files)
+        else:
+            renamed[table.name] = Renamed(columns=_columns(stores, table.name))
     with around(boundary, LINK_RENAMED):
         try:
             link_files(stores.warehouse.root, links)
@@ -121,16 +120,18 @@ def link_renamed(
     return Linked(moved.record, renamed, _with_paths(plan, links))
 
 
-def _emptied(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:
+def _new_tables(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:
     """Return the append tables that the cut does not have, and whose logs still show a checkpoint.
 
     The job wrote such a table once, and gave it another name or up. Its rows and columns belong to cuts from before.
     """
-    return {
-        table: Renamed((), _of_ours(table, _shown(stores, table)), _columns(stores, table))
-        for table in new_append_tables(plan.graph, record)
-        if stores.shown(table)
-    }
+    return {table: _emptied(stores, table) for table in new_append_tables(plan.graph, record) if stores.shown(table)}
+
+
+def _emptied(stores: JobStores, table: TableName) -> Renamed:
+    """Return what takes the rows and columns of before out of an append table."""
+    removes = _of_ours(table, _shown(stores, table))
+    return Renamed((), removes, _columns(stores, table), planned_on=stores.shown(table))
 
 
 def _columns(stores: JobStores, table: TableName) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from checkpointing.commit.behind import Standing, wanted
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.line import Turn, restorable, turn_back
 from checkpointing.commit.net import keyed_tables
-from checkpointing.commit.recovery import Observed
+from checkpointing.commit.recovery import Observed, unpublished
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import JobName, SplitId, VertexId
 from checkpointing.metadata.files import handles_to_restore
@@ -79,7 +79,7 @@ def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksu
     rows = records_of(seen)
     newest = newest_checkpoint(rows)
     target = _target(stores, rows, newest, checkpoint)
-    pending = newest if newest is not None and newest.checkpoint not in seen.cuts else None
+    pending = unpublished(rows, seen.cuts)
     history = _history(stores, rows, pending)
     _must_be_as_published(stores, target, history)
     tables = tables_back(stores.warehouse, target, history)

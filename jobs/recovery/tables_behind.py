@@ -8,7 +8,8 @@ from collections.abc import Collection
 from itertools import groupby
 from pathlib import Path
 
-from checkpointing.commit.behind import Correction, Cuts, Doubt, Lost, Standing, decide_repairs
+from checkpointing.commit.behind import Cuts, Doubt, Lost, Standing, decide_repairs
+from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.record import Row

@@ -15,7 +15,7 @@ from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import relative_to_table, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
@@ -145,7 +145,14 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
         old, name, [file for path, file in sorted(wanted.items()) if path not in now and path not in lost]
     )
     _must_let_go(warehouse, table, name, removes)
-    record = TableRecord(table=name, mode=TableMode.APPEND, adds=adds, removes=removes, parent_version=table.version())
+    record = TableRecord(
+        table=name,
+        mode=TableMode.APPEND,
+        adds=adds,
+        removes=removes,
+        parent_version=table.version(),
+        planned_on=CheckpointId(table.transaction_version(warehouse.paths.transaction_id(name)) or NO_CHECKPOINT),
+    )
     kept = tuple(file for path, file in sorted(wanted.items()) if path in now)
     return TableBack(record, table.version(), _version_of(name, base), adds, removes, kept)
 

@@ -96,6 +96,11 @@ MISHAPS = Judge(
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
     400,
 )
+RELEASES_WITH_CLEAN_UPS = Judge(
+    "simulator with releases and clean-ups",
+    partial(_simulated, rollbacks_max=1, releases=True, vertices=True, clean_ups_max=2),
+    400,
+)
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

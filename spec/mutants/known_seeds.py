@@ -341,4 +341,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a new table loses only the first file that its name had": 37,
     "a percentile is taken of the numbers as they came": 4,
     "of interrupted replays only the newest is counted": 15,
+    "a renamed table takes along what was taken out of it": 229,
+    "a savepoint at rest is made of any checkpoint": 37,
 }

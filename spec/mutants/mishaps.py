@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from checkpointing.commit import behind, durability
-from checkpointing.commit.behind import Correction, LogSeen, Standing, Wanted
+from checkpointing.commit import behind, cut_correcting, durability
+from checkpointing.commit.behind import LogSeen, Standing, Wanted
+from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import Entries
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from checkpointing.tick import recovering
+from checkpointing.tick.asking import Steps
+from checkpointing.tick.errand import Terms
 from spec.mutants import scenes
 from spec.mutants.judges import MISHAPS, RELEASES_WITH_MISHAPS, directed
 from spec.mutants.planting import Patch, mutant
@@ -103,7 +106,7 @@ def cuts_keep_the_versions_that_tables_have_lost(patch: Patch) -> None:
         del seen, published
         return Correction({}, ())
 
-    patch.function(behind, "corrected", corrected)
+    patch.function(cut_correcting, "corrected", corrected)
 
 
 @mutant("cuts-hold", MISHAPS)
@@ -115,6 +118,26 @@ def what_is_published_again_lacks_a_file(patch: Patch) -> None:
         return whole.model_copy(update={"adds": whole.adds[1:], "files": whole.files[1:]})
 
     patch.function(behind, "_named", named)
+
+
+@mutant("gone-back", directed(scenes.a_rollback_is_published_only_onto_what_it_was_planned_on, "gone-back"))
+def an_entry_is_published_whatever_its_tables_show(patch: Patch) -> None:
+    def shows_too_little(seen: Standing) -> Mapping[TableName, CheckpointId]:
+        del seen
+        return {}
+
+    patch.function(behind, "_shows_too_little", shows_too_little)
+
+
+@mutant("gone-back", directed(scenes.a_rollback_leaves_an_entry_behind_if_tables_are_lost, "gone-back"))
+def a_rollback_publishes_what_is_pending_although_tables_are_lost(patch: Patch) -> None:
+    real = recovering.rolled_forward_or_left
+
+    def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bool) -> Steps[bool]:
+        del whole
+        return real(terms, pending, whole=True)
+
+    patch.function(recovering, "rolled_forward_or_left", rolled_forward_or_left)
 
 
 @mutant("columns-of-cut", RELEASES_WITH_MISHAPS)

@@ -10,11 +10,11 @@ from checkpointing.commit import columns as commit_columns
 from checkpointing.commit import net
 from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.job import renaming
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, TableRecord, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
-from spec.mutants.judges import RELEASES
+from spec.mutants.judges import RELEASES, RELEASES_WITH_CLEAN_UPS
 from spec.mutants.planting import Patch, mutant
 
 _Renamed = Mapping[TableName, net.Renamed]
@@ -96,6 +96,21 @@ def the_ranges_of_a_renamed_table_stay_under_the_old_name(patch: Patch) -> None:
     patch.function(renaming, "under_new_names", under_new_names)
 
 
+@mutant("no-file-is-missed", RELEASES_WITH_CLEAN_UPS)
+def a_renamed_table_takes_along_what_was_taken_out_of_it(patch: Patch) -> None:
+    real = renaming.relocated
+
+    def relocated(
+        record: CheckpointRecord, folders: Mapping[TableName, TableName], generation: Generation
+    ) -> renaming.Relocated:
+        moved = real(record, folders, generation)
+        gone = [file for table in record.tables for file in table.removes]
+        _, links = renaming.relocated_files(gone, JobName(record.job), folders, generation)
+        return replace(moved, links={**moved.links, **links})
+
+    patch.function(renaming, "relocated", relocated)
+
+
 # ------------------------------------------------------------------ columns
 
 
@@ -145,7 +160,7 @@ def a_row_does_not_tell_which_columns_were_renamed(patch: Patch) -> None:
     patch.put(TwoPhaseCommit, "_compose", compose)
 
 
-def _forgetting(patch: Patch, **what: tuple[()]) -> None:
+def _forgetting(patch: Patch, **what: Any) -> None:  # noqa: ANN401 - fields of Renamed
     """Let the first checkpoint behind a rename know nothing of this."""
     real = net.net_tables
 

@@ -3,7 +3,8 @@
 A scene returns whether the invariant held.
 """
 
-from checkpointing.commit import durability, fencing, leftovers
+from checkpointing.commit import behind, durability, fencing, leftovers
+from checkpointing.commit.behind import Entry, LogSeen
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
 from checkpointing.commit.two_phase import CommitIdentity, Draft, TwoPhaseCommit
 from checkpointing.coordinator import messages as told
@@ -31,6 +32,7 @@ from checkpointing.messages import (
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableRecord
 from checkpointing.tick import recovering
+from checkpointing.tick.errand import Terms
 from checkpointing.tick.messages import CutRead
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
@@ -127,22 +129,42 @@ def a_tick_ends_as_it_was_asked() -> bool:
 def a_table_that_no_cut_tells_of_gets_the_columns_of_its_row() -> bool:
     """An upsert table lost entries and was taken out of the parent's cut; the row that follows is rolled forward."""
     other, table = TableName("out/b"), TableRecord(table=TableName("out/a"), mode=TableMode.UPSERT, parent_version=6)
-    row = CheckpointRecord(
-        job=JobName("j"),
-        checkpoint=CheckpointId(2),
-        parent=_FIRST,
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=1,
-        vertices=(),
-        tables=(table,),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
-    )
-    steps = recovering.rolled_forward(row)
+    steps = recovering.rolled_forward(_row(2, table))
     next(steps)
     steps.send(CutRead({other: 3}))
     asked = steps.send(CutRead({}))
     return isinstance(asked, PublishTable) and asked.publication.no_others
+
+
+def a_rollback_is_published_only_onto_what_it_was_planned_on() -> bool:
+    """An append table showed an earlier rollback, which had taken rows out. Its log has lost that entry."""
+    name = TableName("out/a")
+    table = TableRecord(table=name, mode=TableMode.APPEND, parent_version=4, planned_on=CheckpointId(4))
+    log = LogSeen(3, CheckpointId(3), {at: Entry(CheckpointId(at)) for at in (1, 2, 3)})
+    back = _row(5, table).model_copy(update={"kind": RowKind.ROLLBACK})
+    seen = behind.Standing(JobName("j"), (_row(1), back), {_FIRST: {name: 1}}, {name: log})
+    return bool(behind.decide_repairs(seen).lost)
+
+
+def a_rollback_leaves_an_entry_behind_if_tables_are_lost() -> bool:
+    """Somebody goes back to the first checkpoint, and the newest one is not published yet."""
+    terms = Terms(holder=Holder(host="here", pid=1, started=""), leaves_behind=_FIRST)
+    return next(recovering.rolled_forward_or_left(terms, _row(2), whole=False), None) is None
+
+
+def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
+    """Return an entry of a job that follows on the first checkpoint."""
+    return CheckpointRecord(
+        job=JobName("j"),
+        checkpoint=CheckpointId(checkpoint),
+        parent=_FIRST if checkpoint != _FIRST else CheckpointId(0),
+        generation=Generation(1),
+        nonce="n",
+        max_parallelism=1,
+        vertices=(),
+        tables=tables,
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
 
 
 def _decided(ending: Ending) -> TickOutcome | None:

@@ -171,6 +171,20 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version
     must_be_exact(tmp_path, FIRST, HALF + 3)
 
 
+def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
+    """The entry of a rollback names the files that it took out. Clean-up deletes them before the table is renamed."""
+    tick(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 9)
+    roll_back(at(tmp_path), first)
+    (bronze,) = [table for table in newest(tmp_path).tables if table.table == BRONZE]
+    assert bronze.removes
+    clean_up(at(tmp_path), 0)
+    assert not any((tmp_path / file.path).exists() for file in bronze.removes)
+    tick(tmp_path, HALF + 1, RENAMED)
+    must_be_exact(tmp_path, RENAMED, HALF + 1)
+
+
 def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
     """The cut that the job goes back to has the new names, so the rename has happened there."""
     tick(tmp_path, HALF)

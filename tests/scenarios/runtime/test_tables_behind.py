@@ -28,7 +28,7 @@ from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, tick
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
@@ -199,6 +199,25 @@ def test_a_hole_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_pat
     tick(tmp_path)
     assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
     assert [] == of_job(tmp_path)
+
+
+def test_a_rollback_is_published_only_onto_what_it_was_planned_on(tmp_path, undisturbed, capsys, monkeypatch):
+    """The first rollback took rows out, and its log entry is lost. The second one found nothing to take out."""
+    first, *_ = laid_out(tmp_path, 3)
+    expected = at_cut(tmp_path, first)
+    back = roll_back(at(tmp_path), first).record.checkpoint
+    with pytest.raises(Dead):
+        roll_back(at(tmp_path), first, boundary=Mortal(f"after:RollForward:{BRONZE}"))
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    delete_the_newest_two(tmp_path, BRONZE)
+    with pytest.raises(TablesBehindError, match=f"lacks what checkpoint {back} brought") as refused:
+        tick(tmp_path)
+    (command,) = re.findall("'tidemark (rollback [^']*)'", str(refused.value))
+    assert 0 == execute(command.split()), capsys.readouterr()
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    assert {first, newest(tmp_path).checkpoint} == set(CutStore(at(tmp_path)).recorded())
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
 
 
 def test_an_entry_that_is_cut_off_is_named_and_moving_it_away_helps(tmp_path, undisturbed):

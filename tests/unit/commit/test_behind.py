@@ -2,7 +2,8 @@
 
 import pytest
 
-from checkpointing.commit.behind import Entry, LogSeen, Standing, corrected, decide_repairs, in_doubt
+from checkpointing.commit.behind import Entry, LogSeen, Standing, decide_repairs, in_doubt
+from checkpointing.commit.cut_correcting import corrected
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
