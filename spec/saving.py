@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from checkpointing.commit.at_rest import SavepointAtRest
+from checkpointing.commit.at_rest import SavepointAtRest, is_savable
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.paths import ROOT
@@ -14,10 +14,11 @@ from spec.world import World
 
 
 def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Take a savepoint of the newest entry, if there is one."""
+    """Take a savepoint of the newest entry, if there is one and it holds no rows in flight."""
 
     def chosen(work: Work) -> TickFact:
-        return RowChosen(SavepointAtRest(work.plan.restore)) if work.plan.restore is not None else Worked()
+        cut = work.plan.restore
+        return RowChosen(SavepointAtRest(cut)) if cut is not None and is_savable(cut) else Worked()
 
     yield from at_rest(world, SAVEPOINT, chosen, visitor)
 

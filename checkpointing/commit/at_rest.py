@@ -36,9 +36,17 @@ class Stamp:
     stopping: bool = False
 
 
+def is_savable(cut: CheckpointRecord) -> bool:
+    """Return whether a savepoint can be made of a committed cut: only if the cut holds no rows in flight.
+
+    Flink's savepoints never hold any, since their barriers are always aligned (`CheckpointOptions.forConfig`).
+    """
+    return not cut.has_rows_in_flight
+
+
 @dataclass(frozen=True, slots=True)
 class SavepointAtRest:
-    """A plain savepoint of a committed cut. It has the cut's snapshots, and no files of its own for any table (A9)."""
+    """A plain savepoint of a cut that `is_savable`. It has the cut's snapshots, and no files of its own (A9)."""
 
     cut: CheckpointRecord
 

@@ -6,7 +6,6 @@ from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId, VertexId
-from checkpointing.job.restoring import in_flight
 from checkpointing.messages import NotifyAborted
 from checkpointing.metadata.record import CheckpointRecord, HookState, RowKind, Statistics, TableKeys, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
@@ -55,7 +54,7 @@ class Drafts:
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
         """Return whether the cut lacks rows that were sent: after its barrier, or in flight at the barrier."""
-        return rows_sent > self._sent.get(record.checkpoint, 0) or any(True for _ in in_flight(record))
+        return rows_sent > self._sent.get(record.checkpoint, 0) or record.has_rows_in_flight
 
     def compose(self, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
         """Return the draft to commit. Raise TypeError if a subtask acknowledged anything but a snapshot."""

@@ -37,7 +37,7 @@ TICK: Final = Errand(
     discards=True,
     runs=True,
 )
-SAVEPOINT: Final = Errand()
+SAVEPOINT: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE))
 ROLLBACK: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
 RESET: Final = Errand(questions=(Question.SOUND, Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
 IMPORT: Final = Errand(questions=(Question.POSSIBLE,), repairs=False, rolls_forward=False)

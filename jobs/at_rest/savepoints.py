@@ -1,6 +1,6 @@
 """Takes a savepoint of the newest cut, and disposes of savepoints, while no tick runs. No Spark."""
 
-from checkpointing.commit.at_rest import SavepointAtRest
+from checkpointing.commit.at_rest import SavepointAtRest, is_savable
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, JobName
@@ -23,19 +23,35 @@ def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
 
     It holds the job as a tick would, so that no tick begins meanwhile. A committed checkpoint is published first.
 
-    Raises NeverRunError, SavepointRefusedError if there is no checkpoint yet, JobHeldError if a tick runs,
-    ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if a
-    committed checkpoint cannot be published.
+    Raises NeverRunError, SavepointRefusedError if there is no checkpoint yet or if it holds rows in flight,
+    JobHeldError if a tick runs, ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError
+    and CutsNotRecordedError if a committed checkpoint cannot be published.
     """
     must_have_run(warehouse)
+    job = warehouse.paths.job
+
+    def possible(_: Observed, plan: RecoveryPlan) -> None:
+        _savable(plan, job)
 
     def chosen(work: Work) -> RowChosen:
-        if work.plan.restore is None:
-            raise no_checkpoint_yet(warehouse.paths.job)
-        return RowChosen(SavepointAtRest(work.plan.restore))
+        return RowChosen(SavepointAtRest(_savable(work.plan, job)))
 
-    task = Task(errand=SAVEPOINT, do_work=chosen, keeps_lease=False)
+    task = Task(errand=SAVEPOINT, do_work=chosen, possible=possible, keeps_lease=False)
     return done_at_rest(JobStores(warehouse, cross_freely), task).entry
+
+
+def _savable(plan: RecoveryPlan, job: JobName) -> CheckpointRecord:
+    """Return the newest checkpoint; raise SavepointRefusedError if no savepoint can be made of it."""
+    newest = plan.restore
+    if newest is None:
+        raise no_checkpoint_yet(job)
+    if not is_savable(newest):
+        raise SavepointRefusedError(
+            f"checkpoint {newest.checkpoint} of {job} is unaligned and holds rows in flight, and a savepoint holds "
+            f"none: run 'tidemark run {job}' until it is caught up and take the savepoint then, or take it while a "
+            "tick runs"
+        )
+    return newest
 
 
 def no_checkpoint_yet(job: JobName) -> SavepointRefusedError:

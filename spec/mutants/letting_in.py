@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from checkpointing.channel_items import Barrier
+from checkpointing.commit import at_rest
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
@@ -13,7 +14,7 @@ from checkpointing.job import barriers
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.messages import CheckTables, TablesChecked
 from checkpointing.metadata.record import CheckpointRecord
-from spec.mutants.judges import SAVEPOINTS
+from spec.mutants.judges import CLEAN_UPS, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ tables
@@ -123,3 +124,12 @@ def the_savepoint_of_a_stop_overtakes_rows(patch: Patch) -> None:
 @mutant("savepoint-is-aligned", SAVEPOINTS)
 def a_plain_savepoint_overtakes_rows(patch: Patch) -> None:
     _barrier_otherwise(patch, plain=True, of_stops=False)
+
+
+@mutant("savepoint-is-aligned", CLEAN_UPS)
+def a_savepoint_at_rest_is_made_of_any_checkpoint(patch: Patch) -> None:
+    def is_savable(cut: CheckpointRecord) -> bool:
+        del cut
+        return True
+
+    patch.function(at_rest, "is_savable", is_savable)

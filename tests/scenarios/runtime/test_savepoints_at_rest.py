@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_checkpoint, release_of
 from checkpointing.identifiers import Generation, VertexId
-from checkpointing.messages import RowAppended, SavepointKind
+from checkpointing.messages import RowAppended, SavepointKind, SavepointRequested
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import RowKind
 from jobs.at_rest.asking import NothingRunsError, Taken, stop, take_savepoint
@@ -17,13 +17,15 @@ from jobs.holding.failures import JobHeldError, NeverRunError, SavepointRefusedE
 from jobs.holding.job_stores import JobStores
 from jobs.reading import Cuts
 from jobs.runtime.cleaning import clean_up
+from jobs.runtime.driver import Inbox
+from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.stores.cuts import CutStore
 from jobs.stores.holders import this_process
 from jobs.stores.lease import LeaseStore
 from jobs.stores.savepoint_copy import named_files
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import CONFIG, JOB, build, read_cut
+from tests.scenarios.runtime.sequence_job import CONFIG, JOB, LocalEngine, build, read_cut
 
 
 def nobody_waits(waiting):
@@ -55,6 +57,25 @@ def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
     assert [v.subtasks[0].state for v in newest.vertices] == [v.subtasks[0].state for v in row.vertices]
     rows = JobStores(at(tmp_path), cross_freely).observe().rows
     assert row.checkpoint + 1 == release_of(rows, row.generation).next_id
+
+
+def test_a_checkpoint_with_rows_in_flight_makes_no_savepoint(tmp_path):
+    """It is refused before the claim. Both ways out that the message names lead to a savepoint without such rows."""
+    config = CONFIG.model_copy(update={"unaligned": True, "micro_batch_rows_max": 50})
+    run(tmp_path, 1, plan=build(config=config))
+    (cut,), version = records(tmp_path).values(), JobStores(at(tmp_path), cross_freely).observe().version
+    assert cut.has_rows_in_flight
+    with pytest.raises(SavepointRefusedError, match="checkpoint 1 of numbers is unaligned and holds rows in flight"):
+        take_savepoint(at(tmp_path), nobody_waits)
+    assert version == JobStores(at(tmp_path), cross_freely).observe().version
+    inbox = Inbox()
+    inbox.put(SavepointRequested("now", SavepointKind.PLAIN))
+    run_tick(build(config=config), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), inbox=inbox)
+    taken = take_savepoint(at(tmp_path), nobody_waits).record
+    savepoints = [row for row in records(tmp_path).values() if row.kind is RowKind.SAVEPOINT]
+    assert 2 == len(savepoints)
+    assert taken in savepoints
+    assert not any(row.has_rows_in_flight for row in savepoints)
 
 
 def test_a_savepoint_changes_nothing_for_the_ticks_that_follow(tmp_path, undisturbed):
