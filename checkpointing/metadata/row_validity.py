@@ -198,7 +198,7 @@ class _Judge:
 
     def _table(self, table: TableRecord) -> None:
         self._table_name(table.table)
-        _numbers(table, "parent_version")
+        _numbers(table, "parent_version", "planned_on")
         _each("adds", table.adds, _appended_to(table.table))
         _each("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
         _each("removes", table.removes, _staged_for(table.table))
@@ -386,7 +386,7 @@ def _text(field: str, text: str) -> None:
 
 def _numbers(of: object, *fields: str) -> None:
     for field in fields:
-        _number(field, getattr(of, field))
+        _number(field, getattr(of, field) or 0)
 
 
 def _number(field: str, number: int) -> None:

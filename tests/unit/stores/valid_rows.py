@@ -146,6 +146,7 @@ _tables = st.tuples(
         adds=_tuple_of(staged(TABLES[1]) | _files(_foreign)),
         removes=_tuple_of(staged(TABLES[1])),
         parent_version=numbers,
+        planned_on=st.none() | numbers,
     ),
     st.builds(
         TableRecord,
