@@ -1,0 +1,149 @@
+"""The tables and columns of a publication, with the type that Spark gets for each PostgreSQL type.
+
+| PostgreSQL                                  | Spark                                                       |
+|---------------------------------------------|-------------------------------------------------------------|
+| boolean, smallint, integer, bigint, oid     | boolean, smallint, int, bigint, bigint                      |
+| real, double precision                      | float, double                                               |
+| numeric(p, s) with p <= 38 and 0 <= s <= p  | decimal(p, s)                                               |
+| numeric without precision, or a larger one  | string, exactly as the server writes it                     |
+| date, timestamp, timestamptz                | date, timestamp_ntz, timestamp                              |
+| bytea                                       | binary                                                      |
+| an array of one of these                    | array of it; arrays of several dimensions do not fit        |
+| a domain                                    | as the type below it                                        |
+| text, uuid, json, jsonb, enums, time, interval, all others | string, as the server writes it              |
+"""
+
+import re
+from typing import Final
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+_BY_OID: Final[dict[int, str]] = {
+    16: "boolean",
+    17: "binary",
+    20: "bigint",
+    21: "smallint",
+    23: "int",
+    26: "bigint",
+    700: "float",
+    701: "double",
+    1082: "date",
+    1114: "timestamp_ntz",
+    1184: "timestamp",
+}
+"""Object ids of PostgreSQL's own types never change (`pg_type.dat`)."""
+_NUMERIC: Final = 1700
+_DECIMAL_DIGITS_MAX: Final = 38
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_ARRAY: Final = re.compile(r"array<(.+)>")
+
+_SPARK: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "boolean": (BooleanType(), pa.bool_()),
+    "binary": (BinaryType(), pa.binary()),
+    "bigint": (LongType(), pa.int64()),
+    "smallint": (ShortType(), pa.int16()),
+    "int": (IntegerType(), pa.int32()),
+    "float": (FloatType(), pa.float32()),
+    "double": (DoubleType(), pa.float64()),
+    "date": (DateType(), pa.date32()),
+    "timestamp_ntz": (TimestampNTZType(), pa.timestamp("us")),
+    "timestamp": (TimestampType(), pa.timestamp("us", "UTC")),
+    "string": (StringType(), pa.string()),
+}
+
+
+class SourceColumn(BaseModel):
+    """A published column: its type in PostgreSQL (object id and modifier), and in Spark."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    oid: int
+    typmod: int
+    type: str
+
+
+class SourceTable(BaseModel):
+    """A published table as this source reads it; `keys` are the columns of its replica identity.
+
+    `oid` is the server's number of the table. A table that is dropped and created again gets another one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    oid: int
+    schema_: str
+    name: str
+    columns: tuple[SourceColumn, ...]
+    keys: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """Its name with its schema, as in `public.accounts`."""
+        return f"{self.schema_}.{self.name}"
+
+    @property
+    def column(self) -> str:
+        """The column of the source that holds this table's rows, as in `public_accounts`."""
+        return f"{self.schema_}_{self.name}"
+
+    def fields(self) -> StructType:
+        """Return the table's columns as Spark gets them."""
+        return StructType([StructField(each.name, _types(each.type)[0]) for each in self.columns])
+
+    def arrow(self) -> pa.StructType:
+        """Return the same for Arrow."""
+        return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in self.columns])
+
+
+def spark_type(base: int, typmod: int, element: int) -> str:
+    """Return the name of the Spark type; `element` is the type of an array's elements, 0 for other types."""
+    if element:
+        return f"array<{spark_type(element, typmod, 0)}>"
+    if base == _NUMERIC and typmod >= 0:
+        precision, scale = (typmod - 4) >> 16 & 0xFFFF, ((typmod - 4 & 0x7FF) ^ 0x400) - 0x400  # 11 bits, signed
+        if precision <= _DECIMAL_DIGITS_MAX and 0 <= scale <= precision:
+            return f"decimal({precision},{scale})"
+    return _BY_OID.get(base, "string")
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type for the name of a Spark type."""
+    return _types(name)[1]
+
+
+def element_of(name: str) -> str | None:
+    """Return the type of an array's elements; None for a type that is no array."""
+    array = _ARRAY.fullmatch(name)
+    return None if array is None else array[1]
+
+
+def _types(name: str) -> tuple[DataType, pa.DataType]:
+    element = element_of(name)
+    if element is not None:
+        spark, arrow = _types(element)
+        return ArrayType(spark), pa.list_(pa.field("element", arrow))
+    decimal = _DECIMAL.fullmatch(name)
+    if decimal is not None:
+        digits = int(decimal[1]), int(decimal[2])
+        return DecimalType(*digits), pa.decimal128(*digits)
+    return _SPARK[name]

@@ -1,0 +1,19 @@
+"""Places in PostgreSQL's write-ahead log, as the server writes them (`0/16B3748`) and as numbers.
+
+A **horizon** is such a place: it stands for all transactions whose commit record begins before it.
+"""
+
+from typing import Final
+
+_HALF: Final = 32
+
+
+def written(lsn: int) -> str:
+    """Return a place as the server writes it."""
+    return f"{lsn >> _HALF:X}/{lsn & (1 << _HALF) - 1:X}"
+
+
+def parsed(text: str) -> int:
+    """Return the number of a place; raise ValueError for another text."""
+    high, _, low = text.partition("/")
+    return (int(high, 16) << _HALF) + int(low, 16)
