@@ -14,7 +14,7 @@ tables by cut does not wait for PySpark, and none of the names starts Spark.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from tidemark._packages import must_be_ours
+from tidemark._packages import must_be_installed, must_be_ours
 
 if TYPE_CHECKING:
     from checkpointing.channel_items import SourceSlice
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
     from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
     from jobs.pipeline.failures import InvalidPipelineError
+    from jobs.pipeline.newest import newest_rows
     from jobs.pipeline.pipeline import Pipeline
     from jobs.pipeline.ports import CheckpointListener, MasterHook
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         WrappedSource,
         read_schema,
     )
+    from jobs.sources.postgres.changes import PostgresChanges
     from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "OperatorState",
     "Pipeline",
     "PollSource",
+    "PostgresChanges",
     "Processed",
     "ReadingError",
     "RestartStrategyKind",
@@ -118,6 +121,7 @@ __all__ = [
     "count",
     "max_of",
     "min_of",
+    "newest_rows",
     "read_schema",
     "sum_of",
 ]
@@ -142,6 +146,7 @@ _MODULES: Final = {
         "min_of",
         "sum_of",
     ),
+    "jobs.pipeline.newest": ("newest_rows",),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (
         "Cut",
@@ -176,19 +181,26 @@ _MODULES: Final = {
         "WrappedSource",
         "read_schema",
     ),
+    "jobs.sources.postgres.changes": ("PostgresChanges",),
     "jobs.sources.sequence": ("SequenceSource", "SequenceSplit"),
 }
 """Where each name comes from."""
+
+_EXTRAS: Final = {"jobs.sources.postgres.changes": ("psycopg", "postgres")}
+"""The library that a module needs, and the extra that brings it."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562); raise AttributeError for any other name.
 
-    Raises HiddenPackageError, an ImportError, if another package hides one of Tidemark's.
+    Raises HiddenPackageError, an ImportError, if another package hides one of Tidemark's, and MissingExtraError if the
+    name needs a library that is not installed.
     """
     for module, names in _MODULES.items():
         if name in names:
             must_be_ours()
+            if module in _EXTRAS:
+                must_be_installed(*_EXTRAS[module])
             found: object = getattr(import_module(module), name)
             globals()[name] = found
             return found

@@ -1,0 +1,310 @@
+"""The source of a PostgreSQL publication's changes (ADR 12).
+
+The changes are first written down as immutable files, and a slice names rows of such files. So every position can be
+read again as long as the files are there, whatever the server has forgotten since. The slot moves on after a checkpoint
+has completed. All tables come in one split, and a slice ends where a transaction ends. So in the default mode no cut
+shows a part of a transaction.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Literal, NoReturn
+
+import psycopg
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import CheckpointId, SplitId, split_id
+from checkpointing.messages import PollSource
+from jobs.sources.change_rows import HEAD, TABLE
+from jobs.sources.file_position import SliceDetail
+from jobs.sources.file_reader import read_ranges
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
+from jobs.sources.postgres.columns import SourceTable
+from jobs.sources.postgres.connection import Server
+from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
+from jobs.sources.postgres.position import ANEW, ChangesPosition
+from jobs.sources.postgres.slot import advance, slot_name
+from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
+from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
+from jobs.sources.postgres.transactions import NewColumns
+
+_CHANGES_MIN: Final = 50_000
+"""How many changes are asked for at once, at least."""
+_ROWS_MAX: Final = 1_000_000
+"""How many rows a poll writes down before it answers, if it is asked for more."""
+
+
+class PostgresChanges:
+    """The rows of a publication's tables, then every change of them (see `port.Source`)."""
+
+    def __init__(  # noqa: PLR0913 - each says one thing about the source
+        self,
+        url: str,
+        publication: str,
+        slot: str,
+        tables: Sequence[str] | None = None,
+        *,
+        staged: Path,
+        snapshot: SnapshotMode = "whole",
+        new_columns: NewColumns = "fail",
+        unfit: Literal["fail", "null"] = "fail",
+        keep: timedelta | None = None,
+    ) -> None:
+        """Read these tables of a publication (`schema.table`; None: all of them) through a slot.
+
+        `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` of an environment variable.
+        The slot is made if it is missing, and must serve this source alone. `staged` is a folder for the files of
+        changes, which all processes of the job reach. `snapshot` says whether the rows that the tables have at first
+        come in one cut, in parts, or not at all. `new_columns` says what becomes of a column that a table gets later,
+        `unfit` what becomes of a value that Spark's type cannot hold. `keep` is how long files stay that were read;
+        None means for ever. A rollback to an older checkpoint needs its files. Raises SourceError for a bad name.
+        """
+        self._log = StagedLog(staged.absolute())
+        self._reading = Reading(
+            server=Server(url),
+            slot=slot_name(slot),
+            publication=publication,
+            tables=None if tables is None else tuple(tables),
+            snapshot=snapshot,
+            new_columns=new_columns,
+            nulls_for_unfit=unfit == "null",
+        )
+        self._keep = keep
+        self._staging = Staging(self._reading, self._log)
+        self._tables: tuple[SourceTable, ...] = ()
+        self._completed = ChangesPosition()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        """Return what is read, without user and password."""
+        return f"PostgresChanges({self._reading.server.place}, {self._reading.publication}, {self._reading.slot})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: the URL may hold a password."""
+        raise TypeError("PostgresChanges stays in its process: its URL may hold a password")
+
+    # -------------------------------------------------------------- what a pipeline uses
+
+    def schema(self) -> StructType:
+        """Return the columns of a change, then one column for each table, with the table's columns in it.
+
+        They are those of the staged files. Only if nothing was written down yet, the server is asked.
+        """
+        fields = [StructField(table.column, table.fields()) for table in self.tables()]
+        return StructType([*HEAD.fields, *fields])
+
+    def tables(self) -> tuple[SourceTable, ...]:
+        """Return the tables that are read; raise SourceError if they are unknown or cannot be read."""
+        with self._lock:
+            return self._known_tables()
+
+    def of(self, table: str) -> tuple[Callable[[DataFrame], DataFrame], StructType]:
+        """Return the step that keeps one table's changes, as in `changes.transform(*bank.of("public.accounts"))`.
+
+        Its columns are those of the change, `_split`, `_position`, and then the table's own.
+        """
+        found = next((each for each in self.tables() if each.full_name == table), None)
+        if found is None:
+            names = ", ".join(each.full_name for each in self.tables())
+            raise SourceError(f"{self._reading.publication}: no table {table} is read, only {names}")
+        head = [*HEAD.fields, StructField(SPLIT_COLUMN, StringType()), StructField(POSITION_COLUMN, LongType())]
+        kept = [field for field in head if field.name != TABLE]
+        outside = [field.name for field in kept]
+        inside = [f"`{found.column}`.`{column.name.replace('`', '``')}`" for column in found.columns]
+
+        def only(rows: DataFrame) -> DataFrame:
+            return rows.filter(F.col(TABLE) == F.lit(table)).select(*outside, *inside)
+
+        return only, StructType([*kept, *found.fields().fields])
+
+    # -------------------------------------------------------------- port.Source
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the only split: all tables are in it, so that one position is a cut through all of them."""
+        return (split_id(SPLIT),)
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next transactions; see `port.Source.poll`.
+
+        It writes down what the server has, if too little of it is written down yet. A transaction of more than
+        `max_rows` rows is a slice of its own, and so is the first snapshot.
+        """
+        start = ChangesPosition.parse(request.position)
+        with self._lock:
+            self._fill(start, min(request.max_rows, _ROWS_MAX))
+            in_parts = self._reading.snapshot == "parts"
+            ranges = next_ranges(self._log, start.row, request.max_rows, snapshot_in_parts=in_parts)
+            if not ranges:
+                return None
+            end = position_after(self._log, ranges[-1].before + ranges[-1].end)
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=start.text() if request.position is None else request.position,
+            end=end.text(),
+            detail=SliceDetail(ranges=ranges).model_dump_json(),
+            rows=sum(part.rows for part in ranges),
+            bytes=sum(part.bytes for part in ranges),
+        )
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the changes of the slices by one scan of their files; see `port.Source.read`."""
+        ranges = [(split_id(SPLIT), part) for piece in slices for part in SliceDetail.parse(piece.detail).ranges]
+        for _, part in ranges:
+            path = self._log.folder / part.file.name
+            if not path.is_file():
+                raise SourceError(f"{path} is gone, with {part.rows:,} changes to read: put it back from a backup")
+        return read_ranges(spark, self._log.root, self.schema(), ranges, {})
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:  # noqa: ARG002
+        """Let the server forget what the checkpoint has, and delete files that `keep` no longer asks for (F2).
+
+        It never moves the slot behind a position that is not complete, and never behind what is written down.
+        """
+        position = ChangesPosition.parse(positions.get(split_id(SPLIT)))
+        if not position.lsn:
+            return
+        with self._lock:
+            self._completed = position
+            self._log.look()
+            self._move_slot()
+            if self._keep is not None:
+                self._log.remove_before(position.row, time.time_ns() - int(self._keep.total_seconds() * 1e9))
+
+    # -------------------------------------------------------------- what people and Dagster are shown
+
+    def described(self) -> SourceDescription:
+        """Return server, database and publication; see `port.DescribesItself`."""
+        reading = self._reading
+        return SourceDescription("postgres", f"publication {reading.publication} of {reading.server.place}")
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the horizon and the rows; see `port.NamesPositions`."""
+        del split
+        return ChangesPosition.parse(position).named()
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
+        """Return the rows between two positions; see `port.CountsRows`."""
+        del split
+        return ChangesPosition.parse(end).row - ChangesPosition.parse(start).row
+
+    def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
+        """Return how many changes are unread, and the age of the oldest commit; see `port.KnowsLag`.
+
+        The changes are written down for that, at most a million. Rows of a snapshot have no commit.
+        """
+        split = split_id(SPLIT)
+        start = ChangesPosition.parse(positions.get(split))
+        with self._lock:
+            self._fill(start, _ROWS_MAX)
+            rows = _after(self._log, start) - start.row
+            at = committed_at(self._log, start.row)
+        return {split: Lag(rows, 0.0 if not rows else None if at is None else max(time.time() - at.timestamp(), 0.0))}
+
+    def close(self) -> None:
+        """Close the connection to the server; see `port.Closes`."""
+        with self._lock:
+            self._staging.close()
+
+    # -------------------------------------------------------------- leaves
+
+    def _known_tables(self) -> tuple[SourceTable, ...]:
+        if self._tables:
+            return self._tables
+        last = self._log.look().last
+        if last is None:
+            found = self._discovered()
+        else:
+            self._must_be_of(last.note.origin)
+            found = last.note.origin.tables
+        _must_be_distinct(found)
+        self._tables = found
+        return found
+
+    def _must_be_of(self, origin: Origin) -> None:
+        """Raise SourceError if the staged files are of another slot, publication or of other tables."""
+        reading, folder = self._reading, self._log.folder
+        now = origin.model_copy(update={"slot": reading.slot, "publication": reading.publication})
+        origin.must_be(now, folder)
+        known = [table.full_name for table in origin.tables]
+        if reading.tables is not None and known != list(reading.tables):
+            raise SourceError(
+                f"{folder} has changes of {', '.join(known)}, and the pipeline reads {', '.join(reading.tables)}: name "
+                f"the same tables in the same order, or {ANEW}"
+            )
+
+    def _discovered(self) -> tuple[SourceTable, ...]:
+        server = self._reading.server
+        try:
+            with server.connect() as connection:
+                return tuple(each.table for each in self._reading.published(connection))
+        except psycopg.Error as error:
+            raise SourceError(f"the tables of {server.place} cannot be read ({server.told(error)})") from None
+
+    def _fill(self, start: ChangesPosition, rows: int) -> None:
+        """Write down changes until so many rows follow the position, or no more are there."""
+        log, tables = self._log.look(), self._known_tables()
+        must_hold(log, start)
+        if log.last is None and not start.lsn:
+            self._staging.begin(tables)
+            log.look()
+        more = True
+        while more and (unread := _after(log, start) - start.row) < rows:
+            try:
+                more = self._staging.append(tables, start, max(rows, _CHANGES_MIN))
+            except SourceError:
+                if unread > 0:
+                    return  # what is written down can be read although the server is away
+                raise
+        self._rest(start)
+
+    def _rest(self, start: ChangesPosition) -> None:
+        """Look again once nothing more is there to be written."""
+        must_hold(self._log, start)
+        last = self._log.last
+        if last is not None and start.row > last.after:
+            raise SourceError(
+                f"{self._log.folder} ends at row {last.after:,}, before the checkpoint's position ({start.named()}): "
+                "put its newer files back from a backup"
+            )
+        if last is not None and not last.rows and self._completed.row >= last.after:
+            with suppress(SourceError):  # it costs the server only room
+                self._move_slot()
+
+    def _move_slot(self) -> None:
+        """Move the slot up to the completed position, or up to the end of the log if that has no more rows."""
+        last, position = self._log.last, self._completed
+        at_end = last is not None and position.row >= last.after
+        horizon = last.note.end if last is not None and at_end else position.lsn
+        server = self._reading.server
+        try:
+            advance(server, self._reading.slot, horizon)
+        except psycopg.Error as error:
+            raise SourceError(
+                f"slot {self._reading.slot} of {server.place} was not moved ({server.told(error)}): the server keeps "
+                "more of its log until a later checkpoint moves it"
+            ) from None
+
+
+def _after(log: StagedLog, start: ChangesPosition) -> int:
+    return start.row if log.last is None else log.last.after
+
+
+def _must_be_distinct(tables: Sequence[SourceTable]) -> None:
+    """Raise SourceError if two tables or two columns would have one name in Spark, which ignores case."""
+    for what, names in [
+        ("the tables", [table.column for table in tables]),
+        *((table.full_name, [column.name for column in table.columns]) for table in tables),
+    ]:
+        seen: set[str] = set()
+        for name in names:
+            if name.casefold() in seen:
+                raise SourceError(f"{what} have two columns {name!r} for Spark, which ignores case: leave one out")
+            seen.add(name.casefold())

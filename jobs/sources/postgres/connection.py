@@ -1,0 +1,118 @@
+"""Connects to a server, and keeps the password to itself: no message, log or representation has it."""
+
+import os
+import time
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from jobs.sources.port import SourceError
+
+Connection = psycopg.Connection[TupleRow]
+
+_ENVIRONMENT: Final = "env:"
+_PATIENCE_S: Final = 30.0
+"""How long a tick waits for a server that it has reached before."""
+_PAUSE_S: Final = 0.5
+_HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+"""What a server says that waiting does not change."""
+
+_SESSION: Final = (
+    "SET DateStyle = 'ISO, YMD'",
+    "SET TimeZone = 'UTC'",
+    "SET IntervalStyle = 'postgres'",
+    "SET extra_float_digits = 1",
+    "SET bytea_output = 'hex'",
+    "SET client_encoding = 'UTF8'",
+    "SET row_security = off",
+    "SET statement_timeout = 0",
+)
+"""Values are read as text, so the session decides in which form. Without row_security a hidden row is an error."""
+
+
+class Server:
+    """Where the server is, and how to log in. It cannot be pickled, so it reaches no other process."""
+
+    def __init__(self, url: str) -> None:
+        """Take a URL, libpq's `key=value` pairs (`service=bank` too), or `env:NAME`: an environment variable has it."""
+        self._url = url
+        self._reached = False
+
+    def __repr__(self) -> str:
+        """Return the place without user and password."""
+        return f"Server({self.place})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: the password would be in the bytes."""
+        raise TypeError("a PostgreSQL server's address stays in its process: it may hold a password")
+
+    @property
+    def place(self) -> str:
+        """The host, port and database, without user and password."""
+        try:
+            known = self._parameters()
+        except SourceError:
+            return self._url if self._url.startswith(_ENVIRONMENT) else "PostgreSQL"
+        if "service" in known and "host" not in known:
+            return f"service {known['service']}"
+        host = known.get("host") or known.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
+        port = known.get("port") or os.environ.get("PGPORT") or "5432"
+        return f"{host}:{port}/{known.get('dbname') or os.environ.get('PGDATABASE') or ''}"
+
+    def connect(self, *, replication: bool = False) -> Connection:
+        """Return a connection in autocommit; raise SourceError.
+
+        A server that this process has reached before is waited for: it may just be restarting.
+        """
+        deadline = time.monotonic() + (_PATIENCE_S if self._reached else 0)
+        while True:
+            try:
+                connection = self._connected(replication=replication)
+            except psycopg.OperationalError as error:
+                text = self.told(error)
+                if time.monotonic() >= deadline or any(each in text for each in _HOPELESS):
+                    raise SourceError(
+                        f"PostgreSQL at {self.place} cannot be reached ({text}): start the server, or correct the URL. "
+                        "The next tick goes on where this one stopped"
+                    ) from None
+                time.sleep(_PAUSE_S)
+            else:
+                self._reached = True
+                return connection
+
+    def told(self, error: Exception) -> str:
+        """Return what the server or its client said, in one line, without the password."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        with suppress(SourceError):
+            password = self._parameters().get("password")
+            text = text.replace(str(password), "***") if password else text
+        return text
+
+    def _connected(self, *, replication: bool) -> Connection:
+        more = {"replication": "database"} if replication else {}
+        conninfo = make_conninfo("", **(self._parameters() | more))
+        connection = psycopg.connect(conninfo, autocommit=True)
+        if not replication:
+            for setting in _SESSION:
+                connection.execute(setting)
+        return connection
+
+    def _parameters(self) -> dict[str, Any]:
+        url = self._url
+        if url.startswith(_ENVIRONMENT):
+            name = url.removeprefix(_ENVIRONMENT)
+            found = os.environ.get(name)
+            if not found:
+                raise SourceError(f"the environment variable {name} is not set: let it hold the URL of the database")
+            url = found
+        try:
+            known = {"application_name": "tidemark", "connect_timeout": "10"} | dict(conninfo_to_dict(url))
+        except psycopg.ProgrammingError:
+            raise SourceError(
+                "the URL of the PostgreSQL database cannot be read (it is not shown, it may hold a password): write "
+                "postgresql://USER@HOST:PORT/DATABASE, service=NAME, or env:NAME of an environment variable"
+            ) from None
+        return known

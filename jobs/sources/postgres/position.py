@@ -1,0 +1,55 @@
+"""A position among the changes: how many rows lie before it, and the horizon of their transactions."""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PlainSerializer, ValidationError
+
+from jobs.sources.port import SourceError
+from jobs.sources.postgres.lsn import parsed, written
+
+ANEW: Final = "read the tables anew, with another slot, an empty folder of staged files and another id of the source"
+"""The last way out of every refusal: a new line of changes, which begins with a new snapshot."""
+
+
+def _number(text: object) -> object:
+    return parsed(text) if isinstance(text, str) else text
+
+
+Lsn = Annotated[NonNegativeInt, BeforeValidator(_number), PlainSerializer(written)]
+"""A place in the write-ahead log; the server's own writing as JSON."""
+
+
+class ChangesPosition(BaseModel):
+    """All transactions before the horizon `lsn` are read, and they had `row` rows, the snapshot's included.
+
+    Within a snapshot that is read in parts, `lsn` is 0.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    row: NonNegativeInt = 0
+    lsn: Lsn = 0
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """Return the position of that JSON text, None is the start; raise SourceError for a text of another source."""
+        if text is None:
+            return cls()
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            raise SourceError(
+                f"{text[:200]!r} is not a position of PostgreSQL changes; was the source of this vertex replaced? "
+                "Give the new source an id of its own"
+            ) from None
+
+    def text(self) -> str:
+        """Return the canonical JSON text."""
+        return self.model_dump_json()
+
+    def named(self) -> str:
+        """Return the position in words."""
+        if not self.lsn:
+            return f"row {self.row:,} of the snapshot" if self.row else "the start"
+        return f"transactions before {written(self.lsn)}, {self.row:,} rows"

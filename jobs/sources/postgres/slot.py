@@ -1,0 +1,170 @@
+"""Reads changes from a replication slot, without consuming any, and moves the slot on when a checkpoint allows it.
+
+The changes come from a temporary copy of the slot, which belongs to one connection. The copy consumes what it returns,
+so the server decodes each transaction once, while the slot itself stays. If the connection ends, the copy is gone, and
+the next one begins at the slot again.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from jobs.sources.port import SourceError
+from jobs.sources.postgres.connection import Connection, Server
+from jobs.sources.postgres.lsn import parsed, written
+from jobs.sources.postgres.position import ANEW
+
+PLUGIN: Final = "pgoutput"
+_NAME: Final = re.compile(r"[a-z0-9_]{1,50}")
+_ROWS_AT_A_TIME: Final = 1_000
+
+_CHANGES: Final = """
+SELECT data FROM pg_logical_slot_get_binary_changes(
+  %s, NULL, %s, 'proto_version', '1', 'publication_names', %s)
+"""
+_STATE: Final = """
+SELECT slot_type, plugin, database, confirmed_flush_lsn::text, wal_status,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """How far a slot was moved, and how many bytes of the log the server keeps for it."""
+
+    confirmed: int
+    retained_bytes: int
+
+
+def slot_name(text: str) -> str:
+    """Return a slot's name; raise SourceError for one that PostgreSQL or its copies cannot have."""
+    if not _NAME.fullmatch(text):
+        raise SourceError(f"slot {text!r}: a name has 1 to 50 lower-case letters, digits and underscores")
+    return text
+
+
+def state_of(connection: Connection, slot: str) -> SlotState | None:
+    """Return a slot's state, None if there is no such slot; raise SourceError for one of another kind."""
+    row = connection.execute(_STATE, [slot]).fetchone()
+    if row is None:
+        return None
+    kind, plugin, database, confirmed, wal, retained = row
+    if kind != "logical" or plugin != PLUGIN:
+        raise SourceError(
+            f"slot {slot} is {f'of the plugin {plugin}' if plugin else 'physical'}, and PostgresChanges reads slots of "
+            f"{PLUGIN}: name another slot. It is made if it is missing"
+        )
+    if database != connection.info.dbname:
+        raise SourceError(
+            f"slot {slot} belongs to database {database}, and the URL names {connection.info.dbname}: name another "
+            "slot, or correct the URL"
+        )
+    if wal == "lost" or confirmed is None:
+        raise SourceError(
+            f"slot {slot} lost changes: the server removed its log, as max_slot_wal_keep_size or idle timeouts say. "
+            f"Drop the slot, and {ANEW}"
+        )
+    return SlotState(parsed(confirmed), int(retained or 0))
+
+
+def create(connection: Connection, slot: str) -> None:
+    """Make the slot. It waits for the transactions that run."""
+    connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, PLUGIN])
+
+
+def advance(server: Server, slot: str, horizon: int) -> None:
+    """Let the server forget all transactions before the horizon; an older horizon changes nothing."""
+    with server.connect() as connection:
+        state = state_of(connection, slot)
+        if state is not None and state.confirmed < horizon:
+            connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", [slot, written(horizon)])
+
+
+class SlotCopy:
+    """The temporary copy of a slot."""
+
+    def __init__(self, server: Server, slot: str, publication: str) -> None:
+        """Connect to nothing yet."""
+        self._server, self._slot = server, slot
+        self._publication = '"' + publication.replace('"', '""') + '"'
+        self._connection: Connection | None = None
+        self._name = ""
+        self._start = -1
+        """The next read returns the transactions after this horizon."""
+
+    def connection(self, start: int) -> Connection:
+        """Return the connection of a copy that will read what comes after this horizon; raise SourceError."""
+        if self._connection is not None and (self._connection.closed or self._start != start):
+            self.close()
+        if self._connection is None:
+            self._connection = self._copied(start)
+            self._start = start
+        return self._connection
+
+    def read(self, start: int, changes: int) -> Iterator[bytes]:
+        """Yield the messages of whole transactions, until they are at least so many or no more are committed."""
+        connection = self.connection(start)
+        self._start = -1
+        with connection.cursor() as cursor:
+            values = [self._name, changes, self._publication]
+            for (data,) in cursor.stream(_CHANGES, values, binary=True, size=_ROWS_AT_A_TIME):
+                yield data
+
+    def reached(self) -> int:
+        """Return the horizon up to which everything was read."""
+        if self._connection is None:
+            raise SourceError(f"slot {self._slot} was not read")
+        state = state_of(self._connection, self._name)
+        if state is None:
+            raise SourceError(f"the copy of slot {self._slot} is gone: run again")
+        return state.confirmed
+
+    def go_on(self, start: int) -> None:
+        """Let the next read return what comes after `start`, which the last one has found to be all that is new."""
+        self._start = start
+
+    def close(self) -> None:
+        """End the connection, and with it the copy."""
+        connection, self._connection, self._start = self._connection, None, -1
+        if connection is not None:
+            connection.close()
+
+    def _copied(self, start: int) -> Connection:
+        connection = self._server.connect()
+        try:
+            state = self._state(connection, start)
+            self._name = f"{self._slot}_{connection.info.backend_pid}"
+            connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", [self._slot, self._name])
+            if state.confirmed < start:
+                connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", [self._name, written(start)])
+        except psycopg.errors.ConfigurationLimitExceeded:
+            connection.close()
+            raise SourceError(
+                "all replication slots of the server are in use, and reading needs a temporary one: drop an unused "
+                "slot, or raise max_replication_slots and restart the server"
+            ) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _state(self, connection: Connection, start: int) -> SlotState:
+        state = state_of(connection, self._slot)
+        if state is None:
+            raise SourceError(f"slot {self._slot} is gone, and with it the changes since {written(start)}: {ANEW}")
+        if state.confirmed > start:
+            raise SourceError(
+                f"slot {self._slot} was moved to {written(state.confirmed)} by another program, and the staged files "
+                f"end at {written(start)}: the changes between are lost here. Put newer staged files back, or {ANEW}"
+            )
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+        if row is not None and parsed(row[0]) < start:
+            raise SourceError(
+                f"the server's log ends at {row[0]}, and changes up to {written(start)} were read: this is another "
+                f"server, or it was restored from an older backup. Correct the URL, or {ANEW}"
+            )
+        return state

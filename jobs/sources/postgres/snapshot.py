@@ -1,0 +1,66 @@
+"""Reads all rows of the tables as of one moment, which is exactly the moment at which the changes begin.
+
+A slot that is made over a replication connection exports a snapshot. It sees the transactions before the slot's
+consistent point and no others. A snapshot of our own would not do: a transaction may wait between its commit record and
+the moment at which snapshots see it, for example for a synchronous standby. It would then be in neither of the two.
+The slot is a temporary one. So the slot that the changes come from may have been made before, also by somebody else.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus
+
+from jobs.sources.change_rows import SNAPSHOT
+from jobs.sources.port import SourceError
+from jobs.sources.postgres.batches import ChangeBatch
+from jobs.sources.postgres.catalog import Published
+from jobs.sources.postgres.connection import Connection, Server
+from jobs.sources.postgres.lsn import parsed
+from jobs.sources.postgres.slot import PLUGIN
+
+
+@contextmanager
+def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
+    """Yield a connection that sees the database as of a horizon, and the horizon. Raises SourceError."""
+    with server.connect(replication=True) as exporter:
+        horizon, name = _exported(server, exporter, slot)
+        with server.connect() as reader:
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            reader.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(name))
+            yield reader, horizon
+            reader.execute("COMMIT")
+
+
+def copy_rows(
+    reader: Connection, tables: Sequence[Published], horizon: int, batch: ChangeBatch, flush: Callable[[], None]
+) -> None:
+    """Add all published rows of the tables to the batch, and call `flush` before each row."""
+    for number, each in enumerate(tables):
+        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in each.table.columns)
+        query = sql.SQL("COPY (SELECT {} FROM {}").format(columns, sql.Identifier(each.table.schema_, each.table.name))
+        if each.row_filter is not None:
+            query += sql.SQL(" WHERE ") + sql.SQL(each.row_filter)
+        with reader.cursor() as cursor, cursor.copy(query + sql.SQL(") TO STDOUT")) as copy:
+            for row in copy.rows():
+                flush()
+                batch.add(SNAPSHOT, number, list(row), horizon, None, None)
+
+
+def _exported(server: Server, exporter: Connection, slot: str) -> tuple[int, str]:
+    """Make the temporary slot, and return its horizon and the name of its snapshot."""
+    name = f"{slot}_{exporter.info.backend_pid}"
+    command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL {PLUGIN} (SNAPSHOT 'export')"
+    result = exporter.pgconn.exec_(command.encode())  # the simple protocol, the only one for such a command
+    if result.status != ExecStatus.TUPLES_OK:
+        said = server.told(psycopg.OperationalError(result.error_message.decode(errors="replace")))
+        raise SourceError(
+            f"the server at {server.place} makes no snapshot ({said}): the user needs REPLICATION, and one replication "
+            "slot and one WAL sender must be free (max_replication_slots, max_wal_senders)"
+        )
+    horizon, exported = result.get_value(0, 1), result.get_value(0, 2)
+    if horizon is None or exported is None:
+        raise SourceError(f"the server at {server.place} exported no snapshot")
+    return parsed(horizon.decode()), exported.decode()

@@ -1,0 +1,225 @@
+"""The changes that were written down: immutable Parquet files in one folder, each beginning where another one ends.
+
+A file is named after the horizon at which it begins, and its footer says at which one it ends. It is written beside
+the folder and linked into it, so of two processes that read the same slot one wins, and the other drops its copy. The
+first file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable before any of its
+rows is offered.
+"""
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from jobs.sources.file_position import SeenFile
+from jobs.sources.port import SourceError
+from jobs.sources.postgres.batches import END
+from jobs.sources.postgres.columns import SourceTable
+from jobs.sources.postgres.lsn import written
+from jobs.sources.postgres.position import ANEW
+from jobs.stores.files import sync
+
+SPLIT: Final = "changes"
+_NOTE: Final = b"tidemark"
+_ROWS_PER_GROUP: Final = 128 * 1024
+
+
+class Origin(BaseModel):
+    """What the rows of a file come from. A file of another origin cannot follow it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    system: str
+    """The identifier that the server got when its data folder was made."""
+    database: str
+    slot: str
+    publication: str
+    tables: tuple[SourceTable, ...]
+
+    def must_be(self, now: "Origin", folder: Path) -> None:
+        """Raise SourceError unless changes of `now` may follow those in the folder."""
+        for what in ("system", "database", "slot", "publication"):
+            before, after = getattr(self, what), getattr(now, what)
+            if before != after:
+                raise SourceError(
+                    f"{folder} has changes of {what} {before}, and this one is {after}: name what it was before, or "
+                    f"{ANEW}"
+                )
+
+
+class Note(BaseModel):
+    """What a file's footer says: the horizons of its first and last transaction, and the rows of files before it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = 1
+    start: NonNegativeInt
+    end: NonNegativeInt
+    before: NonNegativeInt
+    origin: Origin
+
+
+class ChangeFile:
+    """One file of the log."""
+
+    def __init__(self, path: Path, note: Note, rows: int) -> None:
+        """Describe a file as it lies there; raise OSError if it is gone."""
+        status = path.stat()
+        self.path, self.note, self.rows = path, note, rows
+        self.seen = SeenFile(name=path.name, size=status.st_size, modified_ns=status.st_mtime_ns, rows=rows)
+
+    @property
+    def after(self) -> int:
+        """How many rows the log has up to this file's end."""
+        return self.note.before + self.rows
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it has the rows of the first snapshot."""
+        return self.note.start == 0
+
+
+class StagedLog:
+    """All files of the folder, in order."""
+
+    def __init__(self, root: Path) -> None:
+        """Name the folder; it may not exist yet."""
+        self.root = root
+        self.folder = root / SPLIT
+        self._files: list[ChangeFile] = []
+
+    @property
+    def files(self) -> list[ChangeFile]:
+        """The files that are known since the last look."""
+        return self._files
+
+    @property
+    def last(self) -> ChangeFile | None:
+        """The newest file, None if nothing was written yet."""
+        return self._files[-1] if self._files else None
+
+    def look(self) -> "StagedLog":
+        """Take in the files that were added; return the log. Raises SourceError for a folder with a gap."""
+        known = {file.path.name for file in self._files}
+        names = sorted(path.name for path in self.folder.glob("[0-9A-F]*.parquet"))
+        self._files = [file for file in self._files if file.path.name in set(names)]
+        for name in names:
+            if name not in known:
+                self._append(_opened(self.folder / name))
+        return self
+
+    def _append(self, file: ChangeFile) -> None:
+        last = self.last
+        if last is not None and (file.note.start, file.note.before) != (last.note.end, last.after):
+            raise SourceError(
+                f"{file.path} begins at {written(file.note.start)}, but the file before it ends at "
+                f"{written(last.note.end)}: put the missing files of {self.folder} back, from a backup if need be"
+            )
+        self._files.append(file)
+
+    def at(self, row: int) -> int | None:
+        """Return the place of the file that has this row; None if no file has it."""
+        place = bisect_right(self._files, row, key=lambda file: file.note.before) - 1
+        while place >= 0 and self._files[place].rows == 0:  # an empty file has the number of the next row too
+            place -= 1
+        if place < 0 or row >= self._files[place].after:
+            return None
+        return place
+
+    @contextmanager
+    def writing(self, note: Note, schema: pa.Schema) -> Iterator["UnfinishedFile"]:
+        """Yield a new file. Its rows are dropped unless it is published."""
+        beside = self.root / f".{uuid4()}.tmp"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = UnfinishedFile(self, note, beside, schema)
+        try:
+            yield draft
+        finally:
+            draft.close()
+            beside.unlink(missing_ok=True)
+
+    def remove_before(self, row: int, modified_ns: int) -> None:
+        """Delete files whose rows all lie before `row` and that were written before that time; the newest one stays."""
+        while len(self._files) > 1 and self._files[0].after <= row and self._files[0].seen.modified_ns < modified_ns:
+            self._files[0].path.unlink(missing_ok=True)
+            del self._files[0]
+
+
+class UnfinishedFile:
+    """A file that is being written."""
+
+    def __init__(self, log: StagedLog, note: Note, path: Path, schema: pa.Schema) -> None:
+        """Open the file."""
+        self._log, self._note, self._path = log, note, path
+        self._writer: pq.ParquetWriter | None = pq.ParquetWriter(path, schema, compression="zstd")
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        if self._writer is not None and batch.num_rows:
+            self._writer.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
+            self.rows += batch.num_rows
+
+    def publish(self, end: int) -> bool:
+        """Make the file durable and a part of the log; return False if another process has put its own there."""
+        if self._writer is None:
+            return False
+        note = self._note.model_copy(update={"end": end})
+        self._writer.add_key_value_metadata({_NOTE: note.model_dump_json().encode()})
+        self.close()
+        sync(self._path)
+        name = self._log.folder / f"{note.start:016X}.parquet"
+        try:
+            os.link(self._path, name)
+        except FileExistsError:
+            return False
+        finally:
+            sync(self._log.folder)
+            sync(self._log.root)
+        return True
+
+    def close(self) -> None:
+        """Close the file; once is enough."""
+        if self._writer is not None:
+            with suppress(pa.ArrowException):
+                self._writer.close()
+        self._writer = None
+
+
+def _opened(path: Path) -> ChangeFile:
+    try:
+        footer = pq.read_metadata(path)
+        note = Note.model_validate_json((footer.metadata or {})[_NOTE])
+    except (KeyError, OSError, pa.ArrowException, ValidationError, json.JSONDecodeError) as error:
+        raise SourceError(
+            f"{path} is not a file of PostgreSQL changes ({type(error).__name__}): put the file back as it was "
+            "written, from a backup if need be"
+        ) from error
+    return ChangeFile(path, note, footer.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where the transactions of a file end: the numbers of rows up to there, and the places behind their commits."""
+
+    rows: npt.NDArray[np.int64]
+    lsns: npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=4)
+def ends_of(path: Path) -> Ends:
+    """Return the ends of a file's transactions, in order."""
+    column = pq.read_table(path, columns=[END]).column(0)
+    return Ends(np.flatnonzero(column.is_valid().to_numpy()) + 1, column.drop_null().to_numpy())

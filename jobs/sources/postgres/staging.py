@@ -1,0 +1,178 @@
+"""Writes down what a server has: the snapshot first, then its transactions, one file of the log after the other."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+import psycopg
+
+from jobs.sources.port import SourceError
+from jobs.sources.postgres.batches import ChangeBatch
+from jobs.sources.postgres.catalog import Published, must_be_published, must_decode, published, system_of
+from jobs.sources.postgres.columns import SourceTable
+from jobs.sources.postgres.connection import Connection, Server
+from jobs.sources.postgres.position import ChangesPosition
+from jobs.sources.postgres.slot import SlotCopy, create, state_of
+from jobs.sources.postgres.snapshot import copy_rows, snapshot
+from jobs.sources.postgres.staged_log import Note, Origin, StagedLog, UnfinishedFile
+from jobs.sources.postgres.transactions import NewColumns, Transactions
+
+SnapshotMode = Literal["whole", "parts", "none"]
+
+_ATTEMPTS: Final = 3
+_ROWS_PER_BATCH: Final = 50_000
+_QUIET_BYTES: Final = 16 * 1024 * 1024
+"""After so many bytes of log without a change of the tables, an empty file is written, so that the slot can move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is read, and how."""
+
+    server: Server
+    slot: str
+    publication: str
+    tables: Sequence[str] | None
+    snapshot: SnapshotMode
+    new_columns: NewColumns
+    nulls_for_unfit: bool
+
+    def published(self, connection: Connection) -> tuple[Published, ...]:
+        """Return the tables; raise SourceError if the server cannot give their changes."""
+        must_decode(connection)
+        return published(connection, self.publication, self.tables)
+
+
+class Staging:
+    """Appends to a log. After an error nothing is half written, and the next call begins anew."""
+
+    def __init__(self, reading: Reading, log: StagedLog) -> None:
+        """Connect to nothing yet."""
+        self._reading, self._log = reading, log
+        self._copy = SlotCopy(reading.server, reading.slot, reading.publication)
+        self._origin: Origin | None = None
+        self._connection: Connection | None = None
+
+    def begin(self, tables: Sequence[SourceTable]) -> None:
+        """Write the first file: the snapshot, or an empty one if none is wanted. Raises SourceError."""
+        with self._guarded(), self._reading.server.connect() as connection:
+            found = self._reading.published(connection)
+            if [each.table for each in found] != list(tables):
+                raise SourceError(f"the tables of publication {self._reading.publication} have just changed: run again")
+            confirmed = self._confirmed(connection)
+            note = Note(start=0, end=0, before=0, origin=self._origin_at(connection, tables))
+            if self._reading.snapshot == "none":
+                with self._log.writing(note, self._batch(tables).schema) as draft:
+                    draft.publish(confirmed)
+            else:
+                self._snapshot(found, note)
+
+    def append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
+        """Write the next transactions, at least so many changes if they are there; return whether there may be more.
+
+        An empty log begins at the position. A connection that breaks is made anew, and the server waited for.
+        Raises SourceError.
+        """
+        with self._guarded():
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return self._append(tables, position, changes)
+                except psycopg.OperationalError:
+                    self.close()
+            return self._append(tables, position, changes)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._copy.close()
+        self._origin = None
+
+    def _append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
+        last = self._log.last
+        start, before = (position.lsn, position.row) if last is None else (last.note.end, last.after)
+        origin = self._checked(self._copy.connection(start), tables)
+        batch = self._batch(tables)
+        with self._log.writing(Note(start=start, end=0, before=before, origin=origin), batch.schema) as draft:
+            messages = 0
+            flush = partial(_flush, batch, draft, _ROWS_PER_BATCH)
+            transactions = Transactions(tuple(tables), batch, flush, self._reading.new_columns)
+            for message in self._copy.read(start, changes):
+                transactions.take(message)
+                messages += 1
+            _flush(batch, draft, 1)
+            reached = self._copy.reached()
+            if draft.rows == 0 and reached - start < _QUIET_BYTES:
+                self._copy.go_on(start)
+                return False
+            if draft.publish(reached):
+                self._copy.go_on(reached)
+        self._log.look()
+        return messages >= changes
+
+    def _snapshot(self, tables: Sequence[Published], note: Note) -> None:
+        batch = self._batch([each.table for each in tables])
+        with (
+            self._log.writing(note, batch.schema) as draft,
+            snapshot(self._reading.server, self._reading.slot) as (reader, horizon),
+        ):
+            copy_rows(reader, tables, horizon, batch, partial(_flush, batch, draft, _ROWS_PER_BATCH))
+            _flush(batch, draft, 1)
+            draft.publish(horizon)
+
+    def _batch(self, tables: Sequence[SourceTable]) -> ChangeBatch:
+        return ChangeBatch(tables, nulls_for_unfit=self._reading.nulls_for_unfit)
+
+    def _confirmed(self, connection: Connection) -> int:
+        """Return the horizon of the slot, which is made if it is missing."""
+        slot = self._reading.slot
+        state = state_of(connection, slot)
+        if state is None:
+            create(connection, slot)
+            state = state_of(connection, slot)
+        if state is None:
+            raise SourceError(f"slot {slot} has just been dropped: run again")
+        return state.confirmed
+
+    def _origin_at(self, connection: Connection, tables: Sequence[SourceTable]) -> Origin:
+        return Origin(
+            system=system_of(connection),
+            database=connection.info.dbname,
+            slot=self._reading.slot,
+            publication=self._reading.publication,
+            tables=tuple(tables),
+        )
+
+    def _checked(self, connection: Connection, tables: Sequence[SourceTable]) -> Origin:
+        """Return the origin of the changes; raise SourceError if it is not that of the log, or lacks a table."""
+        if self._origin is None or self._connection is not connection:
+            must_decode(connection)
+            self._connection, self._origin = connection, self._origin_at(connection, tables)
+            if self._log.last is not None:
+                self._log.last.note.origin.must_be(self._origin, self._log.folder)
+        must_be_published(connection, self._reading.publication, [table.full_name for table in tables])
+        return self._origin
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Turn the server's errors and those of writing into SourceErrors."""
+        try:
+            yield
+        except SourceError:
+            self.close()
+            raise
+        except (psycopg.Error, OSError) as error:
+            self.close()
+            server = self._reading.server
+            raise SourceError(
+                f"slot {self._reading.slot} of {server.place} cannot be read ({server.told(error)}): nothing is lost, "
+                "run again when this is mended"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+
+def _flush(batch: ChangeBatch, draft: UnfinishedFile, rows_min: int) -> None:
+    if len(batch) >= rows_min:
+        draft.write(batch.take())

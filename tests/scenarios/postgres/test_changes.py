@@ -1,0 +1,347 @@
+"""Changes of a real PostgreSQL server: each transaction exactly once, whole, and again from every position."""
+
+import json
+import threading
+from datetime import timedelta
+
+import polars as pl
+import psycopg
+import pytest
+
+from jobs.sources.port import Lag, SourceError
+from jobs.sources.postgres.position import ChangesPosition
+from tests.scenarios.postgres.reading import SPLIT, all_rows, newest, polled, rows_of, slices
+
+
+def now(bank, table):
+    """Return a table's rows as the server has them."""
+    return {row[0]: row for row in bank.sql(f"SELECT * FROM {table}")}
+
+
+def as_rows(state):
+    return {key[0]: tuple(values.values()) for key, values in state.items()}
+
+
+def test_the_snapshot_comes_first_and_then_each_change(bank):
+    """Insert, update, update of a key, delete and truncate, each with its transaction."""
+    source = bank.source()
+    first = polled(source)
+    assert 20 == first.rows
+    assert {"snapshot"} == set(rows_of(source, first)["_kind"])
+    bank.sql("INSERT INTO giro VALUES (11, 5, NULL)")
+    bank.sql("UPDATE giro SET balance = 6 WHERE id = 11")
+    bank.sql("UPDATE giro SET id = 12 WHERE id = 11")
+    bank.sql("DELETE FROM giro WHERE id = 12")
+    bank.sql("TRUNCATE savings")
+    rows = all_rows(source, first.end)
+    kinds = ["insert", "update_after", "update_before", "update_after", "delete", "truncate"]
+    assert kinds == rows["_kind"].to_list()
+    ids = [None if row is None else row["id"] for row in rows["public_giro"]]
+    assert [11, 11, 11, 12, 12, None] == ids
+    assert [*range(20, 26)] == rows["_position"].to_list()
+    assert 5 == rows["_lsn"].n_unique() == rows["_xid"].n_unique()
+    assert rows["_committed_at"].is_sorted()
+    assert None is polled(source, list(slices(source, first.end))[-1].end)
+
+
+def test_every_position_is_replayed_the_same_for_ever(bank):
+    """Also after the slot was moved on, also by a new process, and in slices of another size."""
+    source = bank.source()
+    first = polled(source)
+    for number in range(30):
+        bank.sql("UPDATE giro SET balance = %s WHERE id = 1", number)
+    pieces = [first, *slices(source, first.end, 7)]
+    rows = rows_of(source, *pieces)
+    source.notify_checkpoint_complete(1, {SPLIT: pieces[-1].end})
+    confirmed = bank.sql("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE NOT temporary")
+    assert [pieces[-1].end] != confirmed
+    for piece in pieces:
+        again = bank.source()
+        assert piece == polled(again, piece.start if piece is not first else None, 7)
+    assert rows.equals(all_rows(bank.source()))
+
+
+def test_the_slot_moves_only_when_a_checkpoint_is_complete(bank):
+    """And then up to its position, never back."""
+
+    def confirmed():
+        ((lsn,),) = bank.sql("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary")
+        return int(lsn)
+
+    source = bank.source()
+    first = polled(source)
+    before = confirmed()
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    second = polled(source, first.end)
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
+    third = polled(source, second.end)
+    assert before == confirmed()
+    source.notify_checkpoint_complete(1, {SPLIT: second.end})
+    moved = confirmed()
+    assert ChangesPosition.parse(second.end).lsn <= moved < ChangesPosition.parse(third.end).lsn
+    source.notify_checkpoint_complete(2, {SPLIT: first.end})
+    assert moved == confirmed()
+
+
+def test_what_a_lost_folder_had_since_the_newest_checkpoint_is_written_down_again(bank):
+    """The slot stands at the checkpoint, so its position is enough. An older position is refused by name."""
+    source = bank.source()
+    first = polled(source)
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    second = polled(source, first.end)
+    source.notify_checkpoint_complete(1, {SPLIT: second.end})
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
+    rows = all_rows(source, second.end)
+    bank.staged = bank.staged.with_name("empty")
+    assert rows.equals(all_rows(bank.source(), second.end))
+    bank.staged = bank.staged.with_name("empty, too")
+    with pytest.raises(SourceError, match=r"was moved to .* by another program"):
+        polled(bank.source(), first.end)
+
+
+def test_transactions_around_the_snapshot_are_neither_missed_nor_applied_twice(bank):
+    """Writers run while the snapshot is taken; a counter in each row shows each of their transactions."""
+    stop, done = threading.Event(), []
+
+    def write(number):
+        with psycopg.connect(bank.server.url(bank.name)) as connection:
+            while not stop.is_set():
+                connection.execute("UPDATE giro SET balance = balance + 1 WHERE id = %s", [number])
+                connection.execute("INSERT INTO savings SELECT max(id) + 1, %s FROM savings", [number])
+                try:
+                    connection.commit()
+                except psycopg.Error:
+                    connection.rollback()
+                else:
+                    done.append(number)
+
+    def write_safely(number):
+        try:
+            write(number)
+        except psycopg.errors.UniqueViolation:
+            write_safely(number)
+
+    writers = [threading.Thread(target=write_safely, args=[number]) for number in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    source = bank.source()
+    try:
+        while len(done) < 30:
+            pass
+        first = polled(source)
+        while len(done) < 200:
+            pass
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    rows = pl.concat([rows_of(source, first), all_rows(source, first.end)])
+    assert 0 < rows.filter(pl.col("_kind") == "insert").height < len(done)
+    assert now(bank, "giro") == as_rows(newest(rows, "giro"))
+    assert now(bank, "savings") == as_rows(newest(rows, "savings"))
+    snapshot = newest(rows.filter(pl.col("_kind") == "snapshot"), "giro")
+    for number in (1, 2, 3):
+        of_row = (pl.col("_table") == "public.giro") & (pl.col("public_giro").struct.field("id") == number)
+        seen = rows.filter(of_row, pl.col("_kind") == "update_after")["public_giro"].struct.field("balance")
+        begins = snapshot[number,]["balance"]
+        assert [*range(begins + 1, begins + 1 + len(seen))] == seen.to_list()
+
+
+def test_a_slice_ends_where_a_transaction_ends(bank):
+    """A transaction with more rows than asked for is one slice; small ones share a slice."""
+    source = bank.source()
+    position = polled(source).end
+    for rows in (3, 1, 2, 50, 1):
+        bank.sql(
+            "INSERT INTO giro SELECT nextval('s'), 0, NULL FROM generate_series(1, %s)", rows
+        ) if rows == 0 else None
+        first = bank.sql("SELECT max(id) + 1 FROM giro")[0][0]
+        bank.sql("INSERT INTO giro SELECT n, 0, NULL FROM generate_series(%s::int, %s::int) n", first, first + rows - 1)
+    assert [4, 2, 50, 1] == [piece.rows for piece in slices(source, position, 4)]
+    assert [6, 50, 1] == [piece.rows for piece in slices(source, position, 8)]
+    assert [57] == [piece.rows for piece in slices(source, position, 1000)]
+
+
+def test_a_snapshot_may_come_in_parts(bank):
+    """Then its slices are as large as asked for, and the position within it has no horizon."""
+    source = bank.source(snapshot="parts")
+    pieces = list(slices(source, None, 8))
+    assert [8, 8, 4] == [piece.rows for piece in pieces]
+    assert [0, 0] == [ChangesPosition.parse(piece.end).lsn for piece in pieces[:2]]
+    assert rows_of(source, *pieces).equals(all_rows(bank.source(snapshot="parts")))
+
+
+def test_without_a_snapshot_the_changes_alone_come(bank):
+    """The slot may have been made before, by somebody else."""
+    bank.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"{bank.name}_slot")
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    assert ["update_after"] == all_rows(bank.source(snapshot="none"))["_kind"].to_list()
+
+
+def test_a_slot_made_long_before_gives_no_change_that_the_snapshot_has(bank):
+    """Changes before the snapshot are left out, those after it are not."""
+    bank.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"{bank.name}_slot")
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    source = bank.source()
+    first = polled(source)
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
+    rows = all_rows(source)
+    assert 21 == rows.height
+    assert now(bank, "giro") == as_rows(newest(rows, "giro"))
+    assert 20 == first.rows
+
+
+def test_two_processes_that_read_one_slot_write_one_log(bank):
+    """Of two files that begin at one place one wins, and both go on with it."""
+    one, other = bank.source(), bank.source()
+    first = polled(one)
+    assert first == polled(other)
+    position = first.end
+    for number in range(6):
+        bank.sql("UPDATE giro SET balance = %s WHERE id = 1", number)
+        piece = polled((one, other)[number % 2], position)
+        assert piece == polled((other, one)[number % 2], position)
+        position = piece.end
+    assert [*range(6)] == all_rows(bank.source(), first.end)["public_giro"].struct.field("balance").to_list()
+
+
+@pytest.mark.dear
+def test_a_killed_server_is_waited_for(bank):
+    """The source reads on when the server is back; nothing is lost or doubled."""
+    source = bank.source()
+    position = polled(source).end
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    bank.server.kill()
+    starting = threading.Timer(0.5, bank.server.start)
+    starting.start()
+    try:
+        assert 1 == all_rows(source, position).height
+    finally:
+        starting.join()
+    bank.reconnect()
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
+    rows = all_rows(source, position)
+    assert [1, 2] == rows["public_giro"].struct.field("balance").to_list()
+
+
+def test_columns_have_the_types_of_the_catalog(bank):
+    """Numbers, times, texts, bytes and arrays, with nulls, in the snapshot and in a change alike."""
+    bank.sql("CREATE DOMAIN euro AS numeric(12, 2); CREATE TYPE mood AS ENUM ('glad', 'sad')")
+    bank.sql("""CREATE TABLE typed (id bigint PRIMARY KEY, s smallint, r real, d double precision, b boolean,
+        n numeric(10, 3), free numeric, wide numeric(50, 2), e euro, at timestamptz, local timestamp, day date, j jsonb,
+        js json, u uuid, raw bytea, tags text[], numbers int[], prices numeric(6, 2)[], m mood, t time, i interval,
+        name varchar(20), odd_chars text)""")
+    bank.sql("ALTER PUBLICATION bank ADD TABLE typed")
+    values = r"""1, -2, 1.5, 2.5, true, 12.345, 1e-40, 3.14, 9.99, '2026-01-02 03:04:05.678901+02',
+        '2026-01-02 03:04:05', '2026-01-02', '{"a": [1, null]}', '{ "b": 1 }', '12345678-1234-1234-1234-123456789012',
+        '\x00ff', ARRAY['a,b', NULL, 'NULL', '', 'q"\'], ARRAY[1, NULL], ARRAY[1.5], 'glad', '12:00:01', '1 day 02:00',
+        'é\t"', E'tab\t line\n back\\ nul'"""
+    bank.sql(f"INSERT INTO typed VALUES ({values})")
+    bank.sql("INSERT INTO typed (id) VALUES (2)")
+    source = bank.source(tables=["public.typed"])
+    first = polled(source)
+    bank.sql(
+        "INSERT INTO typed SELECT id + 10 AS id, s, r, d, b, n, free, wide, e, at, local, day, j, js, u, raw, tags, "
+        "numbers, prices, m, t, i, name, odd_chars FROM typed"
+    )
+    rows = all_rows(source)["public_typed"].to_list()
+    assert 2 == first.rows
+    assert rows[:2] == [row | {"id": row["id"] - 10} for row in rows[2:]]
+    found = [field.dataType.simpleString() for field in source.schema()["public_typed"].dataType.fields]
+    numbers = ["bigint", "smallint", "float", "double", "boolean", "decimal(10,3)", "string", "string", "decimal(12,2)"]
+    times = ["timestamp", "timestamp_ntz", "date"]
+    arrays = ["array<string>", "array<int>", "array<decimal(6,2)>"]
+    assert [*numbers, *times, *["string"] * 3, "binary", *arrays, *["string"] * 5] == found
+    one, nulls = rows[0], rows[1]
+    assert {None} == set(nulls.values()) - {2}
+    assert ["0." + 39 * "0" + "1", "3.14", '{"a": [1, null]}', '{ "b": 1 }'] == [
+        one[n] for n in ("free", "wide", "j", "js")
+    ]
+    assert (["a,b", None, "NULL", "", 'q"\\'], [1, None]) == (one["tags"], one["numbers"])
+    assert (b"\x00\xff", "tab\t line\n back\\ nul") == (one["raw"], one["odd_chars"])
+    assert "2026-01-02 01:04:05.678901+00:00" == str(one["at"])
+
+
+def test_a_value_that_was_not_sent_is_not_taken_for_null(bank):
+    """An update that leaves a large value alone names the column; with a full identity the value is there."""
+    large = "x" * 10 + "".join(map(str, range(5_000)))
+    bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
+    bank.sql("UPDATE giro SET note = %s WHERE id = 1", large)
+    source = bank.source()
+    position = polled(source).end
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    bank.sql("UPDATE giro SET note = NULL WHERE id = 2")
+    bank.sql("ALTER TABLE giro REPLICA IDENTITY FULL")
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
+    rows = all_rows(source, position)
+    assert [["note"], None, None, None] == rows["_unchanged"].to_list()
+    assert [None, None, large, large] == rows["public_giro"].struct.field("note").to_list()
+    assert ["update_after", "update_after", "update_before", "update_after"] == rows["_kind"].to_list()
+
+
+@pytest.mark.dear
+def test_a_large_transaction_is_one_slice(bank):
+    """Of 120,000 rows; it is written in pieces, so that memory does not grow with it."""
+    source = bank.source()
+    position = polled(source).end
+    bank.sql("INSERT INTO savings SELECT n, n FROM generate_series(100, 120099) n")
+    bank.sql("UPDATE savings SET balance = 0 WHERE id = 100")
+    pieces = list(slices(source, position, 1_000))
+    assert [120_000, 1] == [piece.rows for piece in pieces]
+    assert 120_001 == rows_of(source, *pieces)["public_savings"].struct.field("id").drop_nulls().len()
+
+
+@pytest.mark.dear
+def test_a_quiet_publication_lets_the_slot_move(bank):
+    """Other tables fill the log: after 16 MiB the slot follows, although there is nothing to read."""
+    bank.sql("CREATE TABLE others (t text)")
+    source = bank.source()
+    position = polled(source).end
+    source.notify_checkpoint_complete(1, {SPLIT: position})
+    bank.sql("INSERT INTO others SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+    assert None is polled(source, position)
+    behind = "pg_current_wal_lsn() - confirmed_flush_lsn"
+    ((behind,),) = bank.sql(f"SELECT {behind} FROM pg_replication_slots WHERE NOT temporary")
+    assert behind < 4_000_000
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    assert 1 == polled(bank.source(), position).rows
+
+
+def test_files_that_were_read_stay_as_long_as_they_are_kept(bank):
+    """Without `keep` for ever. A position whose files are gone is refused by name."""
+    source = bank.source(keep=timedelta(0))
+    position = polled(source).end
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    second = polled(source, position)
+    source.notify_checkpoint_complete(1, {SPLIT: second.end})
+    assert None is polled(source, second.end)
+    with pytest.raises(SourceError, match="as `keep` says"):
+        polled(source, None)
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
+    assert 1 == polled(source, second.end).rows
+
+
+def test_people_are_shown_place_position_and_lag(bank):
+    """Without a password; the lag is the rows that no position has, and the age of the oldest commit."""
+    source = bank.source(url=bank.server.url(bank.name, "postgres:s3cret"))
+    assert {SPLIT: Lag(20, None)} == source.lag({})
+    position = polled(source).end
+    assert {SPLIT: Lag(0, 0.0)} == source.lag({SPLIT: position})
+    bank.sql("UPDATE giro SET balance = 1 WHERE id < 4")
+    found = source.lag({SPLIT: position})[SPLIT]
+    assert 3 == found.rows
+    assert 0 < found.seconds < 60
+    assert f"publication bank of 127.0.0.1:{bank.server.port}/{bank.name}" == source.described().place
+    lsn = json.loads(position)["lsn"]
+    assert f"transactions before {lsn}, 20 rows" == source.named(SPLIT, position)
+    assert 3 == source.rows_between(SPLIT, position, polled(source, position).end)
+    source.close()
+    assert 3 == polled(source, position).rows
+
+
+def test_positions_are_ordered_text(bank):
+    """A position names the rows before it and the horizon, as the server writes it."""
+    source = bank.source()
+    position = json.loads(polled(source).end)
+    assert {"format": 1, "row": 20} == {name: position[name] for name in ("format", "row")}
+    assert bank.sql("SELECT %s::pg_lsn <= pg_current_wal_lsn()", position["lsn"]) == [(True,)]

@@ -1,0 +1,148 @@
+"""A pipeline over PostgreSQL changes on real Spark and Delta: no cut shows a part of a transaction, whatever dies."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
+from tests.scenarios.postgres.bank_job import BRONZE, GIRO, SAVINGS
+from tests.scenarios.postgres.reading import newest
+from tidemark.testing import TickFailedError, Trial
+
+pytestmark = pytest.mark.spark
+
+CANARY = "s3cret-canary"
+TOTAL = 2_000
+"""What both tables hold together, whatever is transferred: ten accounts in each, 100 in each account."""
+
+
+@pytest.fixture
+def trial(bank, tmp_path, monkeypatch, spark):
+    """Return a trial of the pipeline; its URL holds a password."""
+    monkeypatch.setenv("BANK_URL", bank.server.url(bank.name, f"postgres:{CANARY}"))
+    monkeypatch.setenv("BANK_SLOT", f"{bank.name}_slot")
+    trial = Trial("tests.scenarios.postgres.bank_job:build", tmp_path / "trial")
+    trial.data.mkdir(parents=True)
+    return trial
+
+
+class Transfers:
+    """Moves amounts between the two tables in one transaction each, until it is left."""
+
+    def __init__(self, url):
+        self._url, self.stop, self.done = url, threading.Event(), 0
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self.stop.is_set():
+            try:
+                with psycopg.connect(self._url) as connection:
+                    while not self.stop.is_set():
+                        self._transfer(connection, self.done)
+                        self.done += 1
+            except psycopg.OperationalError:
+                time.sleep(0.2)  # the server was killed
+
+    def _transfer(self, connection, number):
+        one, other, amount = number % 10 + 1, number * 7 % 10 + 1, number % 9 + 1
+        connection.execute("UPDATE giro SET balance = balance - %s WHERE id = %s", [amount, one])
+        connection.execute("UPDATE savings SET balance = balance + %s WHERE id = %s", [amount, other])
+        connection.commit()
+        time.sleep(0.03)
+
+
+def balance(cut):
+    """Return the sum of both tables at a cut."""
+    tables = (cut.polars(name).collect() for name in (GIRO, SAVINGS))
+    return sum(table.filter(~table["_is_deleted"])["balance"].sum() for table in tables)
+
+
+def assert_whole(trial, bank):
+    """Every cut shows whole transactions, and the newest one what the server has."""
+    cuts = trial.cuts.all()
+    assert [TOTAL] * len(cuts) == [balance(cut) for cut in cuts]
+    newest_cut = trial.cuts.latest()
+    bronze = newest_cut.polars(BRONZE).collect()
+    assert [*range(bronze.height)] == sorted(bronze["_position"])
+    for name, table in (("giro", GIRO), ("savings", SAVINGS)):
+        server = dict(bank.sql(f"SELECT id, balance FROM {name}"))
+        rows = newest_cut.polars(table).collect()
+        silver = rows.filter(~rows["_is_deleted"])
+        assert server == dict(silver.select("id", "balance").iter_rows())
+        assert server == {key[0]: row["balance"] for key, row in newest(bronze, name).items()}
+
+
+@pytest.mark.dear
+def test_no_cut_shows_a_part_of_a_transfer(trial, bank):
+    """Transfers run while ticks run. A tick dies at a boundary, then the server dies in a tick, and both come back."""
+    with Transfers(bank.server.url(bank.name)) as transfers:
+        trial.run(checkpoints=2)
+        trial.kill("after:AppendRow#2", spark_cores=1)
+        restart = threading.Timer(0.4, lambda: (bank.server.kill(), bank.server.start()))
+        restart.start()
+        trial.run(checkpoints=2)
+        restart.join()
+        assert transfers.done
+    bank.reconnect()
+    trial.run(every_rows=2_000, slice_rows_max=2_000)
+    assert_whole(trial, bank)
+    assert [] == [path for folder in (trial.warehouse, trial.data) for path in folder.rglob("*") if has_canary(path)]
+
+
+def test_deleted_keys_are_marked_and_large_values_stay(trial, bank):
+    """A deleted key, a key that was changed, and a large value that an update left alone."""
+    large = "".join(map(str, range(5_000)))
+    bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
+    bank.sql("UPDATE giro SET note = %s WHERE id IN (1, 2)", large)
+    trial.run()
+    bank.sql("UPDATE giro SET balance = 7 WHERE id = 1")
+    bank.sql("UPDATE giro SET id = 20, note = 'new' WHERE id = 2")
+    bank.sql("DELETE FROM giro WHERE id = 3")
+    rows = trial.run().polars(GIRO).collect().sort("id")
+    kept = {row["id"]: (row["balance"], row["note"], row["_is_deleted"], row["_unchanged"]) for row in rows.to_dicts()}
+    assert (7, large, False, None) == kept[1]
+    assert [True, True, False] == [kept[number][2] for number in (2, 3, 4)]
+    assert (100, "new", False, None) == kept[20]
+    bank.sql("TRUNCATE giro")
+    with pytest.raises(TickFailedError, match="the table was truncated"):
+        trial.run()
+
+
+@pytest.mark.dear
+def test_a_rollback_and_a_savepoint_go_back_behind_the_slot(trial, bank):
+    """The slot has moved on with the newest checkpoint. The staged files have what follows the older one."""
+    first = trial.run()
+    savepoint = trial.warehouse.with_name("copy")
+    assert ExitCode.DONE == execute(["savepoint", "bank", *warehouse(trial), "--to", str(savepoint)])
+    for number in range(1, 11):
+        bank.sql("UPDATE giro SET balance = %s WHERE id = %s", number, number)
+    rows = trial.run().polars(GIRO).collect().sort("id").drop("_lsn")
+    assert ExitCode.DONE == execute(["rollback", "bank", *warehouse(trial), str(first.checkpoint)])
+    again = trial.run().polars(GIRO).collect().sort("id").drop("_lsn")
+    assert rows.equals(again)
+    other = Trial("tests.scenarios.postgres.bank_job:build", trial.warehouse.parent)
+    other.warehouse = trial.warehouse.with_name("fork")
+    copy = next(path for path in savepoint.rglob("_tidemark")).parent
+    folders = ["--data", str(other.data), *warehouse(other)]
+    assert ExitCode.DONE == execute(["run", "tests.scenarios.postgres.bank_job:build", *folders, "--from", str(copy)])
+    assert rows.equals(other.cuts.latest().polars(GIRO).collect().sort("id").drop("_lsn"))
+
+
+def warehouse(trial):
+    """Return the words that name a trial's warehouse."""
+    return ["--warehouse", str(trial.warehouse)]
+
+
+def has_canary(path):
+    return path.is_file() and CANARY.encode() in path.read_bytes()

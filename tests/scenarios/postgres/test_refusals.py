@@ -1,0 +1,192 @@
+"""What PostgresChanges refuses: each time with one sentence that names the thing and the way out."""
+
+import copy
+import io
+import shutil
+import traceback
+
+import psycopg
+import pytest
+
+from jobs.sources.port import SourceError
+from jobs.sources.postgres.changes import PostgresChanges
+from tests.postgres_server import SETTINGS, PostgresServer
+from tests.scenarios.postgres.reading import SPLIT, all_rows, polled
+
+CANARY = "s3cret-canary"
+
+
+def refused(words, call, *arguments):
+    """Return the one sentence that a call is refused with; it has these words."""
+    with pytest.raises(SourceError, match=words) as found:
+        call(*arguments)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def test_what_a_publication_lacks(bank):
+    """No publication, none of its tables, a table without a replica identity."""
+    refused("CREATE PUBLICATION nowhere FOR TABLE", bank.source(publication="nowhere").schema)
+    refused("ALTER PUBLICATION bank ADD TABLE public.nowhere", bank.source(tables=["public.nowhere"]).schema)
+    bank.sql("CREATE PUBLICATION empty")
+    refused("ALTER PUBLICATION empty ADD TABLE", bank.source(publication="empty").schema)
+    bank.sql("CREATE TABLE keyless (n int); ALTER PUBLICATION bank ADD TABLE keyless")
+    refused("ALTER TABLE public.keyless REPLICA IDENTITY FULL", bank.source().schema)
+    bank.sql("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    assert bank.source().schema()
+
+
+def test_what_a_slot_cannot_be(bank):
+    """Of another plugin, of another database, with a name that PostgreSQL cannot have."""
+    bank.sql("SELECT pg_create_physical_replication_slot('physical_one')")
+    refused("slot physical_one is physical", polled, bank.source(slot="physical_one"))
+    bank.sql("SELECT pg_drop_replication_slot('physical_one')")
+    with psycopg.connect(bank.server.url(), autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot('elsewhere', 'pgoutput')")
+        refused("belongs to database postgres", polled, bank.source(slot="elsewhere"))
+        connection.execute("SELECT pg_drop_replication_slot('elsewhere')")
+    refused("lower-case letters", lambda: bank.source(slot="My-Slot"))
+
+
+def test_a_slot_that_is_gone_or_was_moved(bank):
+    """The changes between are lost: nothing is skipped silently."""
+    source = bank.source()
+    position = polled(source).end
+    source._staging.close()
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    bank.sql("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", f"{bank.name}_slot")
+    refused("by another program", polled, bank.source(), position)
+    bank.sql("SELECT pg_drop_replication_slot(%s)", f"{bank.name}_slot")
+    refused("is gone, and with it the changes since", polled, bank.source(), position)
+
+
+def test_a_folder_of_another_origin_or_with_a_gap(bank):
+    """Staged files of another slot, with a missing file, with another one in its place, or without the snapshot."""
+    source = bank.source()
+    position = polled(source).end
+    for number in (1, 2):
+        bank.sql("UPDATE giro SET balance = %s WHERE id = 1", number)
+        position = polled(source, position).end
+    bank.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"{bank.name}_other")
+    refused("has changes of slot", polled, bank.source(slot=f"{bank.name}_other"), position)
+    refused("name the same tables", bank.source(tables=["public.giro"]).schema)
+    files = sorted((bank.staged / "changes").iterdir())
+    aside = bank.staged / "aside"
+    files[1].rename(aside)
+    refused("put the missing files", polled, bank.source(), position)
+    aside.rename(files[1])
+    refused("has other changes before row 21", polled, bank.source(), position.replace('"row":22', '"row":21'))
+    refused("before the checkpoint's position", polled, bank.source(), position.replace('"row":22', '"row":29'))
+    refused("is not a position of PostgreSQL changes", polled, bank.source(), "17")
+    files[2].write_bytes(b"PAR1")
+    refused("is not a file of PostgreSQL changes", polled, bank.source(), position)
+    shutil.rmtree(bank.staged)
+    refused("is gone, and with it the snapshot", polled, bank.source(), '{"row":5}')
+
+
+def test_a_table_that_changes(bank):
+    """A new column fails by name, or is ignored. Other changes are always refused."""
+    source = bank.source()
+    position = polled(source).end
+    bank.sql("ALTER TABLE giro ADD COLUMN tag text; UPDATE giro SET tag = 'x' WHERE id = 1")
+    refused("has the new column tag", polled, source, position)
+    refused("has the new column tag", polled, bank.source(), position)
+    ignoring = bank.source(new_columns="ignore")
+    assert {"id", "balance", "note"} == set(all_rows(ignoring, position)["public_giro"][0])
+    bank.sql("ALTER TABLE giro ALTER balance TYPE bigint; UPDATE giro SET balance = 7 WHERE id = 1")
+    refused("column balance of table public.giro has another type", all_rows, ignoring, position)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            "ALTER TABLE giro DROP COLUMN note; UPDATE giro SET balance = 0",
+            "column note of table public.giro was dropped",
+        ),
+        ("ALTER TABLE giro RENAME note TO remark; UPDATE giro SET balance = 0", "was dropped, renamed"),
+        ("ALTER TABLE giro RENAME TO current; UPDATE current SET balance = 0", "any more, or was renamed"),
+        ("ALTER PUBLICATION bank DROP TABLE giro", "table public.giro is not in publication bank any more"),
+        (
+            """DROP TABLE giro; CREATE TABLE giro (id int PRIMARY KEY, balance int, note text);
+            ALTER PUBLICATION bank ADD TABLE giro; INSERT INTO giro VALUES (1, 1, '')""",
+            "was dropped and created again",
+        ),
+        ("DROP PUBLICATION bank", "is not in publication bank any more"),
+    ],
+)
+def test_a_table_that_cannot_be_followed(bank, change, words):
+    """Dropped, renamed, recreated, or taken out of the publication."""
+    source = bank.source()
+    position = polled(source).end
+    bank.sql(change)
+    refused(words, polled, source, position)
+    refused(words, polled, bank.source(new_columns="ignore"), position)
+
+
+def test_a_value_that_no_spark_type_has(bank):
+    """It is named with its table and column, or read as null."""
+    bank.sql("CREATE TABLE days (id int PRIMARY KEY, at timestamptz); ALTER PUBLICATION bank ADD TABLE days")
+    source = bank.source(tables=["public.days"])
+    assert None is polled(source)
+    bank.sql("INSERT INTO days VALUES (1, 'infinity'), (2, '2026-01-01+00'), (3, '0044-03-15 BC')")
+    refused("table public.days, column at: 'infinity' is no value of Spark's type timestamp", polled, source)
+    rows = all_rows(bank.source(tables=["public.days"], unfit="null"))["public_days"].struct.field("at")
+    assert [None, "2026-01-01 00:00:00+00:00", None] == [at and str(at) for at in rows.to_list()]
+
+
+def test_a_server_that_is_not_there(bank, monkeypatch):
+    """The place is named without user and password; an environment variable must be set."""
+    url = f"postgresql://alice:{CANARY}@127.0.0.1:1/bank"
+    assert CANARY not in refused("127.0.0.1:1/bank cannot be reached", bank.source(url=url).schema)
+    refused("the environment variable BANK_URL is not set", bank.source(url="env:BANK_URL").schema)
+    monkeypatch.setenv("BANK_URL", bank.server.url(bank.name))
+    assert bank.source(url="env:BANK_URL").schema()
+
+
+@pytest.mark.dear
+def test_a_server_without_logical_decoding():
+    """Its `wal_level` is named, and how to set it."""
+    server = PostgresServer(SETTINGS.replace("logical", "replica", 1))
+    try:
+        source = PostgresChanges(server.url(), "bank", "slot", staged=server.folder / "staged")
+        refused("ALTER SYSTEM SET wal_level = 'logical'", source.schema)
+    finally:
+        server.close()
+
+
+def test_a_user_without_replication(bank):
+    """The server's own words come with ours."""
+    bank.sql(f"CREATE ROLE {bank.name}_reader LOGIN")
+    bank.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {bank.name}_reader")
+    source = bank.source(url=bank.server.url(bank.name, f"{bank.name}_reader"))
+    refused("permission denied", polled, source)
+
+
+def test_the_password_is_in_nothing_that_leaves_the_source(bank, caplog):
+    """Not in files, errors, their causes, representations or logs; and the source cannot be pickled or copied."""
+    bank.sql(
+        f"DO $$ BEGIN CREATE ROLE guarded LOGIN SUPERUSER PASSWORD '{CANARY}'; EXCEPTION WHEN others THEN NULL; END $$"
+    )
+    source = bank.source(url=bank.server.url(bank.name, f"guarded:{CANARY}"))
+    position = polled(source).end
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    source.notify_checkpoint_complete(1, {SPLIT: polled(source, position).end})
+    told = io.StringIO()
+    wrong = [bank.server.url(bank.name, f"guarded:{CANARY}wrong"), f"postgres//{CANARY}", f"host=x {CANARY}"]
+    for url in wrong:
+        try:
+            bank.source(url=url, staged=bank.staged / "x").schema()
+        except SourceError:
+            traceback.print_exc(file=told)
+        else:
+            raise AssertionError(url)
+    for dump in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="stays in its process"):
+            dump(source)
+    shown = [told.getvalue(), repr(source), repr(source._reading), str(vars(source)), caplog.text]
+    files = [path.read_bytes() for path in bank.staged.rglob("*") if path.is_file()]
+    assert files
+    assert [] == [text for text in shown if CANARY in text]
+    assert [] == [content for content in files if CANARY.encode() in content]
