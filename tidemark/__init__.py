@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from jobs.reading.operator_state import OperatorState
     from jobs.sources.committed_positions import CommitsToFile
+    from jobs.sources.delta import DeltaSource
     from jobs.sources.files import FileSource
     from jobs.sources.port import (
         POSITION_COLUMN,
@@ -81,6 +82,7 @@ __all__ = [
     "CutGoneError",
     "CutUnreadableError",
     "Cuts",
+    "DeltaSource",
     "DescribesItself",
     "EndsInput",
     "Expectation",
@@ -162,6 +164,7 @@ _MODULES: Final = {
         "ReadingError",
     ),
     "jobs.sources.committed_positions": ("CommitsToFile",),
+    "jobs.sources.delta": ("DeltaSource",),
     "jobs.sources.files": ("FileSource",),
     "jobs.sources.port": (
         "POSITION_COLUMN",

@@ -7,6 +7,7 @@ their micro-batch.
 
 import os
 from base64 import urlsafe_b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -16,12 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from jobs.sources.arrow_types import spark_name
+from jobs.sources.arrow_types import Conversion, conversion_of, spark_name
 from jobs.sources.port import SourceError
 
 _TAIL: Final = 8
 """Bytes behind the footer: its length in four, little-endian, and the magic word."""
 _DIGEST_BYTES: Final = 6
+
+Conversions = tuple[tuple[str, Conversion], ...]
+"""Columns that are converted, in the order of the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,16 @@ def check_columns(path: Path, footer: Footer, schema: StructType) -> None:
                 f"{path}: column {field.name!r} is {found}, but the source's schema says {wanted}: "
                 f"write the file with that type, or change the schema"
             )
+
+
+def conversions_of(footer: Footer, names: Iterable[str]) -> Conversions:
+    """Return how those of the columns are converted that Spark cannot read by itself; a missing column is left out.
+
+    An INT96 is a moment, which Spark reads, though Arrow takes it for nanoseconds without a zone.
+    """
+    there = (name for name in names if name in footer.columns.names and name not in footer.int96)
+    found = ((name, conversion_of(footer.columns.field(name).type)) for name in there)
+    return tuple((name, conversion) for name, conversion in found if conversion is not None)
 
 
 def _digest(file: BinaryIO) -> str:

@@ -37,7 +37,7 @@ def read_ranges(
     """
     ranges = joined(ranges)
     paths = dict.fromkeys(str(root / split / part.file.name) for split, part in ranges)
-    stored = StructType([each for field in schema.fields if (each := _stored(field, conversions.get(field.name)))])
+    stored = StructType([each for field in schema.fields if (each := stored_field(field, conversions.get(field.name)))])
     files = spark.read.schema(stored).options(**spark_options(paths)).parquet(*paths)
     condition = _within(ranges)
     wanted = files if condition is None else files.filter(F.expr(condition))
@@ -48,7 +48,7 @@ def read_ranges(
     )
 
 
-def _stored(field: StructField, conversion: Conversion | None) -> StructField | None:
+def stored_field(field: StructField, conversion: Conversion | None) -> StructField | None:
     """Return a column as it is read from the files; None if it is not read."""
     match conversion:
         case None:
@@ -65,10 +65,11 @@ def _columns(schema: StructType, conversions: Mapping[str, Conversion]) -> list[
     """Return the columns of the schema, converted where needed; one `*` if no column needs it."""
     if not conversions:
         return [F.col("*")]
-    return [_column(field, conversions.get(field.name)).alias(field.name) for field in schema.fields]
+    return [converted(field, conversions.get(field.name)).alias(field.name) for field in schema.fields]
 
 
-def _column(field: StructField, conversion: Conversion | None) -> Column:
+def converted(field: StructField, conversion: Conversion | None) -> Column:
+    """Return a column of the schema, made of the stored one."""
     name = f"`{field.name.replace('`', '``')}`"
     micros = f"({name} div 1000L - if({name} < 0 AND {name} % 1000L <> 0, 1L, 0L))"
     match conversion:

@@ -26,8 +26,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import InvalidNameError, SplitId, VertexId, split_id
 from checkpointing.messages import PollSource
 from jobs.engine_paths import typed
-from jobs.sources.arrow_types import Conversion, conversion_of
-from jobs.sources.file_footer import Footer, check_columns, read_footer
+from jobs.sources.file_footer import Conversions, Footer, check_columns, conversions_of, read_footer
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import read_ranges
@@ -35,10 +34,6 @@ from jobs.sources.file_seeking import in_file, names_file, rows_before, written
 from jobs.sources.folder_look import SUFFIX, FolderLook, entries, is_input, look
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.position_words import END
-
-Conversions = tuple[tuple[str, Conversion], ...]
-"""Columns that are converted, in the order of the schema."""
-
 
 _ASKED: Final = VertexId("SOURCE")
 """How messages name a source that does not know its own name."""
@@ -150,9 +145,7 @@ class FileSource:
 
     def _conversions(self, split: SplitId, file: FoundFile) -> Conversions:
         """Return the conversions that the types of a file need."""
-        columns = _footer(self._root / split, file).columns
-        found = ((name, conversion_of(columns.field(name).type)) for name in self._schema.names)
-        return tuple((name, conversion) for name, conversion in found if conversion is not None)
+        return conversions_of(_footer(self._root / split, file), self._schema.names)
 
     def _splits(self) -> Iterator[SplitId]:
         for entry in self._entries(self._root):

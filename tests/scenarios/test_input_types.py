@@ -68,6 +68,16 @@ def rows(spark, source, slices, *columns):
 MICROS = ("unix_micros(at)", "date_format(`wall clock`, 'yyyy-MM-dd HH:mm:ss.SSSSSS')", "n", "_position")
 
 
+def test_moments_as_spark_writes_them_are_read_as_they_are(session, split):
+    """INT96, the physical type that Spark and Hive write moments as: no conversion, to the microsecond."""
+    at = pa.array([1357016400123456, -1, None], pa.timestamp("us", "UTC"))
+    table = pa.table({"at": at, "n": pa.array([0, 1, 2], pa.int64())})
+    pq.write_table(table, split / "1.parquet", use_deprecated_int96_timestamps=True)
+    source = FileSource(split.parent, StructType().add("at", TimestampType()).add("n", LongType()))
+    expected = [(1357016400123456, 0), (-1, 1), (None, 2)]
+    assert expected == rows(session, source, [slice_of(source)], "unix_micros(at)", "n")
+
+
 def test_nanoseconds_as_pandas_writes_them_are_read_as_microseconds(session, split):
     """With a zone and without one, before and after 1970, cut down to the microsecond; null stays null."""
     at = pd.Series(pd.to_datetime([1357016400123456789, -1, -1_000, None], utc=True))

@@ -1,0 +1,323 @@
+"""A source of a Delta table's rows: the table as it is, then what each later version appended or changed.
+
+The table has one split. Polling reads the log and no row, without Spark. A slice names files and rows, and Spark reads
+only these. `delta_contents` says what each kind of commit brings. Files that were compacted away before they were read
+are read nonetheless, since they stay in the table's folder until VACUUM deletes them.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Final, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.engine_paths import typed
+from jobs.sources.delta_contents import HistoryReader, NewColumns, VersionUnreadableError, made_anew
+from jobs.sources.delta_history import DataFile, DeltaHistory, NewestVersion
+from jobs.sources.delta_position import ChangeType, DeltaPosition, DeltaRange, DeltaSlice
+from jobs.sources.delta_reader import CHANGE_TYPE, COMMIT_VERSION, Like, joined, layers, read_history
+from jobs.sources.file_footer import Footer, conversions_of, read_footer
+from jobs.sources.port import (
+    POSITION_COLUMN,
+    SPLIT_COLUMN,
+    Lag,
+    NoSuchPositionError,
+    SourceDescription,
+    SourceError,
+    read_schema,
+)
+from jobs.sources.position_words import END
+
+SPLIT: Final = SplitId("table")
+"""The one split of a Delta source."""
+
+LATEST: Final = "latest"
+"""Begin behind the newest version."""
+
+_ALL: Final = 1_000_000_000_000
+_NOBODY: Final = VertexId("lag")
+
+_TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
+
+
+class DeltaSource:
+    """The rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
+
+    `schema`: the columns to read, by default all that the table has when the pipeline is built. `new_columns`: what to
+    do at a version that has a column which a declared `schema` lacks. `start`: None for the whole table as it is and
+    what follows, a version to begin with, "latest" for what comes from now on, or a time, for the first version
+    committed at or after it.
+    `skip_change_commits`: skip the versions that delete or change rows, instead of refusing them.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        changes: bool = False,  # noqa: FBT001, FBT002 - the one option that has a name of its own in the guide
+        *,
+        schema: StructType | None = None,
+        start: int | str | datetime | None = None,
+        new_columns: Literal["fail", "ignore"] = "fail",
+        skip_change_commits: bool = False,
+    ) -> None:
+        """Read nothing yet; raise SourceError for options that do not fit together, ValueError for a time."""
+        self._history = DeltaHistory(Path(path).absolute())
+        if changes and skip_change_commits:
+            raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
+        self._changes = changes
+        self._declared = schema
+        self._start = datetime.fromisoformat(start) if isinstance(start, str) and start != LATEST else start
+        self._new_columns = NewColumns.NEXT_TICK if schema is None else NewColumns(new_columns)
+        self._skip_change_commits = skip_change_commits
+        self._reader: HistoryReader | None = None
+        self._origin: DeltaPosition | None = None
+
+    def schema(self) -> StructType:
+        """Return the columns that are read; raise SourceError if the table is to tell them and cannot be read."""
+        columns = self._reading().columns
+        if not self._changes:
+            return columns
+        feed = StructType(list(columns.fields))
+        return feed.add(CHANGE_TYPE, StringType()).add(COMMIT_VERSION, LongType())
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the one split; see `port.Source.splits`."""
+        return (SPLIT,)
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows of the table's history; see `port.Source.poll`.
+
+        Raises SourceError, naming the version, for what cannot be read.
+        """
+        if request.split != SPLIT:
+            raise SourceError(f"there is no split {request.split!r}: a Delta table has the one split {SPLIT!r}")
+        newest = self._newest()
+        start = self._first(newest) if request.position is None else DeltaPosition.parse(request.position)
+        try:
+            self._must_be_of(newest, start)
+            end, ranges = self._walk(start, newest, request.max_rows)
+        except VersionUnreadableError as error:
+            raise SourceError(f"{error}. {_go_on(request, error.go_on_at)}") from error
+        begins = request.position is None and self._start == LATEST
+        if not ranges and not begins:
+            return None
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=request.position or start.text(),
+            end=end.text(),
+            detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
+            rows=sum(part.end - part.first for part in ranges) or 1,
+            rows_estimated=not ranges,  # the place where "latest" begins is kept by a slice without rows
+            bytes=sum(part.bytes for part in ranges),
+        )
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the rows of the slices; see `port.Source.read`."""
+        alike: dict[Like, list[DeltaRange]] = {}
+        for part in joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges):
+            alike.setdefault(self._like(part), []).append(part)
+        folder, schema = self._history.folder, self.schema()
+        frames = [
+            read_history(spark, folder, SPLIT, schema, like, layer)
+            for like, parts in alike.items()
+            for layer in layers(parts)
+        ]
+        return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], read_schema(self))
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return a position in words, such as `version 12, file 3, row 1,200`; see `port.NamesPositions`."""
+        del split
+        return str(DeltaPosition.parse(position))
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions; see `port.CountsRows`. A reset to another version hides some."""
+        del split
+        first, last = (0 if text is None else DeltaPosition.parse(text).before for text in (start, end))
+        return last - first
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position before a version's rows; see `port.SeeksPositions`. Rows keep on being counted."""
+        del split
+        newest = self._newest()
+        number = f"version {newest.version + 1}" if words == END else words
+        version = re.fullmatch(r"version (\d+)", number)
+        if version is None or int(version[1]) > newest.version + 1:
+            raise NoSuchPositionError(f"write 'start', 'end' or 'version N', with N from 0 to {newest.version + 1}")
+        before = 0 if position is None else DeltaPosition.parse(position).before
+        return DeltaPosition(table=newest.columns.id, version=int(version[1]), before=before).text()
+
+    def described(self) -> SourceDescription:
+        """Return that this is a Delta table, and where; see `port.DescribesItself`."""
+        return SourceDescription("delta", str(self._history.folder))
+
+    def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
+        """Return how many rows are unread, and the age of the oldest version that has one; see `port.KnowsLag`."""
+        found = self.poll(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL))
+        ranges = DeltaSlice.parse(found.detail).ranges if found is not None else ()
+        if not ranges:
+            return {SPLIT: Lag(0, 0.0)}
+        committed_ms = self._history.committed_at_ms(ranges[0].version)
+        seconds = None if committed_ms is None else max(0.0, time.time() - committed_ms / 1_000)
+        return {SPLIT: Lag(sum(part.end - part.first for part in ranges), seconds)}
+
+    # -------------------------------------------------------------- where to begin
+
+    def _reading(self) -> HistoryReader:
+        if self._reader is None:
+            columns = self._declared or self._history.newest().columns.schema
+            taken = [*_TAKEN, *((CHANGE_TYPE, COMMIT_VERSION) if self._changes else ())]
+            for name in taken:
+                if name in columns.names:
+                    raise SourceError(
+                        f"{self._history.folder}: the table has a column {name!r}, a name that is taken: declare a "
+                        'schema without it, and pass new_columns="ignore"'
+                    )
+            self._reader = HistoryReader(
+                self._history, columns, self._new_columns, self._changes, self._skip_change_commits
+            )
+        return self._reader
+
+    def _newest(self) -> NewestVersion:
+        """Return the newest version; raise SourceError if the table has no feed and is read by changes."""
+        newest = self._history.newest()
+        if self._changes and not newest.columns.has_feed:
+            raise SourceError(
+                f"{self._history.folder} has no change data feed: ALTER TABLE ... SET TBLPROPERTIES "
+                "('delta.enableChangeDataFeed' = 'true'), or leave changes=True out to read appended rows"
+            )
+        return newest
+
+    def _first(self, newest: NewestVersion) -> DeltaPosition:
+        """Return the position of the first row. It stays for this object's life, as a position names the same rows."""
+        if self._origin is None or self._origin.table != newest.columns.id:
+            version = self._first_version(newest)
+            snapshot = self._start is None
+            self._origin = DeltaPosition(table=newest.columns.id, version=version, snapshot=snapshot)
+        return self._origin
+
+    def _first_version(self, newest: NewestVersion) -> int:
+        match self._start:
+            case None:
+                return newest.version
+            case str():
+                return newest.version + 1
+            case datetime():
+                return self._first_since(self._start, newest.version)
+            case version if 0 <= version <= newest.version + 1:
+                return version
+            case version:
+                raise SourceError(
+                    f"{self._history.folder} has no version {version} to begin with: its newest is {newest.version}"
+                )
+
+    def _first_since(self, moment: datetime, newest: int) -> int:
+        """Return the first version that was committed at or after a time; the next one if there is none yet."""
+        at_ms = int(moment.astimezone(UTC).timestamp() * 1_000)
+        oldest = self._history.oldest()
+        low, high = oldest, newest + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._history.commit(middle).at_ms >= at_ms:
+                high = middle
+            else:
+                low = middle + 1
+        if low == oldest > 0:
+            raise SourceError(
+                f"{self._history.folder}: the log begins with version {oldest}, after {moment.isoformat()}, so what "
+                f"was committed between is unknown: name a later time, or begin with start={oldest}"
+            )
+        return low
+
+    def _must_be_of(self, newest: NewestVersion, start: DeltaPosition) -> None:
+        if start.table != newest.columns.id:
+            raise VersionUnreadableError(made_anew(self._history, start, newest.columns.id), None)
+        if start.version > newest.version + 1:
+            raise SourceError(
+                f"{self._history.folder}: versions up to {start.version - 1} were read, and the log ends at "
+                f"{newest.version}: its newest entries are lost. Put them back"
+            )
+
+    # -------------------------------------------------------------- going through the history
+
+    def _walk(
+        self, start: DeltaPosition, newest: NewestVersion, rows_max: int
+    ) -> tuple[DeltaPosition, list[DeltaRange]]:
+        """Return the position after at most `rows_max` more rows, and the ranges on the way.
+
+        A file that fits into `rows_max` is not split: it waits for the next slice if this one has rows already.
+        """
+        place, ranges, left = start, list[DeltaRange](), rows_max
+        reading = self._reading()
+        while place.version <= newest.version:
+            contents = reading.contents(place)
+            while place.file < len(contents):
+                file, change = contents[place.file]
+                rows = self._rows(file, place)
+                rest = rows - place.row
+                if not left or (ranges and rest > left and rows <= rows_max):
+                    return place, ranges
+                taken = min(rest, left)
+                if taken:
+                    ranges.append(_range(file, change, place, rows, taken))
+                place, left = place.after(taken, ends_file=taken == rest), left - taken
+            place = place.next_version()
+        reading.must_fit(newest.columns, newest.version, newest=True)
+        return place, ranges
+
+    def _rows(self, file: DataFile, place: DeltaPosition) -> int:
+        path = self._history.file(file.path)
+        if not path.exists():
+            raise VersionUnreadableError(
+                f"{path} is gone, before its rows of version {place.version} were read: VACUUM deletes what is no "
+                "longer in the table. Put the file back, or let VACUUM keep files for longer than a pipeline may stand "
+                "still ('delta.deletedFileRetentionDuration')",
+                place.version + 1,
+            )
+        return _footer(path, file.size).rows if file.rows is None else file.rows
+
+    def _like(self, part: DeltaRange) -> Like:
+        """Return how a file is read; raise SourceError unless it is there as its log says."""
+        path = self._history.file(part.path)
+        footer = _footer(path, part.size)
+        if footer.rows != part.rows:
+            raise SourceError(f"{path} has {footer.rows} rows, and its log says {part.rows}: write the table anew")
+        conversions = conversions_of(footer, self._reading().columns.names)
+        return Like(conversions, part.change is ChangeType.SAID_IN_FILE, tuple(sorted(part.partition)))
+
+
+@lru_cache(maxsize=4_096)
+def _footer(path: Path, size: int) -> Footer:
+    """Return the footer of a file from a cache, so that it is opened once; a file of a table never changes."""
+    del size
+    return read_footer(path)
+
+
+def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, taken: int) -> DeltaRange:
+    return DeltaRange(
+        path=file.path,
+        size=file.size,
+        rows=rows,
+        first=place.row,
+        end=place.row + taken,
+        before=place.before - place.row,
+        version=place.version,
+        change=change,
+        partition=dict(file.partition),
+    )
+
+
+def _go_on(request: PollSource, version: int | None) -> str:
+    """Return the command that skips what cannot be read."""
+    command = f"tidemark reset PIPELINE {request.source} --split {request.split} --to"
+    if version is None:
+        return f"To read all of the present table: {command} start"
+    return f"To go on without those rows: {command} {typed(f'version {version}')}"

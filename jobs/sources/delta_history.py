@@ -1,0 +1,261 @@
+"""Reads the history of a Delta table without Spark: its newest version, one commit, the files of a snapshot.
+
+Log entries never change, and neither do the files that they name. Files that OPTIMIZE or a delete took out of the
+table stay in its folder until VACUUM, so an older version can still be read.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import StructType
+
+from jobs.sources.port import SourceError
+from jobs.stores.delta_log import paths_with_deletion_vectors
+from jobs.stores.log_entries import entry_path, log_versions
+
+_READ_FEATURES: Final = frozenset(
+    {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
+)
+"""Features of Delta's protocol that do not change how the files here are read, or whose use is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file as an action of the log names it. `rows` is None if the log does not say."""
+
+    path: str
+    size: int
+    rows: int | None
+    partition: Mapping[str, str | None]
+    deletion_vector: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaColumns:
+    """The table's identity and columns, as a metaData action or a snapshot says."""
+
+    id: str
+    schema: StructType
+    partitioned_by: tuple[str, ...]
+    configuration: Mapping[str, str]
+
+    @property
+    def mapped(self) -> bool:
+        """Whether files name the columns otherwise than the table (column mapping)."""
+        return self.configuration.get("delta.columnMapping.mode", "none") != "none"
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether commits write the change data feed."""
+        return self.configuration.get("delta.enableChangeDataFeed", "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedVersion:
+    """What one version's entry in the log says. Files that a commit only rearranges are left out (OPTIMIZE)."""
+
+    version: int
+    operation: str
+    at_ms: int
+    adds: tuple[DataFile, ...]
+    removes: tuple[DataFile, ...]
+    changes: tuple[DataFile, ...]
+    """Files of the change data feed."""
+    columns: DeltaColumns | None
+    """The table's columns from this version on, if the commit says them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewestVersion:
+    """The newest version and its columns; `entry` tells its entry in the log from that of a table made anew."""
+
+    version: int
+    columns: DeltaColumns
+    entry: tuple[int, int]
+
+
+class DeltaHistory:
+    """The history of one table."""
+
+    def __init__(self, folder: Path) -> None:
+        """Name the table's folder; nothing is read yet."""
+        self.folder = folder
+        self._newest: NewestVersion | None = None
+
+    def newest(self) -> NewestVersion:
+        """Return the newest version; raise SourceError if the table cannot be read by delta-rs and Spark alike."""
+        known = self._newest
+        if known is not None and self._entry(known.version) == known.entry and not self.has_entry(known.version + 1):
+            return known
+        table = self.opened()
+        _must_be_readable(self.folder, table)
+        version = table.version()
+        entry = self._entry(version)
+        if entry is None:
+            raise SourceError(f"{self.folder}: version {version} is gone from its log while it was read: try again")
+        self._newest = NewestVersion(version, _columns_of(table), entry)
+        return self._newest
+
+    def has_entry(self, version: int) -> bool:
+        """Return whether the log still has the entry of a version."""
+        return entry_path(self.folder, version).exists()
+
+    def oldest(self) -> int:
+        """Return the oldest version that the log still has an entry of."""
+        return min(log_versions(self.folder), default=0)
+
+    def commit(self, version: int) -> CommittedVersion:
+        """Return what a version's entry says; raise SourceError if it is gone or unreadable."""
+        entry = self._entry(version)
+        if entry is None:
+            raise SourceError(f"{self.folder}: the log has no entry of version {version}")
+        return _commit(self.folder, version, entry)
+
+    def committed_at_ms(self, version: int) -> int | None:
+        """Return when a version was committed; None if its entry is gone."""
+        return self.commit(version).at_ms if self.has_entry(version) else None
+
+    def columns_at(self, version: int) -> DeltaColumns:
+        """Return the table's columns at a version; raise SourceError if the log cannot tell any more."""
+        return _columns_of(self.opened(version))
+
+    def files_at(self, version: int) -> tuple[DataFile, ...]:
+        """Return the files of the whole table at a version, oldest first; raise SourceError if the log cannot tell."""
+        return _snapshot(self, version, self.newest().columns.id)
+
+    def file(self, path: str) -> Path:
+        """Return where a file lies; raise SourceError for a file of another table (a shallow clone)."""
+        if path.startswith(("/", "file:")) or "://" in path:
+            raise SourceError(
+                f"{self.folder}: {path} belongs to another table, of which this one is a shallow clone. "
+                "Read that table, or make a deep copy"
+            )
+        return self.folder / path
+
+    def opened(self, version: int | None = None) -> DeltaTable:
+        """Return the table at a version, by default the newest; raise SourceError if it cannot be read."""
+        try:
+            if not DeltaTable.is_deltatable(str(self.folder)):
+                raise SourceError(f"{self.folder} is not a Delta table: write it first, or correct the source's path")
+            return DeltaTable(str(self.folder), version=version)
+        except (DeltaError, OSError, ValueError) as error:
+            what = "" if version is None else f" at version {version}"
+            raise SourceError(
+                f"{self.folder} cannot be read{what} by delta-rs ({str(error).splitlines()[0]})"
+            ) from error
+
+    def _entry(self, version: int) -> tuple[int, int] | None:
+        try:
+            status = entry_path(self.folder, version).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+
+def _must_be_readable(folder: Path, table: DeltaTable) -> None:
+    features = frozenset(table.protocol().reader_features or ()) - _READ_FEATURES
+    if features:
+        raise SourceError(
+            f"{folder} has features that this source does not read: {', '.join(sorted(features))}. "
+            f"Drop them (ALTER TABLE ... DROP FEATURE ...), or copy the table into one without them"
+        )
+
+
+def _columns_of(table: DeltaTable) -> DeltaColumns:
+    metadata = table.metadata()
+    return _columns(
+        str(metadata.id), table.schema().to_json(), tuple(metadata.partition_columns), dict(metadata.configuration)
+    )
+
+
+def _columns(
+    table: str, schema: str, partitioned_by: tuple[str, ...], configuration: Mapping[str, str]
+) -> DeltaColumns:
+    return DeltaColumns(table, StructType.fromJson(json.loads(schema)), partitioned_by, configuration)
+
+
+@lru_cache(maxsize=64)
+def _commit(folder: Path, version: int, entry: tuple[int, int]) -> CommittedVersion:
+    """Return a parsed entry; `entry` tells it from the one of a table that was made anew in that folder."""
+    try:
+        text = entry_path(folder, version).read_text(encoding="utf-8")
+        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{folder}: the log entry of version {version} cannot be read ({type(error).__name__}): restore it"
+        ) from error
+    info: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+    said = next((each["metaData"] for each in actions if "metaData" in each), None)
+    at_ms = info.get("inCommitTimestamp", entry[1] // 1_000_000)
+    return CommittedVersion(
+        version=version,
+        operation=str(info.get("operation", "a commit")),
+        at_ms=int(at_ms),
+        adds=_files(actions, "add"),
+        removes=_files(actions, "remove"),
+        changes=_files(actions, "cdc"),
+        columns=None if said is None else _said(said),
+    )
+
+
+def _said(said: dict[str, Any]) -> DeltaColumns:
+    by = tuple(said.get("partitionColumns", ()))
+    return _columns(said["id"], said["schemaString"], by, said.get("configuration") or {})
+
+
+def _files(actions: list[dict[str, Any]], kind: str) -> tuple[DataFile, ...]:
+    """Return the files of that kind of action; adds and removes only if they change what the table holds."""
+    found = (each[kind] for each in actions if kind in each)
+    return tuple(_file(each) for each in found if kind == "cdc" or each.get("dataChange", True))
+
+
+def _file(action: dict[str, Any]) -> DataFile:
+    stats = action.get("stats")
+    rows = json.loads(stats).get("numRecords") if stats else None
+    partition = {name: value or None for name, value in (action.get("partitionValues") or {}).items()}
+    vector = action.get("deletionVector") is not None
+    return DataFile(unquote(action["path"]), int(action.get("size") or 0), rows, partition, vector)
+
+
+@lru_cache(maxsize=4)
+def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataFile, ...]:
+    """Return the files of a snapshot in the order in which they were written, by name if at the same time."""
+    del table_id  # tells the snapshot from the one of a table that was made anew in that folder
+    table = history.opened(version)
+    vectors = paths_with_deletion_vectors(table)
+    adds = pa.table(table.get_add_actions()).to_pylist()
+    adds.sort(key=lambda add: (add["modification_time"], add["path"]))
+    return tuple(
+        DataFile(
+            unquote(add["path"]),
+            add["size_bytes"],
+            add.get("num_records"),
+            {name: _text(value) for name, value in (add.get("partition") or {}).items()},
+            add["path"] in vectors or unquote(add["path"]) in vectors,
+        )
+        for add in adds
+    )
+
+
+def _text(value: object) -> str | None:
+    """Return a value of a partition column as Delta's log writes it."""
+    if value is None or isinstance(value, str):
+        return value or None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode(errors="surrogateescape")
+    return str(value)

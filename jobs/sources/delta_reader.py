@@ -1,0 +1,131 @@
+"""Reads ranges of a Delta table's files as one DataFrame, without Delta: by Spark's Parquet reader.
+
+Delta itself reads whole versions. A slice is replayable because it names files and rows, whatever became of the table
+since. What a file does not hold, such as the values of partition columns, comes from the slice by maps, which Spark
+passes to its generated code (see `file_reader`).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from jobs.engine_paths import spark_options, spark_uri_part
+from jobs.sources.delta_position import DeltaRange
+from jobs.sources.file_footer import Conversions
+from jobs.sources.file_reader import converted, stored_field
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+
+CHANGE_TYPE: Final = "_change_type"
+"""Name of the column that says what became of the row: insert, update_preimage, update_postimage or delete."""
+COMMIT_VERSION: Final = "_commit_version"
+"""Name of the column with the version that brought the row; bigint."""
+
+_ZONE: Final = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """What files must have in common to be read by one scan."""
+
+    conversions: Conversions
+    says_change: bool
+    partitioned_by: tuple[str, ...]
+
+
+def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
+    """Return the ranges in the order of the history, with adjoining ranges of a file merged into one."""
+    result: list[DeltaRange] = []
+    for part in sorted(ranges, key=lambda each: each.before + each.first):
+        last = result[-1] if result else None
+        follows = last is not None and last.end == part.first
+        if last is not None and follows and part == last.model_copy(update={"first": part.first, "end": part.end}):
+            result[-1] = last.model_copy(update={"end": part.end})
+            continue
+        result.append(part)
+    return result
+
+
+def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
+    """Return the ranges in as few lists as possible, so that no list has two ranges of one file."""
+    by_path: dict[str, list[DeltaRange]] = {}
+    for part in ranges:
+        by_path.setdefault(part.path, []).append(part)
+    return [[part for part in layer if part is not None] for layer in zip_longest(*by_path.values())]
+
+
+def read_history(
+    spark: SparkSession, folder: Path, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
+) -> DataFrame:
+    """Return the rows of `ranges`, at least one, of a file each, with split and ordinal; `schema` is the source's."""
+    conversions = dict(like.conversions)
+    given = {*like.partitioned_by, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
+    in_files = [field for field in schema.fields if field.name not in given]
+    stored = [each for field in in_files if (each := stored_field(field, conversions.get(field.name)))]
+    paths = [str(folder / part.path) for part in ranges]
+    files = spark.read.schema(StructType(stored)).options(**spark_options(paths)).parquet(*paths)
+    at = _Places(folder, ranges)
+    if any((part.first, part.end) != (0, part.rows) for part in ranges):
+        first, end = at.numbers(part.first for part in ranges), at.numbers(part.end for part in ranges)
+        files = files.filter(F.expr(f"_metadata.row_index >= {first} AND _metadata.row_index < {end}"))
+    columns = [
+        _given(field, at, ranges) if field.name in given else converted(field, conversions.get(field.name))
+        for field in schema.fields
+    ]
+    return files.select(
+        *[column.alias(name) for name, column in zip(schema.names, columns, strict=True)],
+        F.lit(split).alias(SPLIT_COLUMN),
+        F.expr(f"_metadata.row_index + {at.numbers(part.before for part in ranges)}").alias(POSITION_COLUMN),
+    )
+
+
+class _Places:
+    """Writes values that differ by file as SQL expressions."""
+
+    def __init__(self, folder: Path, ranges: Sequence[DeltaRange]) -> None:
+        depth = max(part.path.count("/") + 1 for part in ranges)
+        ends = ("/".join((folder / part.path).parts[-depth:]) for part in ranges)
+        self._names = [_literal(spark_uri_part(end)) for end in ends]
+        self._path = f"substring_index(_metadata.file_path, '/', -{depth})"
+
+    def numbers(self, values: Iterable[int]) -> str:
+        """Return the expression of a bigint; every file that is read must have one."""
+        unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {self._path}))"
+        return f"coalesce({self._of(f'{value}L' for value in values)}, cast({unknown} AS bigint))"
+
+    def texts(self, values: Iterable[str | None]) -> str:
+        """Return the expression of a string."""
+        return self._of("cast(NULL AS string)" if value is None else _literal(value) for value in values)
+
+    def _of(self, values: Iterable[str]) -> str:
+        entries = ", ".join(f"{name}, {value}" for name, value in zip(self._names, values, strict=True))
+        return f"element_at(map({entries}), {self._path})"
+
+
+def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Column:
+    """Return a column that the files do not hold."""
+    if field.name == COMMIT_VERSION:
+        return F.expr(at.numbers(part.version for part in ranges))
+    if field.name == CHANGE_TYPE:
+        return F.expr(at.texts(part.change.value for part in ranges))
+    values = (part.partition[field.name] for part in ranges)
+    if isinstance(field.dataType, TimestampType):
+        values = (_with_zone(value) for value in values)
+    return F.expr(at.texts(values)).cast(field.dataType)
+
+
+def _with_zone(value: str | None) -> str | None:
+    """Return the text of a moment with its zone; without one it is in UTC, as delta-rs writes it."""
+    return value if value is None or _ZONE.search(value) else f"{value}Z"
+
+
+def _literal(text: str) -> str:
+    """Return a text as an SQL literal. Spark would replace `${...}`, so the dollar is written by its number."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return f"'{escaped}'"

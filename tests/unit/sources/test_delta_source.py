@@ -1,0 +1,394 @@
+"""Polling real Delta tables, written by delta-rs, without Spark."""
+
+import json
+import os
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.identifiers import VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.delta import SPLIT, DeltaSource
+from jobs.sources.delta_position import DeltaPosition, DeltaSlice
+from jobs.sources.port import Lag, NoSuchPositionError, SourceError
+from jobs.sources.seeking import Place, seek
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+@pytest.fixture
+def table(tmp_path):
+    return tmp_path / "orders"
+
+
+def append(table: Path, *ids: int, **options) -> None:
+    """Commit these ids as one file; each has a word."""
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{n}" for n in ids]})
+    write_deltalake(str(table), rows, mode="append", **options)
+
+
+def delta(table: Path) -> DeltaTable:
+    return DeltaTable(str(table))
+
+
+def poll(source: DeltaSource, position: str | None = None, rows_max: int = 100):
+    return source.poll(PollSource(VertexId("orders"), SPLIT, position, rows_max))
+
+
+def slices(source: DeltaSource, rows_max: int = 100, position: str | None = None):
+    """Every slice from a position on."""
+    while (piece := poll(source, position, rows_max)) is not None:
+        assert piece.rows <= rows_max
+        yield piece
+        position = piece.end
+
+
+def rows(source: DeltaSource, pieces, *columns: str):
+    """The rows of slices with their ordinals, read by pyarrow from the files that the slices name."""
+    found = []
+    for piece in pieces:
+        for part in DeltaSlice.parse(piece.detail).ranges:
+            file = pq.read_table(source._history.folder / part.path, partitioning=None).to_pylist()
+            for number in range(part.first, part.end):
+                change = file[number].get("_change_type", part.change.value)
+                row = file[number] | part.partition | {"change": change, "version": part.version}
+                found.append((part.before + number, *(row[column] for column in columns)))
+    return found
+
+
+def ids(source: DeltaSource, pieces):
+    return [row[1] for row in rows(source, pieces, "id")]
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 3, 100])
+def test_the_snapshot_comes_first_then_each_later_version(table, rows_max):
+    """However the slices are cut: each row once, in order, with dense ordinals."""
+    append(table, 1, 2, 3)
+    append(table, 4)
+    source = DeltaSource(table)
+    read = list(slices(source, rows_max))
+    append(table, 5, 6)
+    append(table, 7)
+    read += slices(source, rows_max, read[-1].end)
+    expected = [(n, n + 1, 1 if n < 4 else n // 6 + 2) for n in range(7)]
+    assert expected == rows(source, read, "id", "version")
+
+
+def test_any_position_gives_the_same_rows_again(table):
+    """Replay from each position, by another object, after more commits: the same slices as far as they went."""
+    append(table, 1, 2, 3)
+    source = DeltaSource(table)
+    positions = [piece.end for piece in slices(source, 1)]
+    append(table, 4, 5)
+    for number, position in enumerate(positions, start=1):
+        other = DeltaSource(table)
+        assert list(range(number + 1, 6)) == ids(other, slices(other, 2, position))
+
+
+def test_positions_are_named_in_words(table):
+    """Files and rows count from 1; behind a whole version comes the next one."""
+    append(table, 1, 2, 3)
+    source = DeltaSource(table)
+    first, second = slices(source, 2)
+    assert "table at version 0, file 1, row 3" == str(DeltaPosition.parse(first.end))
+    assert "version 1" == source.named(SPLIT, second.end) == str(DeltaPosition.parse(second.end))
+    append(table, 4, 5)
+    assert "version 1, file 1, row 2" == str(DeltaPosition.parse(poll(source, second.end, 1).end))
+
+
+def test_a_reset_names_versions(table):
+    """What messages offer: the words lead to the version's rows, and ordinals go on."""
+    for n in range(1, 5):
+        append(table, n)
+    source = DeltaSource(table)
+    end = poll(source, rows_max=2).end
+
+    def moved(words: str) -> str | None:
+        return seek(source, Place(VertexId("orders"), SPLIT, end), words)
+
+    assert [(2, 4)] == rows(source, slices(source, 100, moved("version 3")), "id")
+    assert poll(source, moved("end")) is None
+    assert moved("start") is None
+    for words in ("version 5", "version -1", "3", "orders:3"):
+        with pytest.raises(NoSuchPositionError, match="write 'start', 'end' or 'version N', with N from 0 to 4"):
+            moved(words)
+
+
+def test_files_that_optimize_and_a_new_version_took_away_are_read_still(table):
+    """The rows of a snapshot's files, and of a version's, stay the same, and none comes twice."""
+    for n in range(1, 5):
+        append(table, n)
+    source = DeltaSource(table)
+    first = poll(source, rows_max=2)
+    append(table, 5)
+    append(table, 6)
+    delta(table).optimize.compact()
+    append(table, 7)
+    assert [1, 2, 3, 4, 5, 6, 7] == ids(source, [first, *slices(source, 2, first.end)])
+    anew = DeltaSource(table)
+    assert list(range(1, 8)) == sorted(ids(anew, slices(anew)))
+
+
+def test_a_vacuumed_file_is_named_with_the_way_out(table):
+    """Its rows are nowhere any more; nothing is skipped silently."""
+    for n in range(1, 4):
+        append(table, n)
+    source = DeltaSource(table)
+    first = poll(source, rows_max=1)
+    delta(table).optimize.compact()
+    delta(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(SourceError, match=r"is gone, before its rows of version 2 .*--to 'version 3'"):
+        poll(source, first.end)
+
+
+def test_missing_log_entries_are_named_with_the_way_out(table):
+    """Log retention removed entries that were not read."""
+    append(table, 1)
+    source = DeltaSource(table)
+    first = poll(source)
+    for n in range(2, 6):
+        append(table, n)
+    delta(table).create_checkpoint()
+    for version in range(4):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(SourceError, match=r"no entries of versions 1 to 3 .*--to 'version 4'"):
+        poll(source, first.end)
+
+
+def test_a_snapshot_that_the_log_cannot_tell_any_more_is_refused(table):
+    """The entries of the snapshot's version went while it was read."""
+    append(table, 1)
+    append(table, 2)
+    first = poll(DeltaSource(table), rows_max=1)
+    append(table, 3)
+    delta(table).create_checkpoint()
+    for version in range(2):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(SourceError, match=r"whole table had at version 1 can no longer be told.*--to 'version 2'"):
+        poll(DeltaSource(table), first.end)
+
+
+def test_a_log_that_lost_its_newest_entries_is_refused(table):
+    """A table restored from an older backup: what was read is not in it any more."""
+    append(table, 1)
+    append(table, 2)
+    source = DeltaSource(table)
+    end = poll(source).end
+    (table / "_delta_log" / f"{1:020}.json").unlink()
+    with pytest.raises(SourceError, match=r"versions up to 1 were read, and the log ends at 0"):
+        poll(DeltaSource(table), end)
+
+
+@pytest.mark.parametrize("change", ["delete", "update", "overwrite"])
+def test_a_version_that_changes_rows_is_refused_or_skipped(table, change):
+    """Appended rows only: a delete, update or overwrite is no append."""
+    append(table, 1, 2)
+    source = DeltaSource(table)
+    end = poll(source).end
+    match change:
+        case "delete":
+            delta(table).delete("id = 1")
+        case "update":
+            delta(table).update(updates={"id": "id + 10"}, predicate="id = 1")
+        case _:
+            append(table, 9)
+            rows_ = pa.table({"id": pa.array([7], pa.int64()), "word": ["w"]})
+            write_deltalake(str(table), rows_, mode="overwrite")
+    append(table, 3)
+    refused = 2 if change == "overwrite" else 1
+    with pytest.raises(SourceError, match=rf"version {refused} .* deletes or changes .*--to 'version {refused + 1}'"):
+        list(slices(source, 1, end))
+    skipping = DeltaSource(table, skip_change_commits=True)
+    assert ([9, 3] if change == "overwrite" else [3]) == ids(skipping, slices(skipping, 100, end))
+
+
+def in_feed(row):
+    """Sort rows by version; delta-rs writes the rows of one version in any order."""
+    return row[3], row[2], row[0]
+
+
+def test_changes_are_the_rows_of_the_feed(table):
+    """Snapshot as inserts, then the feed: updates before and after, deletes, appended rows as inserts."""
+    append(table, 1, 2, configuration=FEED)
+    source = DeltaSource(table, changes=True)
+    first = poll(source)
+    append(table, 3)
+    delta(table).update(updates={"word": "'new'"}, predicate="id = 2")
+    delta(table).optimize.compact()
+    delta(table).delete("id = 1")
+    read = [first, *slices(source, 2, first.end)]
+    assert [
+        (1, "w1", "insert", 0),
+        (2, "w2", "insert", 0),
+        (3, "w3", "insert", 1),
+        (2, "new", "update_postimage", 2),
+        (2, "w2", "update_preimage", 2),
+        (1, "w1", "delete", 4),
+    ] == sorted((row[1:] for row in rows(source, read, "id", "word", "change", "version")), key=in_feed)
+    assert [*range(6)] == [row[0] for row in rows(source, read)]
+    assert ["id", "word", "_change_type", "_commit_version"] == source.schema().names
+
+
+def test_removed_files_without_a_feed_are_deletes(table):
+    """An overwrite writes no feed of its own: the rows that went, then those that came."""
+    append(table, 1, 2, configuration=FEED)
+    source = DeltaSource(table, changes=True)
+    end = poll(source).end
+    write_deltalake(str(table), pa.table({"id": pa.array([7], pa.int64()), "word": ["w7"]}), mode="overwrite")
+    found = rows(source, slices(source, 100, end), "id", "change")
+    assert {(1, "delete"), (2, "delete"), (7, "insert")} == {row[1:] for row in found}
+    assert "insert" == found[-1][2]
+
+
+def test_changes_of_a_table_without_a_feed_are_refused(table):
+    """The message says how to have one."""
+    append(table, 1)
+    with pytest.raises(SourceError, match=r"no change data feed: ALTER TABLE"):
+        poll(DeltaSource(table, changes=True))
+
+
+def test_a_table_made_anew_is_refused(table):
+    """It has another id, with fewer versions, as many or more."""
+    append(table, 1)
+    append(table, 2)
+    source = DeltaSource(table)
+    end = poll(source).end
+    shutil.rmtree(table)
+    for n in range(1, 5):
+        append(table, n)
+        with pytest.raises(SourceError, match=r"another table than the one that was read.*--to start"):
+            poll(source, end)
+
+
+def test_a_deletion_vector_is_refused(table):
+    """By the log's entry alone: delta-rs writes none."""
+    append(table, 1)
+    append(table, 2)
+    entry = table / "_delta_log" / f"{1:020}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1}
+    for line in lines:
+        if "add" in line:
+            line["add"]["deletionVector"] = vector
+    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = DeltaSource(table, start=1)
+    with pytest.raises(SourceError, match="deletes or changes rows"):
+        poll(source)
+
+
+def test_columns_that_come_later_follow_the_contract(table):
+    """Without a schema the next tick takes them; with one they are refused or ignored."""
+    append(table, 1)
+    declared = StructType().add("id", LongType()).add("word", StringType())
+    sources = {
+        "next": DeltaSource(table),
+        "fail": DeltaSource(table, schema=declared),
+        "ignore": DeltaSource(table, schema=declared, new_columns="ignore"),
+    }
+    ends = {name: list(slices(source))[-1].end for name, source in sources.items()}
+    delta(table).alter.add_columns([Field("price", PrimitiveType("double"))])
+    more = pa.table({"id": pa.array([2], pa.int64()), "word": ["w"], "price": [1.5]})
+    write_deltalake(str(table), more, mode="append")
+    with pytest.raises(SourceError, match=r"new columns, added since this tick began: 'price'. Run the tick again"):
+        poll(sources["next"], ends["next"])
+    with pytest.raises(SourceError, match=r"does not have: 'price'. Add them"):
+        poll(sources["fail"], ends["fail"])
+    assert [2] == ids(sources["ignore"], slices(sources["ignore"], 100, ends["ignore"]))
+    anew = DeltaSource(table)
+    assert ["id", "word", "price"] == anew.schema().names
+    assert [2] == ids(anew, slices(anew, 100, ends["next"]))
+
+
+def test_a_column_of_another_type_or_name_is_refused(table):
+    """What the schema wants and the table does not have."""
+    append(table, 1)
+    with pytest.raises(SourceError, match=r"column 'id' is bigint, but is read as string"):
+        poll(DeltaSource(table, schema=StructType().add("id", StringType()), new_columns="ignore"))
+    with pytest.raises(SourceError, match=r"has no column 'nr'"):
+        poll(DeltaSource(table, schema=StructType().add("nr", StringType()), new_columns="ignore"))
+    append(table.with_name("taken"), 1)
+    delta(table.with_name("taken")).alter.add_columns([Field("_split", PrimitiveType("string"))])
+    with pytest.raises(SourceError, match=r"'_split', a name that is taken"):
+        DeltaSource(table.with_name("taken")).schema()
+
+
+def test_it_begins_with_a_version_or_a_time(table):
+    """Both without a snapshot; the version's own rows are read."""
+    for n in range(1, 4):
+        append(table, n)
+    times = [datetime.fromtimestamp(entry["timestamp"] / 1_000, UTC) for entry in delta(table).history()]
+    for start in (1, 3, 4):
+        source = DeltaSource(table, start=start)
+        if start == 4:
+            with pytest.raises(SourceError, match="no version 4 to begin with: its newest is 2"):
+                poll(source)
+        else:
+            assert list(range(start + 1, 4)) == ids(source, slices(source))
+    early = DeltaSource(table, start=times[-1].replace(year=2000))
+    assert [1, 2, 3] == ids(early, slices(early))
+    late = DeltaSource(table, start="2999-01-01T00:00:00+00:00")
+    assert poll(late) is None
+
+
+def test_latest_is_where_the_table_ends_when_it_is_first_polled(table):
+    """The place is kept by a slice without rows, so that what comes before the next tick is not passed over."""
+    append(table, 1)
+    source = DeltaSource(table, start="latest")
+    first = poll(source)
+    assert (True, [], "version 1") == (first.rows_estimated, rows(source, [first]), source.named(SPLIT, first.end))
+    append(table, 2)
+    anew = DeltaSource(table, start="latest")
+    assert poll(anew, first.end, 100) is not None
+    assert [2] == ids(anew, slices(anew, 100, first.end))
+
+
+def test_lag_is_rows_and_seconds(table):
+    """The rows that are not read, and the age of the oldest version among them."""
+    append(table, 1, 2)
+    source = DeltaSource(table)
+    end = poll(source).end
+    assert {SPLIT: Lag(0, 0.0)} == source.lag({SPLIT: end})
+    append(table, 3)
+    append(table, 4, 5)
+    entry = table / "_delta_log" / f"{1:020}.json"
+    os.utime(entry, (time.time() - 60, time.time() - 60))
+    lag = source.lag({SPLIT: end})[SPLIT]
+    assert (3, True) == (lag.rows, 60 <= lag.seconds < 120)
+    assert 5 == source.lag({})[SPLIT].rows
+    assert ("delta", str(table)) == (source.described().kind, source.described().place)
+    assert 3 == source.rows_between(SPLIT, end, poll(source, end).end)
+
+
+def test_partition_columns_come_from_the_log(table):
+    """Odd values too: the log's paths are decoded once, and hold what the folder is called."""
+    values = ["a b", "c%d", "e/f", "ü=?", None]
+    one = pa.table({"id": pa.array(range(5), pa.int64()), "word": values})
+    write_deltalake(str(table), one, partition_by=["word"])
+    source = DeltaSource(table)
+    read = list(slices(source))
+    write_deltalake(str(table), one, mode="append")
+    read += slices(source, 100, read[-1].end)
+    assert sorted([*values[:4], ""] * 2) == sorted(word or "" for _, word in rows(source, read, "word"))
+
+
+def test_what_is_no_table_is_named(table):
+    """A folder without a log, and none at all."""
+    with pytest.raises(SourceError, match="is not a Delta table: write it first"):
+        DeltaSource(table).schema()
+
+
+def test_another_sources_position_is_refused(table):
+    """And another split."""
+    append(table, 1)
+    with pytest.raises(SourceError, match="not a position of a Delta source"):
+        poll(DeltaSource(table), "150")
+    with pytest.raises(SourceError, match="one split 'table'"):
+        DeltaSource(table).poll(PollSource(VertexId("orders"), "other", None, 1))
