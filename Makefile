@@ -43,12 +43,13 @@ help: ## list the targets
 run: machine $(ENV) $(CLASSES) $(DATA) ## set up what is missing, then one tick of the flights pipeline until it has caught up
 	@$(BIN)/tidemark run flights
 
+# mypy, and at first the archive of Spark's classes, keep one core busy: the pure tests run beside them.
 test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta
-	@$(MAKE) --jobs=2 $(CLASSES) test-pure
+	@$(MAKE) --jobs=3 $(CLASSES) types test-pure
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --share $(SHARE)
 
-# The archive of Spark's classes, one core's work, may still be on its way: no pure test asks for it.
-test-pure: lint types $(JARS) $(TLC) $(ORACLE)
+# No pure test asks for the archive of Spark's classes.
+test-pure: lint $(JARS) $(TLC) $(ORACLE)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
 
 test-kill: machine $(ENV) $(CLASSES) $(TLC) ## kill a process at every effect boundary; all matrices of cases, the dear tests too

@@ -22,8 +22,9 @@ from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 EVERY_NAME = [pytest.param(ALL_IN_ONE, id="all in one")] + [
-    pytest.param(name, id=what, marks=pytest.mark.matrix) for what, name in NAMES_OF_FOLDERS.items()
+    pytest.param(name, id=what, marks=pytest.mark.dear) for what, name in NAMES_OF_FOLDERS.items()
 ]
+"""The first name holds nearly all of them. The others say which character is to blame if it fails."""
 
 
 @pytest.fixture

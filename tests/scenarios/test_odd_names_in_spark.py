@@ -75,7 +75,7 @@ def test_staged_files_in_a_warehouse_of_any_name_are_read_back(spark, tmp_path):
     "name",
     [
         pytest.param(ALL_IN_ONE, id="all in one"),
-        *(pytest.param(name, id=what, marks=pytest.mark.matrix) for what, name in NAMES_OF_FOLDERS.items()),
+        *(pytest.param(name, id=what, marks=pytest.mark.dear) for what, name in NAMES_OF_FOLDERS.items()),
     ],
 )
 def test_sparks_lines_and_its_sql_read_a_cut_in_a_warehouse_of_any_name(neighbour, tmp_path, name):
