@@ -104,7 +104,7 @@ $(TLC): .ci/fetch_tlc.py spec/tla/tlc.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_tlc.py
 	@touch -c $@  # TIDEMARK_JARS may have it elsewhere
 
-$(ORACLE): .ci/fetch_flink.py spec/oracle/flink.py | $(ENV)
+$(ORACLE): .ci/fetch_flink.py spec/oracle/flink.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_flink.py
 	@touch $@
 

@@ -3,15 +3,13 @@
 `spark-submit --packages` knows no classifier, and Flink's test harnesses have one. So Ivy runs by itself.
 """
 
-import hashlib
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.spark.environment import spark_home
+from jobs.spark.jars import JarsError, fetch_locked
 from spec.oracle.flink import LOCKED, VERSION, folder
 
 MODULES = (
@@ -30,20 +28,13 @@ MODULES = (
 
 def main() -> None:
     """Fetch what is missing of the locked jars; on failure say why and exit 1."""
-    missing = [name for name in LOCKED if not (folder() / name).exists()]
-    if not missing:
-        return
-    folder().mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".ivy-", dir=folder()))
     try:
-        _retrieve(work)
-        for name in missing:
-            _checked(work / "jars" / name).replace(folder() / name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        fetch_locked(folder(), LOCKED, _retrieve)
+    except JarsError as error:
+        sys.exit(f"tidemark: Flink's classes cannot be had. {error}")
 
 
-def _retrieve(work: Path) -> None:
+def _retrieve(work: Path) -> dict[str, Path]:
     (work / "ivy.xml").write_text(_ivy_module(), encoding="utf-8")
     (ivy,) = (spark_home() / "jars").glob("ivy-*.jar")
     pattern = str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")
@@ -61,16 +52,8 @@ def _retrieve(work: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
         words = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        sys.exit(f"tidemark: Ivy could not fetch Flink's jars; is the network reachable? It said last:\n{words}")
-
-
-def _checked(path: Path) -> Path:
-    if not path.exists():
-        sys.exit(f"tidemark: Ivy did not bring {path.name}: spec/oracle/flink.py and {__file__} disagree")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != LOCKED[path.name]:
-        sys.exit(f"tidemark: {path.name} has SHA-256 {found}, not the locked one: do not trust where it came from")
-    return path
+        raise JarsError(f"Ivy could not fetch them; is the network reachable? It said last:\n{words}")
+    return {path.name: path for path in (work / "jars").glob("*.jar")}
 
 
 def _ivy_module() -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -73,20 +73,29 @@ def not_fetched(names: Iterable[str]) -> tuple[JarSet, ...]:
 
 
 def fetch(folder: Path, jars: JarSet = DELTA) -> int:
-    """Fetch what is missing of a set into `folder`; return how many jars were.
+    """Fetch what is missing of a set into `folder`. Return how many jars were fetched.
 
-    Ivy, as Spark has it, resolves them with the user's own Ivy settings (spark-defaults.conf, if any).
-    Each jar appears whole, by a rename. Raises JarsError with Ivy's last words if it does not succeed.
+    Ivy, as Spark has it, resolves them with the user's own Ivy settings (spark-defaults.conf, if any). Raises JarsError
+    with Ivy's last words if it does not succeed.
     """
-    missing = [name for name in jars.locked if not (folder / name).exists()]
+    return fetch_locked(folder, jars.locked, lambda ivy: _resolve(ivy, jars))
+
+
+def fetch_locked(folder: Path, locked: Mapping[str, str], resolve: Callable[[Path], Mapping[str, Path]]) -> int:
+    """Fetch what is missing of these jars into `folder`, and check their SHA-256. Return how many were fetched.
+
+    `resolve` brings jars into an empty folder, and returns their paths by name. Each jar appears whole, by a rename.
+    Raises JarsError for a jar that did not come, or that is another one.
+    """
+    missing = [name for name in locked if not (folder / name).exists()]
     if not missing:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     ivy = Path(tempfile.mkdtemp(prefix=".ivy-", dir=folder))
     try:
-        fetched = _resolve(ivy, jars)
+        fetched = resolve(ivy)
         for name in missing:
-            _checked(name, fetched, jars.locked[name]).replace(folder / name)
+            _checked(name, fetched, locked[name]).replace(folder / name)
     finally:
         shutil.rmtree(ivy, ignore_errors=True)
     return len(missing)

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from spec.java import jars_folder, program
+
 VERSION: Final = "2.3.0"
 SOURCES: Final = Path(__file__).parent
 LOCKED: Final[Mapping[str, str]] = MappingProxyType(
@@ -36,9 +38,8 @@ class FlinkError(Exception):
 
 
 def folder() -> Path:
-    """Return where Flink's jars lie: below what TIDEMARK_JARS names, else below `.jars` of the checkout."""
-    named = os.environ.get("TIDEMARK_JARS")
-    return (Path(named) if named else SOURCES.parents[1] / ".jars") / f"flink-{VERSION}"
+    """Return the folder of Flink's jars."""
+    return jars_folder() / f"flink-{VERSION}"
 
 
 def answers(main: str, components: Iterable[str], seeds: range) -> list[dict[str, Any]]:
@@ -72,11 +73,9 @@ def _class_path() -> str:
 
 
 def _run(command: list[str]) -> str:
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / command[0]) if home else command[0]
     try:
         done = subprocess.run(  # noqa: S603
-            [program, *command[1:]], check=False, capture_output=True, text=True, timeout=_TIMEOUT_S
+            [program(command[0]), *command[1:]], check=False, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except FileNotFoundError:
         raise FlinkError(

