@@ -66,6 +66,8 @@ LAGS: Final = 0.3
 """The probability that a list lags behind, in runs where lists may."""
 LEASE_MS: Final = 500
 """How long a lease lasts. Nobody renews one, as if every holder were paused."""
+TAKEN: Final = ("has run out", "has died", "taken over")
+"""How somebody comes to hold a job that was not released, as the reason of a claim names it."""
 SOMEBODY: Final = Holder(host="here", pid=1, started="")
 
 
@@ -155,6 +157,7 @@ class Carrier:
             case EnsureTables() | CleanUp():
                 return Done()
             case TakeHold():
+                world.met.update(name for name in TAKEN if name in effect.plan.claim.why)
                 world.lease = Lease(effect.claim.generation, world.now_ms + LEASE_MS)
             case GiveLease():
                 world.lease = Lease(effect.to.generation, world.now_ms + LEASE_MS)

@@ -87,7 +87,7 @@ class Hands:
                 self._world.record_cut(effect.checkpoint, effect.versions, retained)
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
-                self._world.discard(effect.paths)
+                self._world.discard(self._world.readers.discardable(effect.paths, self._world.now_ms))
             case AskHook():
                 return self._ask(effect, faults)
             case RestoreHook() | ResetHook():

@@ -3,7 +3,7 @@
 Other processes have their turns between any two steps. So a clean-up may act on what was true before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from checkpointing.commit.cleanup import (
     CleanupFacts,
@@ -22,7 +22,7 @@ from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.table_log import TableLog
 from spec.world import World
 
-Cuts = list[dict[TableName, int]]
+Cuts = list[Mapping[TableName, int]]
 
 
 def cleaning(world: World, grace_ms: int, visitor: Visitor = SOMEONE) -> Iterator[None]:
@@ -51,6 +51,7 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
     rows, recorded = world.rows(), dict(world.cuts)
     yield
     kept: Cuts = [recorded[each] for each in (recorded if others_hold else readable_cuts(rows, recorded.keys()))]
+    kept += world.readers.cuts(world.now_ms)
     tables = {name: log.copy() for name, log in world.tables.items()}
     seen = {name: _seen(name, log, kept) for name, log in tables.items()}
     active = (log.versions[at] for name, log in tables.items() for at in {log.version, *seen[name].cuts})
@@ -63,6 +64,7 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
         found=tuple(_listed(world, path, tables) for path in there),
         active=frozenset[str]().union(*active),
         looks=world.looks,
+        reservations=world.readers.all(),
     )
     yield
     world.looks = noted(world.looks, CleanUpLook(facts.now_ms, seen), grace_ms)

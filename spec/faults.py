@@ -109,7 +109,7 @@ class Scenario:
 
     def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
         """Return the configuration. A `patient` one never expires a checkpoint, and holds back without a limit."""
-        settings = {**self.config, **_of_policy(self.policy), "mode": self.mode}
+        settings = {**_of_policy(self.policy), **self.config, "mode": self.mode}
         if patient:
             settings |= {"timeout_ms": LONGEST_MS}
             if settings.get("max_alignment_bytes") is not None:
@@ -181,6 +181,35 @@ def declining(scenario: Scenario, seed: int) -> Scenario:
     random = Random(f"declines of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often * random.choice([0.3, 1.0]) for name, often in _DECLINING.items()}
     return replace(scenario, faults=replace(scenario.faults, **chosen))
+
+
+def strict(scenario: Scenario, *, rejects: bool, held_bytes_max: int | None) -> Scenario:
+    """Return the scenario with suites and tables that say no more often, and with less room for what waits."""
+    if rejects:
+        scenario = replace(scenario, faults=replace(scenario.faults, suite_fails=0.3, table_problem=0.3))
+        scenario = _crowded(scenario)
+    if held_bytes_max is None:
+        return scenario
+    return replace(
+        scenario,
+        policy=GatePolicy.ALIGNED_BUFFERING,
+        config={
+            **scenario.config,
+            "max_alignment_bytes": held_bytes_max,
+            "slice_rows_max": 1,
+            "micro_batch_rows_max": 3,
+        },
+        slow_split=SplitId("a"),
+        credit_bytes=1_000_000,
+        latency_ms={**scenario.latency_ms, "run": 200},
+    )
+
+
+def _crowded(scenario: Scenario) -> Scenario:
+    """Return the scenario with two checkpoints at a time, if it may have them, and stores and suites that are slow."""
+    overtaking = scenario.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
+    two = {} if overtaking or scenario.config.get("min_pause_ms") else {"max_concurrent": 2, "interval_ms": 80}
+    return replace(scenario, config={**scenario.config, **two}, latency_ms={**scenario.latency_ms, "store": 300})
 
 
 def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario:

@@ -19,7 +19,7 @@ from checkpointing.snapshots import TaskWork
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
-from spec.rest_events import CameToRest
+from spec.rest_events import CameToRest, ReservedGone
 from spec.steps import Begun, Step
 
 
@@ -320,6 +320,7 @@ Event = (
     | PowerLost
     | FilesDiscarded
     | CameToRest
+    | ReservedGone
     | FileMissed
     | ColumnMissed
     | CheckpointTriggered

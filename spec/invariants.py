@@ -38,7 +38,7 @@ from spec.history import (
 )
 from spec.holding import held_wrongly, recovered_out_of_order, repeated_nonces
 from spec.judgements import wrongly_judged
-from spec.leaks import left_behind
+from spec.leaks import left_behind, reserved_gone
 from spec.letting_in import overtaken, unchecked, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
 from spec.names import wrongly_renamed
@@ -314,6 +314,7 @@ INVARIANTS |= {
     "statistics-are-true": wrongly_measured,
     "epochs-are-counted": miscounted,
     "files-go": left_behind,
+    "reserved-stays": reserved_gone,
     "durable": taken_by_power_cuts,
     "cuts-hold": changed_cuts,
     "cuts-stay": dropped_cuts,

@@ -1,11 +1,11 @@
-"""The invariant of a warehouse at rest: a clean-up has left no file that nobody needs (K4)."""
+"""The invariants of deletions: readers keep what they reserved, and clean-ups leave no file that nobody needs (K4)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spec.history import History, RowCommitted, SavepointDisposed
 from spec.named_files import named_files
-from spec.rest_events import CameToRest
+from spec.rest_events import CameToRest, ReservedGone
 
 if TYPE_CHECKING:
     from checkpointing.identifiers import CheckpointId
@@ -33,3 +33,10 @@ def left_behind(history: History) -> Iterator[str]:
                 yield from (f"{path} is left, and nobody needs it" for path in sorted(files - needed))
             case _:
                 pass
+
+
+def reserved_gone(history: History) -> Iterator[str]:
+    """Yield every file that was deleted while a reader counted on its reservation."""
+    for event in history.events:
+        if isinstance(event, ReservedGone):
+            yield f"{event.path} was deleted, and a reader had reserved it"

@@ -13,6 +13,7 @@ from spec.mishaps import NO_MISHAPS, Mishaps
 SOMETIMES: Final = 0.35
 """The probability that a seed has a move."""
 SELDOM: Final = 0.15
+EVENLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Moves:
     """After each tick: how often somebody may take a savepoint or dispose of one."""
     clean_ups_max: int = 0
     """After each tick, or during it: how often somebody may clean up. Ticks then also clean up at their end."""
+    readers_max: int = 0
+    """During each tick: how many readers may reserve a cut."""
     releases: bool = False
     """True if ticks run releases of the pipeline that declare other columns and names."""
     splits: bool = False
@@ -51,6 +54,12 @@ class Moves:
     """True if ticks restart a job that fails."""
     declines: bool = False
     """True if checkpoints fail in ways that the job may survive."""
+    rejects: bool = False
+    """True if suites reject epochs, and tables have problems, more often."""
+    held_bytes_max: int | None = None
+    """How many bytes an alignment may hold. The gates of the seed then put rows aside, and micro-batches are slow."""
+    rests: bool = False
+    """True if time passes between ticks, so that leases run out."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -65,16 +74,18 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     """Return the moves of a seed. Named ones are as the caller says."""
     random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
     apart = Random(f"declines of {seed}")  # noqa: S311 - so that all other moves stay what they were
+    later = Random(f"later moves of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
         resets_max=random.choice([0, 0, 0, 1, 2]),
         savepoints_at_rest_max=random.choice([0, 0, 0, 1, 2]),
         clean_ups_max=random.choice([0, 0, 1, 2]),
+        readers_max=later.choice([0, 0, 2]),
         releases=random.random() < SOMETIMES,
         splits=random.random() < SOMETIMES,
         vertices=random.random() < SOMETIMES,
-        leases=random.random() < SELDOM,
+        leases=random.random() < SOMETIMES,
         clocks_jump=random.random() < SOMETIMES,
         lists_lag=random.random() < SOMETIMES,
         older_formats=random.random() < SELDOM,
@@ -82,6 +93,9 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         hooks=random.random() < SELDOM,
         restarts=random.random() < SOMETIMES,
         declines=apart.random() < SOMETIMES,
+        rejects=later.random() < SELDOM,
+        held_bytes_max=later.choice([None, None, None, None, 1]),
+        rests=later.random() < EVENLY,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         orders_max=random.choice([None, None, None, 6]),

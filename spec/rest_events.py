@@ -1,4 +1,4 @@
-"""The event of a warehouse in which nothing goes on any more."""
+"""The events of a warehouse in which nothing goes on any more, and of a reader that loses a file before that."""
 
 from dataclasses import dataclass
 
@@ -12,3 +12,10 @@ class CameToRest:
     files: frozenset[str]
     shown: frozenset[str]
     cuts: tuple[tuple[CheckpointId, frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedGone:
+    """A file was deleted that a reader had reserved, and its reservation had not run out."""
+
+    path: str

@@ -45,4 +45,5 @@ def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE
     if not gone or checkpoint in (row.checkpoint for row in world.checkpoints()):
         return
     named = frozenset[str]().union(*(world.paths_of(row) for row in seen if row.checkpoint != checkpoint))
-    world.discard(path for path in sorted(world.paths_of(gone[0]) - named) if path.startswith(f"{ROOT}/"))
+    unused = (path for path in sorted(world.paths_of(gone[0]) - named) if path.startswith(f"{ROOT}/"))
+    world.discard(world.readers.discardable(unused, world.now_ms))

@@ -1,12 +1,13 @@
 """Runs many seeds of the simulator: `python -m spec.simulate --seeds 0:200`.
 
-It shows progress, prints the transcript of the first seeds that fail, and ends with `N passed, N failed`. A seed
-decides its run completely: `--seeds 1234:1235 --transcript` repeats it.
+It shows progress, prints the transcript of the first seeds that fail, counts the seeds that met each rare move, and
+ends with `N passed, N failed`. A seed decides its run completely: `--seeds 1234:1235 --transcript` repeats it.
 """
 
 import os
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from spec.invariants import Violation
+from spec.met import RARE, judged_and_met
 from spec.moves import NO_MOVES, Moves, drawn
 from spec.simulator import Outcome, simulate
 
@@ -28,13 +30,15 @@ MOVES: Final = {
     each.name: type(value) for each in fields(Moves) if isinstance(value := getattr(NO_MOVES, each.name), int)
 }
 """The moves that a flag forces, each with its type."""
-Result = tuple[int, tuple[Violation, ...]]
+Result = tuple[int, tuple[Violation, ...], frozenset[str]]
+"""A seed, what it broke, and the rare moves that it met."""
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
 def run_seed(seed: int, **forced: Any) -> Result:  # noqa: ANN401 - fields of Moves
-    """Run one seed. Return what it broke."""
-    return seed, simulate(seed, moves=drawn(seed, **forced)).violations
+    """Run one seed. Return what it broke and what it met."""
+    outcome, met = judged_and_met(seed, drawn(seed, **forced))
+    return seed, outcome.violations, frozenset(met)
 
 
 def transcript(seed: int, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - fields of Moves
@@ -51,10 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     first, last = options.seeds
     failed: list[int] = []
+    met: Counter[str] = Counter()
     forced = {name: value for name, value in vars(options).items() if name in MOVES and value is not None}
     with _pool(options.processes or _processes(last - first)) as run_all:
         run = partial(run_seed, **forced)
-        for done, (seed, broken) in enumerate(run_all(run, range(first, last)), start=1):
+        for done, (seed, broken, moves) in enumerate(run_all(run, range(first, last)), start=1):
+            met.update(moves)
             if broken:
                 failed.append(seed)
                 _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
@@ -63,6 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
         lines = list(transcript(seed, **forced))
         shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
         _say("\n" + "\n".join(shown))
+    _say("\nseeds that met each rare move:")
+    for name in sorted(RARE, key=lambda each: (met[each], each)):
+        _say(f"{met[name]:>8}  {name}")
     _say(f"\n{last - first - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 

@@ -15,10 +15,10 @@ from checkpointing.identifiers import Generation, SplitId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import Claim
-from spec.at_the_door import Eyes
+from spec.at_the_door import LEASE_MS, Eyes
 from spec.carrying_out import Hands
 from spec.clocks import Jump
-from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paced
+from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paced, strict
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
@@ -58,6 +58,11 @@ def simulate(seed: int, narrate: Narrate | None = None, moves: Moves | None = No
     """Run one seed and judge it. `moves` replaces what the seed draws."""
     run = Simulation(seed, narrate, moves)
     run.run()
+    return judged(seed, run)
+
+
+def judged(seed: int, run: "Simulation") -> Outcome:
+    """Return what became of a seed that was run."""
     return Outcome(seed, run.scenario, run.moves, run.world.history, violations(run.world.history))
 
 
@@ -72,10 +77,12 @@ class Simulation:
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
         self._shapes = Random(f"shapes of {seed}")  # noqa: S311 - as above
+        self._rests = Random(f"rests of {seed}")  # noqa: S311 - as above
         scenario = paced(draw(self._random), self.moves.pause_ms, self.moves.orders_max)
         scenario = limited(scenario, self._shapes) if self.moves.limits else scenario
         scenario = hooked(scenario, seed) if self.moves.hooks else scenario
-        self.scenario = declining(scenario, seed) if self.moves.declines else scenario
+        scenario = declining(scenario, seed) if self.moves.declines else scenario
+        self.scenario = strict(scenario, rejects=self.moves.rejects, held_bytes_max=self.moves.held_bytes_max)
         self.world = World(self._new_history)
         if self.moves.older_formats:
             self.world.as_stored = as_stored(self._shapes)
@@ -99,9 +106,11 @@ class Simulation:
             self._start(self._drawn_plan())
             self._may_lose_power()
             self._may_be_cleaned()
+            self._may_be_read()
             self._play()
             self._may_lose_entries()
             self._visited()
+            self._rest()
         self._healing = True
         self._more_rows(1.0)
         last = self._start(self._healing_plan())
@@ -111,10 +120,16 @@ class Simulation:
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
         self._play(until_quiet=True)
+        self.world.now_ms = max(self.world.now_ms, self.world.readers.ends_ms())
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
             self._play(until_quiet=True)
             self.world.come_to_rest()
+
+    def _rest(self) -> None:
+        """Let time pass; what the dead left behind may come meanwhile, or later."""
+        if self.moves.rests:
+            self.world.now_ms += self._rests.choice([0, LEASE_MS, 3 * LEASE_MS])
 
     def _may_lose_power(self) -> None:
         """Let the power fail at some time, or never.
@@ -299,6 +314,16 @@ class Simulation:
     def _clean_up_beside(self) -> None:
         if not self._healing:
             self._begin(self._visits.beside(self._is_held))
+
+    def _may_be_read(self) -> None:
+        """Let readers come while a tick runs, or has just died."""
+        for _ in range(self._visiting.randint(0, self.moves.readers_max) if self.moves.readers_max else 0):
+            self._note(self._visiting.randint(0, 1_500), self._read)
+
+    def _read(self) -> None:
+        reader = None if self._healing else self._visits.reader()
+        if reader is not None:
+            self._begin(reader)
 
     def _begin(self, visit: Visit) -> None:
         if self._narrate is not None:

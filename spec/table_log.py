@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from checkpointing.identifiers import Generation, VertexId
+from checkpointing.messages import Publication
 from spec.history import Rows
 
 StateRows = dict[int, tuple[object, ...] | None]
@@ -57,6 +58,13 @@ class TableLog:
         self.at_ms.append(at_ms)
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
+
+    def columns_after(self, publication: Publication) -> frozenset[str]:
+        """Return the names of the columns that the table has once this is published."""
+        said = frozenset(column.name for column in publication.columns)
+        if publication.no_others and said:
+            return said
+        return (self.columns[-1] - frozenset(publication.leaving)) | said
 
     def shorten(self, to: int) -> None:
         """Lose every entry after this version."""

@@ -13,6 +13,7 @@ from spec.at_the_door import Alive, Visitor
 from spec.cleaning import cleaning, cleaning_beside
 from spec.moves import Moves
 from spec.pipeline import graph
+from spec.readers import reading
 from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
 from spec.saving import disposable, disposing, saving
@@ -20,6 +21,10 @@ from spec.world import World
 
 DIES_ROLLING_BACK = 0.05
 """For each step."""
+DIES_READING = 0.05
+"""For each step."""
+READS_MAX = 20
+RENEWS = 0.5
 DIES = 0.2
 """For each step of a visit with few steps."""
 
@@ -74,6 +79,18 @@ class Visits:
         """Return a clean-up of the job at rest, without grace for readers."""
         visitor = Visitor("last-visit", alive)
         return Visit("last clean-up", cleaning(self._world, 0, visitor), visitor, dies=0)
+
+    def reader(self) -> Visit | None:
+        """Return somebody who reads a cut, None if there is none."""
+        if not self._world.cuts:
+            return None
+        self._made += 1
+        name, cuts = f"reader-{self._made}", sorted(self._world.cuts)
+        checkpoint = self._random.choice([cuts[0], *cuts])
+        lease_ms = self._random.choice([60, 400, 3_000])
+        renewals = [self._random.random() < RENEWS for _ in range(self._random.randint(1, READS_MAX))]
+        turns = reading(self._world, name, checkpoint, lease_ms, renewals)
+        return Visit(f"{name} reads cut {checkpoint}", turns, Visitor(name), DIES_READING)
 
     def _rollback(self, visitor: Visitor) -> Visit | None:
         others = others_than_the_newest(self._world)

@@ -5,6 +5,7 @@ repeated, a cut is recorded once. Files are kept after their deletion, so that t
 contents. Reading a deleted file is noted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -40,7 +41,8 @@ from spec.history import (
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.named_files import named_files
 from spec.pipeline import ROW_BYTES
-from spec.rest_events import CameToRest
+from spec.readers import Readers
+from spec.rest_events import CameToRest, ReservedGone
 from spec.table_log import StateRows, TableLog, Written
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
@@ -75,6 +77,9 @@ class World:
         self.lease: Lease | None = None
         self.looks: tuple[CleanUpLook, ...] = ()
         """What earlier clean-ups saw."""
+        self.readers = Readers()
+        self.met: Counter[str] = Counter()
+        """Rare moves that no event tells."""
         self.history = new_history(self)
         self._needed: dict[CheckpointId, frozenset[str]] = {}
 
@@ -112,9 +117,10 @@ class World:
     def discard(self, paths: Iterable[str]) -> None:
         """Delete files. Deleting them twice changes nothing."""
         fresh = tuple(path for path in paths if path not in self.gone)
-        needed = self._in_use()
+        needed, reserved = self._in_use(), self.readers.counted_on(self.now_ms)
         self.gone.update(fresh)
         if fresh:
+            self.history.events.extend(ReservedGone(path) for path in fresh if path in reserved)
             self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
 
     def _in_use(self) -> set[str]:
@@ -244,7 +250,7 @@ class World:
         paths = frozenset(file.path for file in wanted)
         leaving = frozenset(file.path for file in publication.removes)
         active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
-        log.commit(active, checkpoint, self.now_ms, _columns_shown(log, publication))
+        log.commit(active, checkpoint, self.now_ms, log.columns_after(publication))
         if again:
             log.again.add(log.version)
             log.durable.update(range(log.version + 1))
@@ -338,6 +344,7 @@ class World:
     def lose_power(self, survives: Callable[[], bool]) -> None:
         """Remove what nobody made durable, or some of it. A log ends before the first entry that is gone."""
         self.struck = True
+        self.readers.held.clear()
         were = {name: log.version for name, log in self.tables.items()}
         for log in self.tables.values():
             lost = (at for at in range(1, log.version + 1) if at not in log.durable and not survives())
@@ -357,6 +364,7 @@ class World:
         if log.version < entries:
             return False
         self.struck = True
+        self.readers.held.clear()
         log.backup = log.backup or log.copy()
         log.shorten(log.version - entries)
         return True
@@ -377,13 +385,6 @@ def _marked(row: Row, marks: Mapping[CheckpointId, bool]) -> Row:
     if not isinstance(row, CheckpointRecord) or row.checkpoint not in marks:
         return row
     return row.model_copy(update={"abandoned": marks[row.checkpoint]})
-
-
-def _columns_shown(log: TableLog, publication: Publication) -> frozenset[str]:
-    said = frozenset(column.name for column in publication.columns)
-    if publication.no_others and said:
-        return said
-    return (log.columns[-1] - frozenset(publication.leaving)) | said
 
 
 def _is_left(table: TableName, said: Collection[TableName]) -> bool:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import fields
 from itertools import product
 
@@ -16,12 +17,14 @@ from spec.history import (
     SavepointAsked,
     TickOver,
 )
+from spec.met import RARE, met_by
 from spec.moves import NO_MOVES, Moves, drawn
 from spec.simulator import Simulation
 from spec.simulator import simulate as run
 
 SEEDS = 360
 SHARES = 6
+RARE_SEEDS = 200
 FOUND_BUGS = {
     11: "in-flight segments that were complete before their snapshot was requested got lost: a deadlock",
     88: "a restore at a lower parallelism met in-flight segments of a channel that is no more",
@@ -78,6 +81,12 @@ def test_each_move_comes_up_by_itself_and_stays_away():
     for move in (each.name for each in fields(Moves)):
         having = sum(getattr(world, move) != getattr(NO_MOVES, move) for world in worlds)
         assert SEEDS / 10 < having < SEEDS * 9 / 10, move
+
+
+def test_no_rare_move_is_rarer_than_one_in_a_hundred_seeds():
+    """A rule that looks at a move which never comes finds nothing: each rare move is met often enough."""
+    met = Counter(name for seed in range(RARE_SEEDS) for name in met_by(seed))
+    assert {} == {name: met[name] for name in RARE if met[name] < RARE_SEEDS / 100}
 
 
 def test_a_seed_is_the_whole_story():

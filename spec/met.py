@@ -1,0 +1,160 @@
+"""Counts the rare moves that simulated runs meet, so that a world that goes blind is seen.
+
+Gates are asked from outside: while a run is watched, every step of every gate is looked at. The rest is told by the
+history and by what the world has noted itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.gate import AbortCheckpoint, GateEffect, GateFact, Ignored, InputGate
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.at_the_door import TAKEN
+from spec.history import (
+    CheckpointEnded,
+    CutsCorrected,
+    Event,
+    JudgementBroke,
+    RowCommitted,
+    SavepointAnswered,
+    SavepointDisposed,
+    TableChanged,
+    TablesLookedAt,
+)
+from spec.mishap_events import PowerLost
+from spec.moves import Moves, drawn
+from spec.readers import NOTHING_FOUND, RAN_OUT
+from spec.simulator import Outcome, Simulation, judged
+
+if TYPE_CHECKING:
+    from checkpointing.identifiers import TableName
+
+_BY_GATES: Final = {
+    Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED: "a gate aborts over its limit",
+    Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER: "a gate aborts at a cancel marker",
+}
+_OBSOLETE: Final = "a gate drops an obsolete barrier or cancel marker"
+_ENDED: Final = {
+    Reason.CHECKPOINT_EXPIRED: "a checkpoint expires",
+    Reason.CHECKPOINT_SUBSUMED: "a newer checkpoint completes first",
+    Reason.TABLE_CHANGED: "a table's problem declines a checkpoint",
+    Reason.QUALITY: "a suite rejects a checkpoint",
+}
+_KINDS: Final = {
+    RowKind.ROLLBACK: "a job is rolled back",
+    RowKind.RESET: "a source is reset",
+    RowKind.SAVEPOINT: "a plain savepoint is taken",
+}
+IN_FLIGHT: Final = "an entry holds rows in flight"
+EMPTIED: Final = "a table is emptied"
+WHOLE: Final = "an append table loses files and gets others in one publication"
+RARE: Final = (
+    *_BY_GATES.values(),
+    _OBSOLETE,
+    *_ENDED.values(),
+    *_KINDS.values(),
+    IN_FLIGHT,
+    EMPTIED,
+    WHOLE,
+    *(f"the holder of before: {name}" for name in TAKEN),
+    RAN_OUT,
+    NOTHING_FOUND,
+    "a suite cannot be judged",
+    "tables cannot be looked at",
+    "a savepoint of a stop is taken",
+    "a savepoint is refused",
+    "a savepoint is disposed of",
+    "a power cut strikes",
+    "lost entries are published again",
+)
+"""What at least every hundredth seed meets, by the name that `python -m spec.simulate` shows."""
+
+
+@contextmanager
+def _gates_watched() -> Iterator[Counter[str]]:
+    """Count what gates answer, of all doors, until this is left."""
+    met: Counter[str] = Counter()
+    real = InputGate.step
+
+    def step(self: InputGate, fact: GateFact) -> tuple[GateEffect, ...]:
+        effects = real(self, fact)
+        for effect in effects:
+            if isinstance(effect, Ignored):
+                met[_OBSOLETE] += 1
+            elif isinstance(effect, AbortCheckpoint) and effect.reason in _BY_GATES:
+                met[_BY_GATES[effect.reason]] += 1
+        return effects
+
+    InputGate.step = step  # type: ignore[method-assign]
+    try:
+        yield met
+    finally:
+        InputGate.step = real  # type: ignore[method-assign]
+
+
+def met_by(seed: int, moves: Moves | None = None) -> Counter[str]:
+    """Run one seed, judge nothing, and return how often it met each rare move."""
+    return _run(Simulation(seed, moves=drawn(seed) if moves is None else moves))
+
+
+def judged_and_met(seed: int, moves: Moves | None = None) -> tuple[Outcome, Counter[str]]:
+    """Run one seed, and return the judged outcome and how often it met each rare move."""
+    run = Simulation(seed, moves=drawn(seed) if moves is None else moves)
+    met = _run(run)
+    return judged(seed, run), met
+
+
+def _run(run: Simulation) -> Counter[str]:
+    with _gates_watched() as met:
+        run.run()
+    met.update({f"the holder of before: {name}" if name in TAKEN else name: n for name, n in run.world.met.items()})
+    events = run.world.history.events
+    met.update(told for event in events if (told := _told(event)) is not None)
+    met.update(name for event in events if isinstance(event, RowCommitted) for name in _of_entry(event.record))
+    met.update(_of_tables(events))
+    return met
+
+
+def _told(event: Event) -> str | None:
+    """Return the rare move that an event tells by itself."""
+    match event:
+        case CheckpointEnded(reason=Reason() as reason):
+            return _ENDED.get(reason)
+        case JudgementBroke():
+            return "a suite cannot be judged"
+        case TablesLookedAt(allow=None):
+            return "tables cannot be looked at"
+        case SavepointAnswered(checkpoint=None):
+            return "a savepoint is refused"
+        case SavepointDisposed():
+            return "a savepoint is disposed of"
+        case PowerLost():
+            return "a power cut strikes"
+        case CutsCorrected():
+            return "lost entries are published again"
+        case _:
+            return None
+
+
+def _of_entry(record: CheckpointRecord) -> Iterator[str]:
+    if record.kind in _KINDS:
+        yield _KINDS[record.kind]
+    if record.has_rows_in_flight:
+        yield IN_FLIGHT
+    if record.kind is RowKind.CHECKPOINT and record.pinned:
+        yield "a savepoint of a stop is taken"
+
+
+def _of_tables(events: Iterable[Event]) -> Iterator[str]:
+    shown: dict[TableName, frozenset[str]] = {}
+    for event in events:
+        if isinstance(event, TableChanged):
+            publication = event.publication
+            if shown.get(publication.table) and not event.active:
+                yield EMPTIED
+            if publication.adds and publication.removes:
+                yield WHOLE
+            shown[publication.table] = event.active
