@@ -32,6 +32,7 @@ from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
+from tests.scenarios.runtime.prepared import copied
 
 JOB = job_name("evolving")
 BRONZE, GOLD = TableName("bronze/numbers"), TableName("gold/sums")
@@ -98,6 +99,11 @@ def tick(
 ) -> TickReport:
     """Run one tick of that version without Spark until it is caught up."""
     return run(root, build(rows, version), listener=listener, boundary=boundary, allowed=allowed)
+
+
+def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
+    """Lay out a warehouse in which one tick of that version has run."""
+    copied(root, (JOB, rows, repr(version)), lambda made: tick(made, rows, version))
 
 
 def run(

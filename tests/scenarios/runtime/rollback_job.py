@@ -3,14 +3,10 @@
 `python rollback_job.py WAREHOUSE N BOUNDARY OCCURRENCE` goes back to N and dies at that boundary.
 """
 
-import atexit
-import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import polars as pl
@@ -27,6 +23,7 @@ from jobs.runtime.report import TickReport
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime.prepared import copied
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build
 
@@ -49,18 +46,8 @@ def ticks(root: Path, times: int, *, plan: JobPlan = KEEPS_ALL) -> list[int]:
 
 def laid_out(root: Path, checkpoints: int) -> list[int]:
     """Lay a warehouse of so many ticks of one checkpoint each out there; return their ids."""
-    shutil.copytree(_prepared(checkpoints), root, dirs_exist_ok=True)
+    copied(root, (JOB, checkpoints), lambda made: ticks(made, checkpoints))
     return sorted(records(root))
-
-
-@functools.cache
-def _prepared(checkpoints: int) -> Path:
-    """A warehouse can be moved, so one is made once in a process, and copied."""
-    root = Path(tempfile.mkdtemp(prefix="tidemark-prepared-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    ticks(root, checkpoints)
-    shutil.rmtree(root / f"_tidemark/{JOB}/traces")
-    return root
 
 
 def newest(root: Path) -> CheckpointRecord:

@@ -28,6 +28,7 @@ from tests.scenarios.runtime.evolving_job import (
     build,
     columns,
     killed,
+    laid_out,
     newest,
     now,
     shown,
@@ -48,7 +49,7 @@ def names(root):
 
 def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on(tmp_path):
     """As the issue has it: ADD COLUMN by a tick that read nothing, and then the previous version was refused."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     before = versions(tmp_path)
     tick(tmp_path, HALF, SECOND)
     assert before == versions(tmp_path)
@@ -58,7 +59,7 @@ def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on
 
 def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
     """Rows and columns together; a key that no row reached is null there, and the column says since when it counts."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, versions(tmp_path)
     heard = Notes()
     tick(tmp_path, HALF + 1, SECOND, listener=heard)
@@ -76,7 +77,7 @@ def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
 
 def test_a_cut_shows_the_columns_that_it_had(tmp_path):
     """A reader of the old cut sees no new column, and the state table neither."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 1, SECOND)
     assert then == at_cut(tmp_path, first)
@@ -85,7 +86,7 @@ def test_a_cut_shows_the_columns_that_it_had(tmp_path):
 
 def test_going_back_to_the_previous_version_works_and_no_old_value_comes_back(tmp_path):
     """An upsert table loses the column, an append table keeps it; when it comes back it counts from then."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 7, SECOND)
     tick(tmp_path, HALF + 8)
     assert {BRONZE: NEW[BRONZE], GOLD: OLD[GOLD]} == names(tmp_path)
@@ -100,7 +101,7 @@ def test_going_back_to_the_previous_version_works_and_no_old_value_comes_back(tm
 
 def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
     """Every table shows the cut that it went back to, columns too; nothing of the abandoned epoch is left."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 7, SECOND)
     roll_back(at(tmp_path), first)
@@ -133,7 +134,7 @@ def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch
 @pytest.mark.parametrize("version", [FIRST, SECOND])
 def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, version):
     """SIGKILL behind the commit point: recovery publishes the columns, whichever version finds the row."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     killed(tmp_path, HALF + 7, "second", boundary)
     pending = newest(tmp_path).checkpoint
@@ -167,7 +168,7 @@ def test_a_column_that_went_stays_away_from_a_table_that_lost_that_entry(tmp_pat
 
 def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_path):
     """The message names checkpoint, table, column, both types and the way out."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     before = newest(tmp_path)
     other = Version({"n": count(), "top": max_of("split")}, values=True)
     with pytest.raises(CutDoesNotFitError, match=f"checkpoint {before.checkpoint}: .*column top was") as refused:
@@ -178,7 +179,7 @@ def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_p
 
 def test_all_changes_are_told_before_they_happen(tmp_path):
     """What `--dry-run` shows: a row for each column of each table, and since when a new one counts."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     restored, planned = newest(tmp_path), build(HALF, THIRD)
     changes = all_changes(planned, restored, find_migrations(planned, restored, tmp_path))
     told = {(each.thing, each.column): each.verdict for each in changes}
@@ -188,7 +189,7 @@ def test_all_changes_are_told_before_they_happen(tmp_path):
 
 def test_a_foreign_column_is_found_still(tmp_path):
     """A column that no entry ever listed was added by another writer, whichever version of the pipeline runs."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     DeltaTable(str(tmp_path / GOLD)).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
     for version in (SECOND, FIRST):
         with pytest.raises(AssertionError, match="has a column note that the pipeline does not write"):
@@ -197,7 +198,7 @@ def test_a_foreign_column_is_found_still(tmp_path):
 
 def test_the_cuts_name_the_versions_at_which_columns_came(tmp_path):
     """A reader by cut never sees columns of one checkpoint with rows of another."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 7, SECOND)
     cut = CutStore(at(tmp_path)).read(CheckpointId(newest(tmp_path).checkpoint))
     assert cut == {table: versions(tmp_path)[table] for table in cut}

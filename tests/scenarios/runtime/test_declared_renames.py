@@ -37,6 +37,7 @@ from tests.scenarios.runtime.evolving_job import (
     at,
     build,
     columns,
+    laid_out,
     newest,
     shown,
     tick,
@@ -85,7 +86,7 @@ def rows_of_state(root, state):
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_declared_rename_keeps_everything(tmp_path, version):
     """State, positions and rows go on under the new names; ticks after it, with the same code, change nothing."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, version)
     must_be_exact(tmp_path, version, HALF + 1)
     tick(tmp_path, HALF + 9, version)
@@ -95,7 +96,7 @@ def test_a_declared_rename_keeps_everything(tmp_path, version):
 
 def test_nothing_is_seen_under_the_new_name_before_its_checkpoint(tmp_path):
     """A tick without news renames nothing yet: no row of the old table is shown twice, and its cut stays the newest."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first, before = newest(tmp_path), shown(tmp_path, GOLD)
     tick(tmp_path, HALF, RENAMED)
     assert first == newest(tmp_path)
@@ -107,7 +108,7 @@ def test_nothing_is_seen_under_the_new_name_before_its_checkpoint(tmp_path):
 
 def test_the_old_code_goes_on_after_a_tick_that_renamed_nothing(tmp_path):
     """And the new one after that: the empty table that the first try made is no obstacle, in whatever columns."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF, RENAMED)
     tick(tmp_path, HALF + 1, SECOND)
     tick(tmp_path, HALF + 2, replace(RENAMED, sums=SECOND.sums, values=True))
@@ -116,7 +117,7 @@ def test_the_old_code_goes_on_after_a_tick_that_renamed_nothing(tmp_path):
 
 def test_a_rename_happens_in_one_commit_a_table(tmp_path):
     """The first commit after the empty table shows every row, old and new; there is nothing in between to be read."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     for table in (GOLD_2, BRONZE_2):
         assert 1 == DeltaTable(str(tmp_path / table)).version()
@@ -127,7 +128,7 @@ def test_a_rename_happens_in_one_commit_a_table(tmp_path):
 
 def test_a_rename_moves_no_byte(tmp_path):
     """The files of the old tables have a second name, and the new tables' first version has no file of its own."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     old = {path.stat().st_ino for path in (tmp_path / BRONZE / "_data").rglob("*.parquet")}
     tick(tmp_path, HALF + 1, RENAMED)
     linked = {path.stat().st_ino for path in (tmp_path / BRONZE_2 / "_data").rglob("*.parquet")}
@@ -137,7 +138,7 @@ def test_a_rename_moves_no_byte(tmp_path):
 
 def test_renamed_twice_and_back(tmp_path):
     """Each version says what the thing was called in the one before; old names come free again."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     third = Version(
         operator="third",
@@ -158,7 +159,7 @@ def test_renamed_twice_and_back(tmp_path):
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version):
     """Old cuts go on naming the old tables; behind the rollback the rename happens again, or never happened."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, shown(tmp_path, GOLD)
     tick(tmp_path, HALF + 9, version)
     roll_back(at(tmp_path), first)
@@ -173,7 +174,7 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version
 
 def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
     """The entry of a rollback names the files that it took out. Clean-up deletes them before the table is renamed."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 9)
     roll_back(at(tmp_path), first)
@@ -187,7 +188,7 @@ def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
 
 def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
     """The cut that the job goes back to has the new names, so the rename has happened there."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     second = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 9, RENAMED)
@@ -200,7 +201,7 @@ def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
 
 def test_readers_of_an_old_cut_find_the_old_tables(tmp_path):
     """By cut: the old one names the old tables, the new one the new tables alone."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, RENAMED)
     cuts = CutStore(at(tmp_path))
@@ -212,7 +213,7 @@ def test_readers_of_an_old_cut_find_the_old_tables(tmp_path):
 
 def test_rows_of_others_in_an_append_table_come_along(tmp_path):
     """Others may append to an append table; the new one shows their rows as the old one did."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     frame = pl.read_delta(str(tmp_path / BRONZE)).head(1).with_columns(n=pl.lit(-1, dtype=pl.Int64))
     frame.write_delta(str(tmp_path / BRONZE), mode="append")
     tick(tmp_path, HALF + 1, APPEND)
@@ -222,7 +223,7 @@ def test_rows_of_others_in_an_append_table_come_along(tmp_path):
 
 def test_columns_and_names_change_at_once(tmp_path):
     """A new column comes with the table under its new name, and counts since the old checkpoint."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, replace(RENAMED, sums=SECOND.sums, values=True))
     assert [(key, 6, HALF + key) for key in range(7)] == shown(tmp_path, GOLD_2)
@@ -269,7 +270,7 @@ def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
 
 def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
     """No row names them yet, and they are as old as the first file. But they belong to the generation at work."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     seen = []
 
     def boundary(name):
@@ -285,7 +286,7 @@ def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
 
 def test_a_clean_up_after_a_rename_keeps_the_old_table_while_a_cut_names_it(tmp_path):
     """Files of the old table go one by one as everywhere; every retained cut stays readable, whole."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     for rows in (HALF + 1, HALF + 2):
         tick(tmp_path, rows, RENAMED)
     clean_up(at(tmp_path), 0)
@@ -334,7 +335,7 @@ def unnamed(root, table):
 
 def test_a_second_rollback_takes_the_columns_of_an_abandoned_name_back(tmp_path):
     """Behind the first one no row has the table, and its log keeps a column; behind the second that column is gone."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     renamed = newest(tmp_path).checkpoint
     back = {"operator": "per_key", "gold": GOLD_2, "bronze": BRONZE_2, "source": "counted", "bronze_id": "kept"}
@@ -378,7 +379,7 @@ def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path, swapped):
 
 def test_a_new_table_under_a_name_of_before_begins_empty(tmp_path):
     """Its old rows belong to cuts from before. The table shows what came since, and a rollback brings them back."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 5, APPEND)
     assert list(range(HALF)) == numbers(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from checkpointing.job.restoring import CutDoesNotFitError
-from tests.scenarios.runtime.evolving_job import FIRST, RENAMED, killed, tick
+from tests.scenarios.runtime.evolving_job import FIRST, RENAMED, killed, laid_out, tick
 from tests.scenarios.runtime.test_declared_renames import BRONZE_2, GOLD_2, HALF, STATE_2, must_be_exact, unnamed
 
 BOUNDARIES = [
@@ -30,7 +30,7 @@ COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
     """After SIGKILL anywhere, the same code ends with exact tables, and no unneeded file is left in the new folders."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     killed(tmp_path, HALF + 7, "renamed", boundary)
     tick(tmp_path, HALF + 9, RENAMED)
     must_be_exact(tmp_path, RENAMED, HALF + 9)
@@ -41,7 +41,7 @@ def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
     """Before the commit point it goes on as if nothing had been; behind it it is refused, and names both names."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     killed(tmp_path, HALF + 7, "renamed", boundary)
     if boundary in COMMITTED:
         with pytest.raises(CutDoesNotFitError, match="renamed_from="):

@@ -34,6 +34,7 @@ from tests.scenarios.runtime.evolving_job import (
     build,
     columns,
     killed,
+    laid_out,
     newest,
     now,
     run,
@@ -71,7 +72,7 @@ NOW, THEN = ("rows", "most"), ("n", "top")
 
 def test_a_declared_rename_keeps_the_values(tmp_path):
     """They go on under the new names. Later ticks, in which the rename is still declared, change nothing more."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     for rows in (HALF + 1, HALF + 9, HALF + 10, HALF + 11):
         tick(tmp_path, rows, COUNTED)
         must_be_exact(tmp_path, NOW, rows)
@@ -84,7 +85,7 @@ def test_a_declared_rename_keeps_the_values(tmp_path):
 
 def test_a_renamed_column_counts_since_the_old_one_did(tmp_path):
     """It came at a known checkpoint under its old name; the log says so of the new name too."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, SECOND)
     tick(tmp_path, HALF + 8, COUNTED)
@@ -96,7 +97,7 @@ def test_a_renamed_column_counts_since_the_old_one_did(tmp_path):
 
 def test_a_rename_happens_in_one_commit_a_table(tmp_path):
     """Before its checkpoint nobody sees it, and the version of then goes on after a tick that read nothing."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     before = versions(tmp_path)
     tick(tmp_path, HALF, ROWS)
     assert before == versions(tmp_path)
@@ -111,7 +112,7 @@ def test_a_rename_happens_in_one_commit_a_table(tmp_path):
 
 def test_columns_come_go_and_are_renamed_at_once(tmp_path):
     """A new column begins empty, a renamed one goes on, and one that nobody names is dropped."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, replace(SECOND, sums={"rows": count(renamed_from="n"), "last": max_of("n")}))
     assert [(key, HALF + key, 6) for key in range(7)] == shown(tmp_path, GOLD)
@@ -121,7 +122,7 @@ def test_columns_come_go_and_are_renamed_at_once(tmp_path):
 
 def test_vertex_table_and_column_are_renamed_at_once(tmp_path):
     """All three move together. Code that has the new vertex and table, and the old column, is refused."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     everything = replace(RENAMED, sums=ROWS.sums)
     for rows in (HALF + 1, HALF + 2):
         tick(tmp_path, rows, everything)
@@ -140,7 +141,7 @@ def test_vertex_table_and_column_are_renamed_at_once(tmp_path):
 
 def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
     """It would begin the column empty. Nothing is claimed, and both names and the way out are said."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     before, row = versions(tmp_path), newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match="state of operator 'sums': column n was rows and is now n") as refused:
@@ -153,7 +154,7 @@ def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
 
 def test_a_rename_is_undone_by_the_opposite_one(tmp_path):
     """Each version says what the columns were called in the one before; the first one then fits again."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     tick(tmp_path, HALF + 2, BACK)
     must_be_exact(tmp_path, THEN, HALF + 2)
@@ -166,7 +167,7 @@ def test_a_rename_is_undone_by_the_opposite_one(tmp_path):
 
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
     """The old cut has the old names. Behind the rollback the rename happens again, or has never happened."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 9, COUNTED)
     roll_back(at(tmp_path), first)
@@ -180,7 +181,7 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
 
 def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
     """The cut that the job goes back to has them, so the version of before stays refused."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     second = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 9, COUNTED)
@@ -194,7 +195,7 @@ def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
 
 def test_a_reader_finds_each_cut_under_its_own_names(tmp_path):
     """Tables and state by cut: the old name before the rename, the new name after it."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 1, COUNTED)
     assert then == at_cut(tmp_path, first)
@@ -250,7 +251,7 @@ def told(root, version):
 
 def test_a_dry_run_shows_a_declared_rename_in_one_row_a_thing(tmp_path):
     """Neither a new column nor a dropped one."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     renamed = ("n", "rows", "renamed, with its values")
     assert {
         ("state of operator 'sums'", "rows"): renamed,
@@ -260,7 +261,7 @@ def test_a_dry_run_shows_a_declared_rename_in_one_row_a_thing(tmp_path):
 
 def test_a_dry_run_of_an_undeclared_rename_says_how_to_declare_it(tmp_path):
     """It names the call's argument. A column of another meaning is no new name of it."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     dropped = told(tmp_path, Version({"rows": count()}))["state of operator 'sums'", "n"]
     assert ("bigint", None, "dropped; if it has a new name, say renamed_from='n'") == dropped
     dropped = told(tmp_path, Version({"top": max_of("n")}))["state of operator 'sums'", "n"]
@@ -269,7 +270,7 @@ def test_a_dry_run_of_an_undeclared_rename_says_how_to_declare_it(tmp_path):
 
 def test_a_column_of_another_meaning_is_refused_under_its_new_name_too(tmp_path):
     """A rename changes names and nothing else: a count does not become a greatest value."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     with pytest.raises(CutDoesNotFitError, match=r"column top was count\(\) and is now max\(n bigint\)"):
         tick(tmp_path, HALF + 1, Version({"top": max_of("n", renamed_from="n")}))
 
@@ -287,7 +288,7 @@ def test_both_names_in_the_cut_are_refused(tmp_path):
 
 def test_the_name_of_two_versions_ago_is_refused(tmp_path):
     """The column has its second name in the cut, which would be dropped. The message names it, and that works."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, ROWS)
     before = newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match=r"neither of them, and rows would be dropped.* renamed from 'rows'"):
@@ -333,7 +334,7 @@ BOUNDARIES = [
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
     """SIGKILL anywhere. Before the commit point the version of before goes on; behind it, it is refused."""
-    tick(tmp_path, HALF, SECOND)
+    laid_out(tmp_path, HALF, SECOND)
     first = newest(tmp_path).checkpoint
     killed(tmp_path, HALF + 7, "counted", boundary)
     if boundary in COMMITTED:

@@ -5,7 +5,7 @@ from deltalake import DeltaTable
 
 from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.at_rest.rollback import roll_back
-from tests.scenarios.runtime.evolving_job import GOLD, Version, at, newest, shown, tick, versions
+from tests.scenarios.runtime.evolving_job import GOLD, Version, at, laid_out, newest, shown, tick, versions
 
 HALF = 35
 """Rows of the first tick: five of each key."""
@@ -23,7 +23,7 @@ OPERATOR_RENAMED = Version(operator="per_key")
 )
 def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, version, says):
     """No claim, no new table, no version; under its old name the job goes on."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     before, rows = versions(tmp_path), newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match=says) as refused:
         tick(tmp_path, HALF + 7, version)
@@ -36,7 +36,7 @@ def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, vers
 
 def test_what_the_user_leaves_behind_stays_behind(tmp_path):
     """Said once, it holds: later ticks need no flag, the new table counts on, the old one is as it was."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     old = shown(tmp_path, GOLD)
     tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)
     tick(tmp_path, HALF + 2, GOLD_RENAMED)
@@ -58,7 +58,7 @@ def _named(root):
 
 def test_a_rollback_across_a_rename_brings_the_old_table_back(tmp_path):
     """The cut that the job goes back to knows the old name, and the pipeline of then goes on exactly."""
-    tick(tmp_path, HALF)
+    laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)
     roll_back(at(tmp_path), first)
