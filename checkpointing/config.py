@@ -119,6 +119,10 @@ class CheckpointConfig(BaseModel):
     could not be judged, and for rows that could not be written. A rejecting suite, a changed table and a newer claim
     always fail the job.
     """
+    tolerable_poll_failures: Count = Field(default=3, ge=0)
+    """How many times in a row a split of a source may fail to say what it has, before the job fails.
+    The split is asked again every half second, and the other splits are read meanwhile.
+    """
     retained: Count = Field(default=1, ge=1)
     """How many completed checkpoints are kept. Savepoints are kept besides."""
     retain_on_cancellation: bool = True

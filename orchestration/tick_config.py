@@ -38,6 +38,7 @@ class TickConfig(dg.Config):
     min_pause_ms: Time | None = None
     max_concurrent: int | None = None
     tolerable_failures: int | None = None
+    tolerable_poll_failures: int | None = None
     retained: int | None = None
     retain_on_cancellation: bool | None = None
     unaligned: bool | None = None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from spec.credit import Credit
+from spec.failing_splits import FailingSplits
 from spec.history import History
 from spec.measured import Measured
 from spec.pacing import Pacing
@@ -12,6 +13,7 @@ from spec.watching import DoorJudge, watch
 
 DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "credit": Credit,
+    "splits-fail-alone": FailingSplits,
     "paced": Pacing,
     "not-too-early": TooEarly,
     "not-too-late": TooLate,

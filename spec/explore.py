@@ -51,6 +51,7 @@ class SmallWorld:
             timeout_ms=600_000,
             max_concurrent=1 if self.unaligned else 2,
             tolerable_failures=100,
+            tolerable_poll_failures=0,
             slice_rows_max=self.slice_rows,
             retained=self.retained,
             max_parallelism=MAX_PARALLELISM,

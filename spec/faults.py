@@ -130,6 +130,7 @@ def draw(random: Random) -> Scenario:
             "max_concurrent": 1 if overtaking else random.choice([1, 2]),
             "timeout_ms": random.choice([LONGEST_MS, LONGEST_MS, 400]),
             "tolerable_failures": random.choice([0, 2, 100]),
+            "tolerable_poll_failures": 0,
             "retained": random.choice([1, 1, 2, 3]),
             "slice_rows_max": slice_rows,
             "micro_batch_rows_max": slice_rows * random.choice([1, 4, 100]),
@@ -210,6 +211,14 @@ def _crowded(scenario: Scenario) -> Scenario:
     overtaking = scenario.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
     two = {} if overtaking or scenario.config.get("min_pause_ms") else {"max_concurrent": 2, "interval_ms": 80}
     return replace(scenario, config={**scenario.config, **two}, latency_ms={**scenario.latency_ms, "store": 300})
+
+
+def unreadable(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario with splits that often cannot be read; drawn apart, as hooks are."""
+    random = Random(f"unreadable splits of {seed}")  # noqa: S311 - a run must be repeatable
+    faults = replace(scenario.faults, poll_fails=random.choice([0.05, 0.2, 0.5]))
+    tolerated = {"tolerable_poll_failures": random.choice([1, 2, 3])}
+    return replace(scenario, faults=faults, config={**scenario.config, **tolerated})
 
 
 def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario:

@@ -60,6 +60,8 @@ class Moves:
     """How many bytes an alignment may hold. The gates of the seed then put rows aside, and micro-batches are slow."""
     rests: bool = False
     """True if time passes between ticks, so that leases run out."""
+    polls_fail: bool = False
+    """True if splits often cannot be read."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -75,6 +77,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
     apart = Random(f"declines of {seed}")  # noqa: S311 - so that all other moves stay what they were
     later = Random(f"later moves of {seed}")  # noqa: S311 - as above
+    polls = Random(f"polls of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -96,6 +99,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         rejects=later.random() < SELDOM,
         held_bytes_max=later.choice([None, None, None, None, 1]),
         rests=later.random() < EVENLY,
+        polls_fail=polls.random() < SELDOM,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         orders_max=random.choice([None, None, None, 6]),

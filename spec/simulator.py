@@ -18,7 +18,7 @@ from checkpointing.metadata.record import Claim
 from spec.at_the_door import LEASE_MS, Eyes
 from spec.carrying_out import Hands
 from spec.clocks import Jump
-from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paced, strict
+from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paced, strict, unreadable
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
@@ -82,7 +82,8 @@ class Simulation:
         scenario = limited(scenario, self._shapes) if self.moves.limits else scenario
         scenario = hooked(scenario, seed) if self.moves.hooks else scenario
         scenario = declining(scenario, seed) if self.moves.declines else scenario
-        self.scenario = strict(scenario, rejects=self.moves.rejects, held_bytes_max=self.moves.held_bytes_max)
+        scenario = strict(scenario, rejects=self.moves.rejects, held_bytes_max=self.moves.held_bytes_max)
+        self.scenario = unreadable(scenario, seed) if self.moves.polls_fail else scenario
         self.world = World(self._new_history)
         if self.moves.older_formats:
             self.world.as_stored = as_stored(self._shapes)

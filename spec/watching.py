@@ -57,7 +57,9 @@ class Watched:
     polls: dict[Split, int] = field(default_factory=dict)
     """The polls in progress: how many rows each may bring."""
     idle_since: dict[Split, int] = field(default_factory=dict)
-    """When a split was last found idle. A split that has sent rows since is left out."""
+    """When a split was last found idle, or could not be read. A split that has sent rows since is left out."""
+    failed: dict[Split, int] = field(default_factory=dict)
+    """How many polls of a split have failed in a row."""
     running: set[VertexId] = field(default_factory=set)
     held_back: set[VertexId] = field(default_factory=set)
     """The vertices that could not write a micro-batch and have not tried again."""
@@ -95,7 +97,7 @@ class Watched:
         return bool(self.running) or any(split not in self.idle_since for split in self.polls)
 
     def is_idle(self, split: Split) -> bool:
-        """Return whether a split was found idle, and must not be asked yet."""
+        """Return whether a split was found idle or could not be read, and must not be asked yet."""
         since = self.idle_since.get(split)
         return since is not None and self.now_ms < since + self.setup.idle_poll_ms
 
@@ -109,10 +111,14 @@ class Watched:
             case SliceOffered(SourceSlice() as offered):
                 self.polls.pop((offered.source, offered.split), None)
                 self.idle_since.pop((offered.source, offered.split), None)
+                self.failed.pop((offered.source, offered.split), None)
                 self.channels.offered(fact)
             case SourceIdle():
                 self.polls.pop((fact.source, fact.split), None)
                 self.idle_since[fact.source, fact.split] = self.now_ms
+                self.failed.pop((fact.source, fact.split), None)
+            case PollFailed():
+                self._failed((fact.source, fact.split))
             case MicroBatchFinished():
                 self.running.discard(fact.vertex)
                 self.channels.finished(fact)
@@ -127,7 +133,7 @@ class Watched:
             case SavepointRequested():
                 self.requests.setdefault(fact.request, fact.kind)
                 self.is_stopping |= fact.kind is not SavepointKind.PLAIN
-            case PollFailed() | MicroBatchFailed() | HookRestoreFailed():
+            case MicroBatchFailed() | HookRestoreFailed():
                 self.is_troubled = True
             case HookRestored():
                 self.restoring.discard(fact.hook)
@@ -179,6 +185,12 @@ class Watched:
         self.pending.update(each for each in used if each not in ended)
         self.next_id = step.next_id
         return used
+
+    def _failed(self, split: Split) -> None:
+        self.polls.pop(split, None)
+        self.idle_since[split] = self.now_ms
+        self.failed[split] = self.failed.get(split, 0) + 1
+        self.is_troubled |= self.failed[split] > self.setup.config.tolerable_poll_failures
 
     def _ended(self, checkpoint: CheckpointId) -> None:
         self.pending.discard(checkpoint)

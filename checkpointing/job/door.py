@@ -112,9 +112,9 @@ class JobDoor:
                 self._offered(fact)
             case SourceIdle():
                 job.readers.found_idle(fact.source, fact.split, job.now_ms)
-            case PollFailed() if job.readers.ended:
-                job.readers.found_idle(fact.source, fact.split, job.now_ms)
-            case PollFailed() | MicroBatchFailed():
+            case PollFailed():
+                self._not_polled(fact)
+            case MicroBatchFailed():
                 job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
             case MicroBatchFinished():
                 self._finished(fact)
@@ -182,6 +182,14 @@ class JobDoor:
             self._job.ending.uncommitted = True
             self._job.epochs.read(sender, fact.slice)
             self._job.broadcast(sender, fact.slice)
+
+    def _not_polled(self, fact: PollFailed) -> None:
+        """Count the failure. Behind the barrier of a stop it does not count: the next tick will meet it."""
+        job = self._job
+        if job.readers.ended:
+            job.readers.found_idle(fact.source, fact.split, job.now_ms)
+        elif job.readers.failed(fact.source, fact.split, job.now_ms):
+            job.ending.split_failed(fact.error)
 
     def _asked(self, fact: SavepointRequested) -> None:
         """Pass a request for a savepoint on. For a stop, first stop periodic triggering, as Flink does."""
@@ -343,6 +351,7 @@ class JobDoor:
             in_doubt=job.commit.in_doubt,
             idle=quiet and job.readers.all_idle,
             spent=quiet and job.readers.quota_spent,
+            failing=job.readers.failing,
         )
         job.readers.stopped = job.readers.stopped or not job.ending.reads
         if isinstance(decision, EndTick):

@@ -46,6 +46,8 @@ class Cause(Enum):
     """Every split is idle, and the newest cut shows every row that was sent."""
     SHOWN = "all rows shown"
     """The newest cut shows every row that was sent, and nothing moves."""
+    SPLIT_FAILED = "split failed too often"
+    """A split cannot be read. What was read of the others is committed first, so that they get on."""
     SETTLED = "no entry in doubt"
 
 
@@ -56,6 +58,7 @@ _PHASES: Final[dict[TickPhase, dict[Cause, TickPhase]]] = {
         Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING,
         Cause.STOP_AFTER_CHECKPOINT: TickPhase.FINISHING,
         Cause.DURATION_OVER: TickPhase.FINISHING,
+        Cause.SPLIT_FAILED: TickPhase.FINISHING,
         Cause.SAVEPOINT_ASKED: TickPhase.SUSPENDING,
         Cause.CAUGHT_UP: TickPhase.ENDED,
     },
@@ -142,6 +145,11 @@ class Ending:
         if self.told(Cause.FAILURE):
             self._end = EndTick(TickOutcome.FAILED, reason, message)
 
+    def split_failed(self, message: str) -> None:
+        """A split has failed too often: commit what was read, and end as failed."""
+        if self.told(Cause.SPLIT_FAILED):
+            self._end = EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE, message)
+
     def completed(self, *, uncommitted: bool) -> None:
         """Count a completed checkpoint. `uncommitted`: rows were sent that its cut does not show."""
         self._completed += 1
@@ -175,11 +183,13 @@ class Ending:
         before, self.phase = self.phase, MOVES.get((self.phase, cause), self.phase)
         return self.phase is not before
 
-    def next(self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool) -> Next | EndTick:
+    def next(
+        self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool, failing: bool
+    ) -> Next | EndTick:
         """Return what to do next; EndTick is the last answer.
 
-        `quiet`: nothing moves. `in_doubt`: an entry is being appended, or is unpublished. `idle`: every split had
-        nothing to read. `spent`: a split would read more in a new epoch.
+        `quiet`: nothing moves. `in_doubt`: an entry is being appended, or is unpublished. `idle`: no split had anything
+        to read. `spent`: a split would read more in a new epoch. `failing`: a split could not say what it has.
         """
         if self._has_enough():
             self.told(Cause.CHECKPOINTS_TAKEN)
@@ -189,7 +199,8 @@ class Ending:
             self.told(Cause.SETTLED)
         if quiet and not self.uncommitted:
             self.told(Cause.SHOWN)
-            if idle and self._limits.until_caught_up and self.told(Cause.CAUGHT_UP):
+            caught_up = idle and not failing and self._limits.until_caught_up
+            if caught_up and self.told(Cause.CAUGHT_UP):
                 self._end = EndTick(TickOutcome.CAUGHT_UP)
         if self.over:
             return self._end

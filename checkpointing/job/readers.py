@@ -17,25 +17,33 @@ from checkpointing.messages import PollSource
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split and its position. `granted` rows are being read. `idle_until_ms` is 0 unless the split is idle."""
+    """One split and its position. `granted` rows are being read.
+
+    A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`.
+    """
 
     subtask: SubtaskId
     name: SplitId
     position: str | None = None
     granted: int = 0
     idle: bool = False
+    failures: int = 0
     idle_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How fast sources may read in an epoch: all `counted` ones together (`every_rows`), and each alone (`caps`)."""
+    """How fast sources may read in an epoch: all `counted` ones together (`every_rows`), and each alone (`caps`).
+
+    `failures_max` polls of a split may fail in a row.
+    """
 
     slice_rows_max: int
     every_rows: int | None
     counted: frozenset[VertexId]
     caps: Mapping[VertexId, int]
     idle_poll_ms: int
+    failures_max: int
 
 
 class UnknownSplitError(ValueError):
@@ -92,8 +100,13 @@ class SourceReaders:
 
     @property
     def all_idle(self) -> bool:
-        """True if every split had nothing to read when it was last asked."""
-        return all(split.idle for split in self._splits.values())
+        """True if no split had anything to read when it was last asked."""
+        return all(split.idle or split.failures for split in self._splits.values())
+
+    @property
+    def failing(self) -> bool:
+        """True if the last poll of some split has failed, so that nobody knows whether it has rows."""
+        return any(split.failures for split in self._splits.values())
 
     @property
     def quota_spent(self) -> bool:
@@ -116,13 +129,20 @@ class SourceReaders:
             self._put(replace(split, granted=0))
             return None
         self._rows[slice_.source] += slice_.rows
-        self._put(replace(split, position=slice_.end, granted=0, idle=False, idle_until_ms=0))
+        self._put(replace(split, position=slice_.end, granted=0, idle=False, failures=0, idle_until_ms=0))
         return split.subtask
 
     def found_idle(self, source: VertexId, name: SplitId, now_ms: int) -> None:
         """Note that a split has nothing to read now."""
         split = self._polled(source, name)
-        self._put(replace(split, granted=0, idle=True, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
+        self._put(replace(split, granted=0, idle=True, failures=0, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
+
+    def failed(self, source: VertexId, name: SplitId, now_ms: int) -> bool:
+        """Take the answer that a split cannot be read; return whether it has failed too often in a row."""
+        split = self._polled(source, name)
+        again_ms, failures = now_ms + self._pacing.idle_poll_ms, split.failures + 1
+        self._put(replace(split, granted=0, idle=False, failures=failures, idle_until_ms=again_ms))
+        return failures > self._pacing.failures_max
 
     def barrier_asked(self) -> None:
         """Note that a checkpoint was asked for. Its barrier comes when the coordinator allows it."""
@@ -139,7 +159,7 @@ class SourceReaders:
     # -------------------------------------------------------------- decisions
 
     def polls(self, now_ms: int, has_credit: Callable[[SubtaskId], bool]) -> Iterator[PollSource]:
-        """Yield the polls to make now. An idle split is asked again when its time has come."""
+        """Yield the polls to make now. A split that was idle or has failed is asked again when its time has come."""
         if self.stopped:
             return
         ready = [split for split in self._in_turn() if _is_ready(split, now_ms) and has_credit(split.subtask)]
@@ -153,11 +173,11 @@ class SourceReaders:
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows)
 
     def next_poll_ms(self, now_ms: int) -> int | None:
-        """Return when to ask an idle split again. One whose time has come waits for credit, not for time."""
+        """Return when to ask a waiting split again. One whose time has come waits for credit, not for time."""
         if self.stopped:
             return None
-        idle = (split.idle_until_ms for split in self._splits.values() if split.idle and not split.granted)
-        return min((at for at in idle if at > now_ms), default=None)
+        waiting = (split.idle_until_ms for split in self._splits.values() if not split.granted)
+        return min((at for at in waiting if at > now_ms), default=None)
 
     # -------------------------------------------------------------- leaves
 
@@ -206,7 +226,7 @@ _UNBOUNDED = 2**62
 
 
 def _is_ready(split: Split, now_ms: int) -> bool:
-    return not split.granted and (not split.idle or now_ms >= split.idle_until_ms)
+    return not split.granted and now_ms >= split.idle_until_ms
 
 
 def pacing_of(setup: JobSetup) -> Pacing:
@@ -217,4 +237,5 @@ def pacing_of(setup: JobSetup) -> Pacing:
         counted=frozenset(VertexId(source) for source in setup.config.rows_of),
         caps=setup.rows_per_epoch,
         idle_poll_ms=setup.idle_poll_ms,
+        failures_max=setup.config.tolerable_poll_failures,
     )

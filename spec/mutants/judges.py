@@ -91,6 +91,7 @@ PAUSES = Judge("simulator with pauses", partial(_simulated, savepoints_max=2, pa
 QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), 400)
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
+UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), 400)
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

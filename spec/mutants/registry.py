@@ -34,6 +34,7 @@ from spec.mutants import (
     savepoints,
     shapes,
     stops,
+    unreadable,
 )
 from spec.mutants.planting import Mutant
 
@@ -69,6 +70,7 @@ _ROOMS = (
     reservations,
     needing,
     nonces,
+    unreadable,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from checkpointing.messages import MicroBatchFinished
+from checkpointing.messages import MicroBatchFinished, PollFailed, SourceIdle
 from spec.history import History
 
 
@@ -48,8 +48,20 @@ def take_longer_for_each_micro_batch(history):
     return replace(history, steps=steps)
 
 
+def let_a_tick_catch_up_with_a_split_that_failed(history):
+    """The last answer of each split before such an end was that it cannot be read."""
+
+    def failed(step):
+        told = step.told
+        return replace(step, told=PollFailed(told.source, told.split, "?")) if isinstance(told, SourceIdle) else step
+
+    steps = {generation: [failed(step) for step in taken] for generation, taken in history.steps.items()}
+    return replace(history, steps=steps)
+
+
 FALSIFIED_AT_DOORS = {
     "credit": let_a_byte_fill_a_channel,
+    "splits-fail-alone": let_a_tick_catch_up_with_a_split_that_failed,
     "paced": let_a_slice_have_no_row,
     "not-too-early": leave_idle_splits_alone,
     "measured": take_longer_for_each_micro_batch,

@@ -18,6 +18,7 @@ REFUSED = [
     ({"min_pause_ms": 31_536_000_001}, "min_pause_ms", "less than or equal to 31536000000"),
     ({"max_concurrent": 0}, "max_concurrent", "greater than or equal to 1"),
     ({"tolerable_failures": -1}, "tolerable_failures", "greater than or equal to 0"),
+    ({"tolerable_poll_failures": -1}, "tolerable_poll_failures", "greater than or equal to 0"),
     ({"retained": 0}, "retained", "greater than or equal to 1"),
     ({"max_parallelism": 0}, "max_parallelism", "greater than or equal to 1"),
     ({"max_parallelism": 32_769}, "max_parallelism", "less than or equal to 32768"),

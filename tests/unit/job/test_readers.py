@@ -18,7 +18,7 @@ ALL = frozenset(
 
 def readers(positions=None, **pacing):
     parts = {"slice_rows_max": 100, "every_rows": None, "counted": frozenset(), "caps": {}, "idle_poll_ms": 500}
-    return SourceReaders((FLIGHTS, WEATHER), positions or {}, Pacing(**{**parts, **pacing}))
+    return SourceReaders((FLIGHTS, WEATHER), positions or {}, Pacing(**{**parts, "failures_max": 0, **pacing}))
 
 
 def answer(to, poll, rows):
@@ -153,3 +153,24 @@ def test_an_answer_that_nobody_asked_for_is_refused():
         own.found_idle("flights", "e", 0)
     with pytest.raises(UnknownSplitError, match="split x"):
         own.found_idle("flights", "x", 0)
+
+
+def test_a_split_that_cannot_be_read_is_asked_again_and_given_up_in_the_end():
+    """It is asked when its time has come. Whatever answer it gives, rows or none, its failures are forgotten."""
+    own = readers(failures_max=2)
+    (_, weather) = [polled for polled in list(own.polls(0, ALL)) if polled.split in ("e", "w")]
+    said = []
+    for now_ms in (0, 500, 1_000):
+        said.append(own.failed("weather", "w", now_ms))
+        assert (True, now_ms + 500) == (own.failing, own.next_poll_ms(now_ms))
+        assert [] == [polled for polled in own.polls(now_ms + 499, ALL) if polled.split == "w"]
+        assert [weather] == [polled for polled in own.polls(now_ms + 500, ALL) if polled.split == "w"]
+    assert [False, False, True] == said
+    own.found_idle("weather", "w", 2_000)
+    assert not own.failing
+    list(own.polls(2_500, ALL))
+    assert not own.failed("weather", "w", 2_500)
+    (again,) = [polled for polled in own.polls(3_000, ALL) if polled.split == "w"]
+    answer(own, again, 3)
+    list(own.polls(3_000, ALL))
+    assert not own.failed("weather", "w", 3_000)
