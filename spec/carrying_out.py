@@ -45,7 +45,7 @@ from checkpointing.messages import (
 )
 from spec.faults import Faults
 from spec.micro_batches import MicroBatches
-from spec.pipeline import ROW_BYTES, SEQUENCE
+from spec.pipeline import ROW_BYTES, SEQUENCE, position_before, rows_before
 from spec.world import FileGoneError, World
 
 QUALITY_MESSAGE = "a row was bad: repair it"
@@ -110,13 +110,13 @@ class Hands:
 
     def _poll(self, effect: PollSource, faults: Faults, readable: Mapping[SplitId, int]) -> Fact:
         if self._strikes(faults.poll_fails):
-            return PollFailed(effect.source, effect.split, "a file is damaged")
-        start = int(effect.position or "0")
+            return PollFailed(effect.source, effect.split, f"a file of split {effect.split} is damaged")
+        start = rows_before(effect.position)
         rows = min(effect.max_rows, readable.get(effect.split, 0) - start)
         if rows <= 0:
             return SourceIdle(effect.source, effect.split)
-        end = str(start + rows)
-        return SliceOffered(SourceSlice(effect.source, effect.split, str(start), end, "", rows, rows * ROW_BYTES))
+        ends = (position_before(start), position_before(start + rows))
+        return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, rows * ROW_BYTES))
 
     def _run(self, effect: RunMicroBatch, faults: Faults) -> Fact:
         failed = MicroBatchFailed(effect.vertex, effect.micro_batch, "a task died")

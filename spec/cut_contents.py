@@ -25,7 +25,8 @@ from spec.pipeline import (
     first_table,
     graph_of,
     key_group,
-    source_rows,
+    rows_before,
+    rows_of,
 )
 
 StateRow = tuple[object, ...] | None
@@ -42,9 +43,9 @@ def first_cuts(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]
 
 
 def positions(record: CheckpointRecord) -> dict[SplitId, int]:
-    """Return how far each split was read before the barrier."""
+    """Return how many rows of each split were read before the barrier."""
     return {
-        SplitId(split): int(snapshot.position or "0")
+        SplitId(split): rows_before(snapshot.position)
         for vertex in record.vertices
         for split, snapshot in zip(vertex.splits, vertex.subtasks, strict=False)
     }
@@ -75,8 +76,7 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
         upstream = first_id(held.channel.edge.upstream)
         for segment in held.segments:
             if isinstance(segment, SourceSlice):
-                sent = source_rows(segment.split, int(segment.start), int(segment.end))
-                rows.setdefault(upstream, Counter()).update(sent)
+                rows.setdefault(upstream, Counter()).update(rows_of(segment))
                 continue
             paths = frozenset(file.path for file in segment.files)
             if upstream == JOINED:

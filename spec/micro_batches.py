@@ -37,6 +37,7 @@ from spec.pipeline import (
     first_id,
     key_group,
     key_of,
+    rows_of,
     source_rows,
     split_of,
     table_now,
@@ -78,7 +79,7 @@ class MicroBatches:
         found: list[tuple[int, ...]] = []
         for segment in segments:
             if isinstance(segment, SourceSlice):
-                found += [(row,) for row in source_rows(segment.split, int(segment.start), int(segment.end))]
+                found += [(row,) for row in rows_of(segment)]
             else:
                 for file in segment.files:
                     found += self._read(file.path, effect).rows

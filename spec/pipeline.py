@@ -11,9 +11,11 @@ tables' contents can be compared row by row, and the order of a split's rows can
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from math import isqrt
 from types import MappingProxyType
 from typing import Final
 
+from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import TableColumn
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, HookName, JobName, SplitId, TableName, VertexId
@@ -237,8 +239,28 @@ def _graph(parallelism: int) -> JobGraph:
     )
 
 
+def position_before(row: int) -> str:
+    """Return the position before that row of a split, counted from 0.
+
+    Between two rows is a gap, wider and wider, as in a log that was compacted. So nobody can take a position for a
+    number of rows.
+    """
+    return f"place {row * (row + 3)}"
+
+
+def rows_before(position: str | None) -> int:
+    """Return how many rows of a split lie before a position; None is its start."""
+    place = 0 if position is None else int(position.removeprefix("place "))
+    return (isqrt(9 + 4 * place) - 3) // 2
+
+
+def rows_of(piece: SourceSlice) -> Iterator[int]:
+    """Yield the rows of a slice."""
+    return source_rows(piece.split, rows_before(piece.start), rows_before(piece.end))
+
+
 def source_rows(split: SplitId, start: int, end: int) -> Iterator[int]:
-    """Yield the rows of a split between two positions."""
+    """Yield the rows of a split from one row to another."""
     ordinal = _ORDINALS[split]
     return (place * _STRIDE + ordinal for place in range(start, end))
 

@@ -15,7 +15,7 @@ from checkpointing.tick.errand import RESET
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.history import ResetAsked
-from spec.pipeline import SPLITS, first_id
+from spec.pipeline import SPLITS, first_id, position_before
 from spec.world import World
 
 
@@ -26,7 +26,7 @@ def can_be_reset(world: World) -> bool:
 
 def to_row(source: VertexId, splits: tuple[SplitId, ...], row: int) -> Move:
     """Return the move of these splits to before this row, as a user writes it. Before the first row is the start."""
-    return Move(source, dict.fromkeys(splits, str(row) if row else None))
+    return Move(source, dict.fromkeys(splits, position_before(row) if row else None))
 
 
 def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:

@@ -101,13 +101,17 @@ class RowSource:
     def poll(self, request: PollSource) -> SourceSlice | None:
         if self.broken:
             raise SourceError("a file is damaged")
-        start = int(request.position or "0")
+        start = pipeline.rows_before(request.position)
         self.seen[request.split] = self.readable.get(request.split, 0)
         rows = min(request.max_rows, self.seen[request.split] - start)
         if rows <= 0:
             return None
-        end = str(start + rows)
-        return SourceSlice(self.name, request.split, str(start), end, "", rows, rows * ROW_BYTES)
+        ends = (pipeline.position_before(start), pipeline.position_before(start + rows))
+        return SourceSlice(self.name, request.split, *ends, "", rows, rows * ROW_BYTES)
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str:
+        del split, position
+        return words
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         return spark.createDataFrame(list(rows_of(slices)), ROW)
@@ -115,11 +119,7 @@ class RowSource:
 
 def rows_of(slices: Sequence[SourceSlice]) -> list[tuple[int, int]]:
     """Return the rows (label, number) of these slices."""
-    return [
-        (LABELS[pipeline.key_of(row)], row)
-        for each in slices
-        for row in pipeline.source_rows(each.split, int(each.start), int(each.end))
-    ]
+    return [(LABELS[pipeline.key_of(row)], row) for each in slices for row in pipeline.rows_of(each)]
 
 
 # ------------------------------------------------------------------ functions

@@ -6,6 +6,7 @@ from checkpointing.identifiers import ChannelId, EdgeId
 from checkpointing.metadata.record import RowKind
 from checkpointing.snapshots import ChannelState
 from spec.history import CheckBegun, CheckpointEnded, CutWritten, JudgementBegun, RowCommitted, TableChanged
+from spec.pipeline import position_before, rows_before
 
 
 def _first(events, kind, holds=lambda event: True):
@@ -29,7 +30,7 @@ def tell_a_split_too_far(events):
     """One row further than the entry says."""
     place = _first(events, CheckpointEnded, lambda told: told.positions)
     (source, split, position), *others = events[place].positions
-    further = ((source, split, str(int(position) + 1)), *others)
+    further = ((source, split, position_before(rows_before(position) + 1)), *others)
     return _swapped(events, place, replace(events[place], positions=further))
 
 

@@ -36,6 +36,7 @@ from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.moves import Moves
+from spec.pipeline import position_before
 from spec.rest_events import CameToRest
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
@@ -263,14 +264,16 @@ def move_the_payments_too(events):
     """Of a reset that was asked to move the orders."""
     last = events[first(events, RowCommitted, lambda event: event.record.commits, skip=-1)]
     vertices = tuple(
-        vertex.model_copy(update={"subtasks": tuple(replace(each, position="99") for each in vertex.subtasks)})
+        vertex.model_copy(
+            update={"subtasks": tuple(replace(each, position=position_before(99)) for each in vertex.subtasks)}
+        )
         for vertex in last.record.vertices
     )
     wrong = {"kind": RowKind.RESET, "parent": last.record.checkpoint, "checkpoint": last.record.checkpoint + 1000}
     row = last.record.model_copy(
         update={**wrong, "nonce": "moved", "pinned": False, "tables": (), "vertices": vertices}
     )
-    asked = ResetAsked((("a", "99"), ("b", "99")))
+    asked = ResetAsked((("a", position_before(99)), ("b", position_before(99))))
     return [*still_held(events), asked, RowCommitted(row, (*last.kept, row.checkpoint))]
 
 

@@ -29,13 +29,14 @@ from spec.invariants import violations
 from spec.micro_batches import MicroBatches
 from spec.model import replay
 from spec.moves import NO_MOVES
-from spec.pipeline import BRONZE_ORDERS, JOINED, ORDERS, ORDERS_TABLE, graph
+from spec.pipeline import BRONZE_ORDERS, JOINED, ORDERS, ORDERS_TABLE, graph, position_before
 from spec.reset import badly_moved
 from spec.simulator import simulate
 from spec.table_log import Written
 from spec.world import World
 
 A, B, C = (SplitId(split) for split in "abc")
+ONE, FAR = position_before(1), position_before(1000)
 
 
 @cache
@@ -94,24 +95,24 @@ def other(row, **changes):
 
 def test_a_reset_is_in_order():
     """Back or forth: it drops no row, its cut is its parent's, and the tables are as the reference says."""
-    for position in (None, "1", "1000"):
+    for position in (None, ONE, FAR):
         history, row = reset_to({A: position})
         assert (set(), RowKind.RESET) == (broken(history), row.kind)
 
 
 def test_what_a_reset_must_not_do_is_found():
     """Splits that nobody asked for, or not those that somebody did; another cut; a row that is pinned or publishes."""
-    sound, row = reset_to({A: "1"})
+    sound, row = reset_to({A: ONE})
     newest = healthy()[1].record
     wrong = {
-        "has split b at": reset_to({A: "1", B: "1000"}, asked={A: "1"}),
-        "has split a at": reset_to({B: "1"}, asked={A: "1", B: "1"}),
-        "of more than one source": reset_to({A: "1"}, vertices=other(row, position="1000")),
-        "holds another cut": reset_to({A: "1"}, vertices=row.vertices[:-1]),
-        "or publishes something": reset_to({A: "1"}, tables=newest.tables),
-        "stays for ever": reset_to({A: "1"}, pinned=True),
-        "which never was": reset_to({A: "1"}, parent=CheckpointId(99_999)),
-        "that of": reset_to({A: "1"}, versions=()),
+        "has split b at": reset_to({A: ONE, B: FAR}, asked={A: ONE}),
+        "has split a at": reset_to({B: ONE}, asked={A: ONE, B: ONE}),
+        "of more than one source": reset_to({A: ONE}, vertices=other(row, position=FAR)),
+        "holds another cut": reset_to({A: ONE}, vertices=row.vertices[:-1]),
+        "or publishes something": reset_to({A: ONE}, tables=newest.tables),
+        "stays for ever": reset_to({A: ONE}, pinned=True),
+        "which never was": reset_to({A: ONE}, parent=CheckpointId(99_999)),
+        "that of": reset_to({A: ONE}, versions=()),
     }
     assert [] == list(badly_moved(sound))
     for said, (history, _) in wrong.items():
@@ -124,12 +125,12 @@ def test_what_a_reset_must_not_do_is_found():
 )
 def test_a_reset_that_is_no_row_like_any_other_is_found(fault, invariant):
     """It takes no row along, and its id is above all others."""
-    assert invariant in broken(reset_to({A: "1"}, **fault)[0])
+    assert invariant in broken(reset_to({A: ONE}, **fault)[0])
 
 
 def test_a_reset_that_nobody_was_heard_to_ask_for_moves_one_source():
     """Rows of a warehouse at rest tell that much."""
-    history, _ = reset_to({A: "1"}, asked={B: "7"})
+    history, _ = reset_to({A: ONE}, asked={B: FAR})
     rows_alone = replace(history, events=[each for each in history.events if not isinstance(each, ResetAsked)])
     assert [] == list(badly_moved(rows_alone))
 
@@ -144,7 +145,7 @@ def a_row(kind, checkpoint, positions_read):
         vertex.model_copy(
             update={
                 "subtasks": tuple(
-                    replace(each, position=positions_read[SplitId(split)])
+                    replace(each, position=_after(positions_read[SplitId(split)]))
                     for each, split in zip(vertex.subtasks, vertex.splits, strict=True)
                 )
             }
@@ -155,12 +156,16 @@ def a_row(kind, checkpoint, positions_read):
     return newest.model_copy(update={"kind": kind, "checkpoint": CheckpointId(checkpoint), "vertices": vertices})
 
 
+def _after(rows):
+    return None if rows is None else position_before(rows)
+
+
 def test_a_reset_ends_a_stretch_where_its_parent_stood():
     """Back: rows lie in two stretches; forth: some in none; of a split that stays the two are as good as one."""
     line = (
-        a_row(RowKind.CHECKPOINT, 1, {A: "5", B: "4", C: "3"}),
-        a_row(RowKind.RESET, 2, {A: "2", B: "8", C: "3"}),
-        a_row(RowKind.CHECKPOINT, 3, {A: "6", B: "9", C: "7"}),
+        a_row(RowKind.CHECKPOINT, 1, {A: 5, B: 4, C: 3}),
+        a_row(RowKind.RESET, 2, {A: 2, B: 8, C: 3}),
+        a_row(RowKind.CHECKPOINT, 3, {A: 6, B: 9, C: 7}),
     )
     assert {A: [(0, 5), (2, 6)], B: [(0, 4), (8, 9)], C: [(0, 3), (3, 7)]} == read_on(line)
 
@@ -188,8 +193,8 @@ def test_rows_of_a_split_may_come_again_after_a_reset_and_only_then(restored_at,
     """Row 24 of split a, then row 0 of the same key: the reset gave it again, or somebody mixed them up."""
     history, _, _ = healthy()
     world = World(lambda world: replace(history, events=[], rows=world.rows_of, state=world.state_of))
-    before = a_row(RowKind.CHECKPOINT, 1, {A: "9", B: "0", C: "0"})
-    row = a_row(RowKind.RESET, 2, restored_at or {A: "9", B: "0", C: "0"})
+    before = a_row(RowKind.CHECKPOINT, 1, {A: 9, B: 0, C: 0})
+    row = a_row(RowKind.RESET, 2, restored_at or {A: 9, B: 0, C: 0})
     row = row.model_copy(update={"parent": before.checkpoint})
     world.history.events += [RowCommitted(before, (1,)), RowCommitted(row, (1, 2)), started(row)]
     rows = ((24,), (0,))
@@ -215,7 +220,7 @@ def test_a_slice_that_comes_again_behind_itself_is_in_order():
 
 
 def slice_of(start, end):
-    return SourceSlice(ORDERS, A, str(start), str(end), "", end - start, 10)
+    return SourceSlice(ORDERS, A, position_before(start), position_before(end), "", end - start, 10)
 
 
 def ran(segment):
