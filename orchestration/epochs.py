@@ -66,7 +66,8 @@ def cut_metadata(epoch: Epoch) -> Metadata:
 
 def _epoch_metadata(epoch: Epoch) -> Metadata:
     statistics = epoch.record.statistics
-    return {
+    estimated = {"epoch_rows_estimated": dg.MetadataValue.int(statistics.rows_estimated)}
+    return (estimated if statistics.rows_estimated else {}) | {
         "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
         "generation": dg.MetadataValue.int(epoch.record.generation),
         "duration_ms": dg.MetadataValue.int(statistics.committed_ms - statistics.triggered_ms),

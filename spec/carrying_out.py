@@ -45,7 +45,7 @@ from checkpointing.messages import (
 )
 from spec.faults import Faults
 from spec.micro_batches import MicroBatches
-from spec.pipeline import ROW_BYTES, SEQUENCE, position_before, rows_before
+from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
 from spec.world import FileGoneError, World
 
 QUALITY_MESSAGE = "a row was bad: repair it"
@@ -116,7 +116,8 @@ class Hands:
         if rows <= 0:
             return SourceIdle(effect.source, effect.split)
         ends = (position_before(start), position_before(start + rows))
-        return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, rows * ROW_BYTES))
+        size, estimated = rows * ROW_BYTES, effect.split == ESTIMATED
+        return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, size, rows_estimated=estimated))
 
     def _run(self, effect: RunMicroBatch, faults: Faults) -> Fact:
         failed = MicroBatchFailed(effect.vertex, effect.micro_batch, "a task died")

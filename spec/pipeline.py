@@ -70,6 +70,8 @@ SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
 }
 LATER: Final = SplitId("d")
 """A split of the orders that the source does not have at the beginning."""
+ESTIMATED: Final = SplitId("b")
+"""The split whose slices say that they only estimate their number of rows."""
 _ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2, LATER: 3}
 _IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4

@@ -72,8 +72,8 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
 class Draft:
     """A fully acknowledged checkpoint that waits for its turn. Its parent is known when its turn comes.
 
-    `statistics.rows` counts the rows that the sources sent in this tick. In the entry it counts from the parent's
-    barrier.
+    `statistics.rows` and `rows_estimated` count rows that the sources sent in this tick. In the entry they
+    count from the parent's barrier.
     """
 
     checkpoint: CheckpointId
@@ -182,9 +182,9 @@ class TwoPhaseCommit:
         self._graph = graph
         self._identity = identity
         self._parent = parent
-        self._parent_rows = 0
-        """How many rows the sources had sent in this tick at the parent's barrier."""
-        self._rows = 0
+        self._parent_rows = (0, 0)
+        """How many rows the sources had sent in this tick at the parent's barrier, and how many of them estimated."""
+        self._rows = (0, 0)
         """The same at the barrier of the entry that is being appended."""
         self._versions = dict(versions)
         self._renamed = dict(renamed)
@@ -311,7 +311,8 @@ class TwoPhaseCommit:
 
     def _finalise(self, draft: Draft) -> tuple[CommitEffect, ...]:
         self._state = CommitState.FINALISING
-        self._record, self._rows = self._compose(draft), draft.statistics.rows
+        self._record = self._compose(draft)
+        self._rows = (draft.statistics.rows, draft.statistics.rows_estimated)
         return (AppendRow(self._record, self._at_version, draft.subsumed),)
 
     def _compose(self, draft: Draft) -> CheckpointRecord:
@@ -331,10 +332,14 @@ class TwoPhaseCommit:
             columns=columns,
             renames=declared_renames(self._graph),
             hooks=draft.hooks,
-            statistics=draft.statistics.model_copy(
-                update={"committed_ms": self._now_ms, "rows": draft.statistics.rows - self._parent_rows}
-            ),
+            statistics=self._of_the_epoch(draft.statistics),
         )
+
+    def _of_the_epoch(self, tick: Statistics) -> Statistics:
+        """Return the statistics with the rows since the parent's barrier."""
+        rows, estimated = self._parent_rows
+        since = {"rows": tick.rows - rows, "rows_estimated": tick.rows_estimated - estimated}
+        return tick.model_copy(update={"committed_ms": self._now_ms, **since})
 
     def _appended(self, fact: RowAppended) -> tuple[CommitEffect, ...]:
         self._at_version = fact.version

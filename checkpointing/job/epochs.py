@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from checkpointing.channel_items import Segment
+from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
@@ -65,6 +65,7 @@ class _Epoch:
 
     triggered_ms: int
     rows: int
+    rows_estimated: int = 0
     barriers: dict[VertexId, list[BarrierRecord]] = field(default_factory=dict)
     passed: dict[VertexId, VertexStatistics] = field(default_factory=dict)
     work: dict[VertexId, _Work] = field(default_factory=dict)
@@ -86,16 +87,20 @@ class EpochLog:
         self._work: dict[VertexId, _Work] = {}
         self._read: dict[SubtaskId, _SubtaskWork] = {}
         """What each split of a source has sent since its last barrier."""
+        self._rows_estimated = 0
+        """How many of the rows that were sent in this tick are a source's estimate."""
 
     def triggered(self, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
         """Note that the sources were triggered. `rows` is how many they had sent in this tick."""
-        self._epochs[checkpoint] = _Epoch(now_ms, rows)
+        self._epochs[checkpoint] = _Epoch(now_ms, rows, self._rows_estimated)
 
     def read(self, split: SubtaskId, segment: Segment) -> None:
         """Add a segment that a split has sent."""
         own = self._read.setdefault(split, _SubtaskWork())
         own.rows_out += segment.rows
         own.bytes_out += segment.bytes
+        if isinstance(segment, SourceSlice) and segment.rows_estimated:
+            self._rows_estimated += segment.rows
 
     def worked(self, fact: MicroBatchFinished, rows_in: int) -> None:
         """Add a finished micro-batch."""
@@ -189,6 +194,7 @@ class EpochLog:
             triggered_ms=epoch.triggered_ms,
             committed_ms=0,
             rows=epoch.rows,
+            rows_estimated=epoch.rows_estimated,
             vertices=tuple(self._complete(epoch, passed, metrics) for passed in epoch.passed.values()),
             verdicts=tuple(epoch.verdicts),
             counts=counts_of(tracker),

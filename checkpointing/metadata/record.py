@@ -232,6 +232,8 @@ class Statistics(_Persisted):
     committed_ms: int
     rows: int
     """Rows that the sources sent between the parent's barrier and this one, including those of failed checkpoints."""
+    rows_estimated: int = 0
+    """How many of `rows` a source has estimated. What the tasks received is counted (`SubtaskStatistics.rows_in`)."""
     vertices: tuple[VertexStatistics, ...] = ()
     verdicts: tuple[str, ...] = ()
     """The suites' verdicts, as the judge's JSON (J3)."""

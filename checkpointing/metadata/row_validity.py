@@ -324,7 +324,7 @@ def _hook(held: HookState) -> None:
 
 def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> None:
     _times(statistics, "triggered_ms", "committed_ms")
-    _numbers(statistics, "rows")
+    _numbers(statistics, "rows", "rows_estimated")
     _each("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex)))
     if statistics.counts is not None:
         _numbers(statistics.counts, "total", "in_progress", "completed", "failed", "restored")

@@ -9,7 +9,7 @@ from rich.text import Text
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from jobs.showing.quantities import count, moment, plural, seconds, size
+from jobs.showing.quantities import counted, moment, plural, seconds, size
 from jobs.showing.statistics import counts_line, history_grid, right
 
 
@@ -79,7 +79,7 @@ def figures(record: CheckpointRecord) -> tuple[str, str, str, str]:
     """Return an epoch's rows, its time from trigger to commit, the longest alignment, and the bytes held back."""
     life = record.statistics
     return (
-        count(life.rows),
+        counted(life.rows, life.rows_estimated),
         seconds(life.committed_ms - life.triggered_ms),
         seconds(max((vertex.alignment_ms for vertex in life.vertices), default=0)),
         size(sum(vertex.bytes_held for vertex in life.vertices)),

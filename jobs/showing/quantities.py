@@ -37,6 +37,11 @@ def moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def counted(number: int, estimated: int) -> str:
+    """Return a number of rows, some of which may be an estimate: `12,000`, or `about 12,000`."""
+    return f"about {count(number)}" if estimated else count(number)
+
+
 def plural(number: int, word: str, more: str | None = None) -> str:
     """Return `1 file` or `2 files`; `more` is an irregular plural."""
     return f"{count(number)} {word if number == 1 else more or f'{word}s'}"

@@ -20,7 +20,7 @@ from checkpointing.metadata.record import (
     VertexStatistics,
 )
 from jobs.showing.checkpoints import state_files
-from jobs.showing.quantities import count, moment, plural, seconds, size
+from jobs.showing.quantities import count, counted, moment, plural, seconds, size
 from jobs.showing.statistics import Flying, counts_line, measured, numbers_grid, right, subtasks_grid, vertices_grid
 from jobs.sources.position_words import PositionWords
 
@@ -125,9 +125,10 @@ def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:
     life = record.statistics
     parent = f"builds on {record.parent}" if record.parent else "the first"
     committed_ms = life.committed_ms - life.triggered_ms
+    rows = f"{counted(life.rows, life.rows_estimated)} {'row' if life.rows == 1 else 'rows'}"
     return Text.assemble(
         (f"{record.kind.value} {record.checkpoint}", "bold"),
-        f" of {record.job}, {parent}, generation {record.generation}: {plural(life.rows, 'row')}, ",
+        f" of {record.job}, {parent}, generation {record.generation}: {rows}, ",
         f"triggered {moment(life.triggered_ms)} UTC, committed after {seconds(committed_ms)}, ",
         _published(record, published_ms),
     )

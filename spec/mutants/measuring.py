@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from checkpointing import distribution
+from checkpointing.channel_items import Segment
 from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.statistics import CheckpointStatistics, StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate.messages import TriggerCheckpoint
-from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished
-from checkpointing.metadata.record import CheckpointRecord, SubtaskStatistics
+from checkpointing.metadata.record import CheckpointRecord, Statistics, SubtaskStatistics
 from spec.mutants.judges import COORDINATOR, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
@@ -163,6 +164,26 @@ def every_entry_counts_the_rows_of_the_whole_tick(patch: Patch) -> None:
         return record.model_copy(update={"statistics": rows})
 
     patch.put(TwoPhaseCommit, "_compose", compose)
+
+
+@mutant("epochs-are-counted")
+def estimated_rows_are_taken_for_counted_ones(patch: Patch) -> None:
+    real = EpochLog.read
+
+    def read(self: EpochLog, split: SubtaskId, segment: Segment) -> None:
+        real(self, split, segment)
+        self._rows_estimated = 0
+
+    patch.put(EpochLog, "read", read)
+
+
+@mutant("epochs-are-counted")
+def every_estimated_row_of_the_tick_is_told_again(patch: Patch) -> None:
+    def of_the_epoch(self: TwoPhaseCommit, tick: Statistics) -> Statistics:
+        rows, _ = self._parent_rows
+        return tick.model_copy(update={"committed_ms": self._now_ms, "rows": tick.rows - rows})
+
+    patch.put(TwoPhaseCommit, "_of_the_epoch", of_the_epoch)
 
 
 @mutant("epochs-are-counted")

@@ -165,11 +165,12 @@ class Story:
 
     # ---------------------------------------------------------- answers
 
-    def offers(self, source: str, rows: int) -> SourceSlice:
+    def offers(self, source: str, rows: int, *, estimated: bool = False) -> SourceSlice:
         """Answer the source's poll with so many rows."""
         poll = self.take(PollSource, lambda poll: poll.source == source)
         start = int(poll.position or 0)
-        offered = SourceSlice(source, poll.split, str(start), str(start + rows), "", rows, rows * 10)
+        place = (source, poll.split, str(start), str(start + rows), "")
+        offered = SourceSlice(*place, rows, rows * 10, rows_estimated=estimated)
         self.tell(SliceOffered(offered))
         return offered
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.messages import SavepointKind, SavepointRequested
+from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointRequested
 from checkpointing.metadata.record import RowKind
 from tests.unit.job.test_door import THREE, unequal
 
@@ -37,3 +37,15 @@ def test_a_row_counts_from_its_parents_barrier(job):
     story.finishes("joined")
     row = story.commits()
     assert (RowKind.CHECKPOINT, 5) == (row.kind, row.statistics.rows)
+
+
+def test_rows_that_a_source_estimated_pace_like_others_and_are_told_apart(job):
+    """Three rows of a slice fill the epoch, although it may hold none; the entry says how many were estimated."""
+    story = job.story(job.two_sources(), {"every_rows": 5, "slice_rows_max": 3}, linger_ms=0)
+    for estimated in (3, 0):
+        story.offers("left", 3, estimated=estimated > 0)
+        story.offers("right", 2)
+        while story.all(RunMicroBatch):
+            story.finishes()
+        row = story.commits()
+        assert (5, estimated) == (row.statistics.rows, row.statistics.rows_estimated)
