@@ -210,7 +210,8 @@ def _crowded(scenario: Scenario) -> Scenario:
     """Return the scenario with two checkpoints at a time, if it may have them, and stores and suites that are slow."""
     overtaking = scenario.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
     two = {} if overtaking or scenario.config.get("min_pause_ms") else {"max_concurrent": 2, "interval_ms": 80}
-    return replace(scenario, config={**scenario.config, **two}, latency_ms={**scenario.latency_ms, "store": 300})
+    slow_ms = 100 if scenario.hooks else 300  # a hook must be able to answer in time
+    return replace(scenario, config={**scenario.config, **two}, latency_ms={**scenario.latency_ms, "store": slow_ms})
 
 
 def unreadable(scenario: Scenario, seed: int) -> Scenario:
