@@ -1,7 +1,8 @@
-"""The machine of the clean-up: checkpoints come and go, readers reserve cuts, clean-ups delete what nobody needs.
+"""The machine of the clean-up: checkpoints come and go, readers reserve cuts, clean-ups delete unneeded files.
 
-The job has an upsert table with one file, replaced by each checkpoint, and files that only the checkpoint's row names:
-the operator's state, and rows in flight. Nothing is graced, so that a clean-up deletes all that it may.
+The job has an upsert table with one file, which each checkpoint replaces. Two kinds of files are named only by the
+checkpoint's entry: those of the operator's state, and rows in flight. There is no grace, so a clean-up deletes all that
+it may.
 """
 
 from dataclasses import dataclass, field
@@ -30,11 +31,11 @@ from spec.named_files import named_files
 TABLE = TableName("gold/by_key")
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-"""No reservation counts for longer after it was given."""
+"""No reservation lasts longer."""
 RESERVED_STAYS = "reserved-stays"
-"""Everything that a reservation names stays until it lapses."""
+"""Everything that a reservation names stays until the reservation ends."""
 LAPSED_GOES = "lapsed-goes"
-"""A clean-up deletes what no row, no table and no reservation that counts names."""
+"""A clean-up deletes what no entry, no table and no reservation in force names."""
 
 _leases = st.sampled_from([1, HOUR_MS, 5 * HOUR_MS, 40 * HOUR_MS])
 _waits = st.sampled_from([1, HOUR_MS - 1, HOUR_MS, 6 * HOUR_MS, DAY_MS])
@@ -42,25 +43,25 @@ _waits = st.sampled_from([1, HOUR_MS - 1, HOUR_MS, 6 * HOUR_MS, DAY_MS])
 
 @dataclass
 class Reader:
-    """A reader's reservation, and what the reader may ask for."""
+    """A reader's reservation, and the files that the reader may need."""
 
     reservation: Reservation
     named: frozenset[str]
 
     def counts(self, now_ms: int) -> bool:
-        """Return whether the reservation counts: until it lapses, and for a day at most."""
+        """Return whether the reservation is in force: until it ends, and for a day at most."""
         return now_ms < min(self.reservation.lapses_ms, self.reservation.given_ms + DAY_MS)
 
 
 @dataclass
 class Files:
-    """What lies in the warehouse: every path with its table, and the versions that showed it."""
+    """The files in the warehouse: every path with its table, and the versions that showed it."""
 
     there: set[str] = field(default_factory=set)
     shown_from: dict[str, int] = field(default_factory=dict)
 
     def found(self, now_ms: int, newest: int) -> tuple[ListedFile, ...]:
-        """Return the files as a clean-up finds them."""
+        """Return the files as a clean-up lists them."""
         return tuple(
             ListedFile(path, TABLE, Generation(1), 1, 0, self._times(path, now_ms, newest))
             for path in sorted(self.there)
@@ -87,7 +88,7 @@ class CleanupMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """Complete a checkpoint, which subsumes the one before, drops its cut and deletes what only it had."""
+        """Complete a checkpoint. It subsumes the last one, drops its cut, and deletes its own files."""
         private = [_path(kind, self.version) for kind in ("state", "flying")]
         self.version += 1
         record = _record(self.version)
@@ -101,7 +102,7 @@ class CleanupMachine(RuleBasedStateMachine):
 
     @rule(lease_ms=_leases)
     def reserve(self, lease_ms: int) -> None:
-        """Let a reader reserve the newest cut, with all that its row names."""
+        """Let a reader reserve the newest cut, with all that its entry names."""
         named = named_files(self.rows[-1])
         given = Reservation({TABLE: self.version}, self.now_ms, self.now_ms + lease_ms, named)
         self.readers.append(Reader(given, named))
@@ -109,7 +110,7 @@ class CleanupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.readers)
     @rule(lease_ms=_leases, which=st.integers(0, 5))
     def renew(self, lease_ms: int, which: int) -> None:
-        """Let a reader that still counts renew its reservation."""
+        """Let a reader whose reservation is in force renew it."""
         reader = self.readers[which % len(self.readers)]
         if reader.counts(self.now_ms):
             before = reader.reservation
@@ -123,12 +124,12 @@ class CleanupMachine(RuleBasedStateMachine):
 
     @rule(ms=_waits)
     def wait(self, ms: int) -> None:
-        """Let time pass; readers that were killed lapse meanwhile."""
+        """Let time pass. Reservations of killed readers end meanwhile."""
         self.now_ms += ms
 
     @rule()
     def clean_up(self) -> None:
-        """Delete what the core says; afterwards there is what somebody names, and nothing else."""
+        """Delete what the core says. Afterwards exactly the named files exist."""
         given = tuple(reader.reservation for reader in self.readers)
         versions = {self.version, *self.cuts.values(), *(each.versions[TABLE] for each in standing(given, self.now_ms))}
         facts = CleanupFacts(
@@ -148,7 +149,7 @@ class CleanupMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_reserved_is_there(self) -> None:
-        """All that a reservation names which counts can be read."""
+        """Everything that a reservation in force names can be read."""
         for reader in self.readers:
             if reader.counts(self.now_ms):
                 expect(reader.named <= self.files.there, RESERVED_STAYS, sorted(reader.named - self.files.there))
@@ -159,7 +160,7 @@ def _path(kind: str, number: int) -> str:
 
 
 def _record(number: int) -> CheckpointRecord:
-    """Return a checkpoint with a table's file, a file of state and one that only its row names."""
+    """Return a checkpoint with a table's file, a file of state, and a file that only its entry names."""
     table, state, flying = (FileHandle(_path(kind, number), 1, 1, 1) for kind in ("table", "state", "flying"))
     keyed = tuple(KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), number)) for file in (state, flying))
     return CheckpointRecord(

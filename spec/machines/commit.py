@@ -1,9 +1,8 @@
 """The machine of the commit: the tick door and the two-phase commit of up to three coordinators.
 
-All are alive at the same time and none knows of the others: the older ones are zombies. Each goes through the tick
-door, as every tick does: it observes, claims, recovers, works, releases. Each effect is carried out when a rule says
-so. Its answer may get lost, and a coordinator may die before any of them. What it had asked for may still be carried
-out, at any later time.
+All are alive at the same time, and none knows of the others: the older ones are zombies. Each goes through the tick
+door, as every tick does: it observes, claims, recovers, works, releases. A rule carries each effect out. Its answer may
+be lost, and the coordinator may die before any answer. Its outstanding effects may still be carried out later.
 """
 
 from dataclasses import dataclass, field
@@ -71,9 +70,9 @@ class Luck(Enum):
 
     WELL = "well"
     REPLY_LOST = "reply lost"
-    """It was done, and nobody knows."""
+    """The effect was carried out, and nobody knows."""
     WRITE_LOST = "write lost"
-    """It was not done, and nobody knows."""
+    """The effect was not carried out, and nobody knows."""
     REFUSED = "refused"
 
 
@@ -85,14 +84,14 @@ _trouble = st.sampled_from([(CheckTables, Luck.REFUSED), (AppendRow, Luck.REPLY_
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """One coordinator: its way through the tick door, and what it does while it works."""
+    """One coordinator: its way through the tick door, and its work."""
 
     tick: TickDoor
     carrier: Carrier
     work: Work | None = None
-    """What it works with; None before and after."""
+    """The work that it was given. None before and after."""
     asked: list[_Change | CheckTables] = field(default_factory=list)
-    """What its commit has asked for."""
+    """The outstanding effects of its commit."""
     commit: TwoPhaseCommit = field(init=False)
     ids: CheckpointIds = field(init=False)
     at_version: int = 0
@@ -103,7 +102,7 @@ class Life:
     count: FileHandle | None = None
 
     def begin(self, work: Work, versions: dict[TableName, int]) -> None:
-        """Work from the cut that recovery has left."""
+        """Begin the work, from the cut that recovery has left."""
         restored, claim = work.plan.restore, work.claim
         identity = CommitIdentity(job="job", generation=claim.generation, nonce=claim.nonce, max_parallelism=1)
         self.commit = TwoPhaseCommit(GRAPH, identity, parent=restored, versions=versions, at_version=work.at_version)
@@ -130,7 +129,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.lives) < ALIVE_MAX)
     @rule(known_dead=st.booleans(), at_once=st.sampled_from([True, True, False]))
     def start(self, known_dead: bool, at_once: bool) -> None:  # noqa: FBT001
-        """A coordinator observes and decides; perhaps it claims and recovers at once."""
+        """Let a coordinator observe and decide. Perhaps it claims and recovers at once."""
         life = self._start(known_dead=known_dead)
         while at_once and life in self.lives and life.work is None:
             self._advance(life, Luck.WELL)
@@ -148,7 +147,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._at_the_door())
     @rule(pick=_pick, luck=_luck, steps=st.integers(1, 6))
     def advance(self, pick: int, luck: Luck, steps: int) -> None:
-        """What the door of a coordinator waits for is done: it looks, claims, rolls forward or releases."""
+        """Carry out what a coordinator's door waits for: it observes, claims, rolls forward or releases."""
         waiting = self._at_the_door()
         life = waiting[pick % len(waiting)]
         for step in range(steps):
@@ -190,7 +189,7 @@ class CommitMachine(RuleBasedStateMachine):
         kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.CHECKPOINT, RowKind.CHECKPOINT, RowKind.SAVEPOINT]),
     )
     def offer(self, pick: int, rows: int, kind: RowKind) -> None:
-        """A checkpoint of so many new rows, perhaps none, is fully acknowledged."""
+        """Let all acknowledge a checkpoint with this many new rows, perhaps none."""
         ready = self._ready()
         self._offer(ready[pick % len(ready)], rows, kind)
 
@@ -221,7 +220,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._ready())
     @rule(pick=_pick)
     def reserve(self, pick: int) -> None:
-        """A coordinator wants a further block of ids: another claim of the same generation."""
+        """Let a coordinator reserve a further block of ids: another claim of the same generation."""
         ready = self._ready()
         life = ready[pick % len(ready)]
         if not any(isinstance(effect, AppendRow) for effect in life.asked):
@@ -230,7 +229,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(life.asked for life in self.lives))
     @rule(pick=_pick, which=_pick, luck=_luck)
     def carry_out(self, pick: int, which: int, luck: Luck) -> None:
-        """One of the effects that a coordinator asked for is carried out."""
+        """Carry out one outstanding effect of a coordinator."""
         asking = [life for life in self.lives if life.asked]
         life = asking[pick % len(asking)]
         self._carry_out(life, which, luck)
@@ -238,7 +237,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(life.asked for life in self.lives))
     @rule(pick=_pick, steps=st.integers(1, 6))
     def go_well(self, pick: int, steps: int) -> None:
-        """What a coordinator asked for is done, one thing after the other."""
+        """Carry out a coordinator's outstanding effects, one after the other."""
         asking = [life for life in self.lives if life.asked]
         life = asking[pick % len(asking)]
         for _ in range(steps):
@@ -248,7 +247,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(life.asked for life in self.lives))
     @rule(trouble=_trouble)
     def go_badly(self, trouble: tuple[type[_Change | CheckTables], Luck]) -> None:
-        """Tables forbid a commit, it is made and nobody is told, or a table refuses it: the first that waits for it."""
+        """Give the first commit that waits trouble: tables forbid it, its reply is lost, or a table refuses it."""
         kind, luck = trouble
         for life in self.lives:
             for which, effect in enumerate(life.asked):
@@ -308,7 +307,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._ready())
     @rule(pick=_pick)
     def release(self, pick: int) -> None:
-        """A coordinator ends in order, unless a row is on its way."""
+        """Let a coordinator end normally, unless an entry is being appended."""
         ready = self._ready()
         life = ready[pick % len(ready)]
         if not life.commit.in_doubt:
@@ -316,7 +315,7 @@ class CommitMachine(RuleBasedStateMachine):
             self._end(life, EndTick(TickOutcome.STOPPED))
 
     def _end(self, life: Life, end: EndTick) -> None:
-        """The work is over: what was asked for may still come, and the job is released."""
+        """End the work and release the job. Outstanding effects may still come."""
         if life.work is not None:
             life.work = None
             self._leave(life)
@@ -325,7 +324,7 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.lives)
     @rule(pick=_pick, really=st.sampled_from([True, False, False]))
     def crash(self, pick: int, really: bool) -> None:  # noqa: FBT001
-        """A coordinator dies; what it asked for may still come."""
+        """Let a coordinator die. Its outstanding effects may still come."""
         if really:
             self._die(self.lives.pop(pick % len(self.lives)))
 
@@ -341,18 +340,18 @@ class CommitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ghosts)
     @rule(pick=_pick)
     def come_late(self, pick: int) -> None:
-        """What a dead coordinator had asked for is carried out."""
+        """Carry out an outstanding effect of a dead coordinator."""
         self._done(self.ghosts.pop(pick % len(self.ghosts)), Luck.WELL)
 
     # -------------------------------------------------------------- judging
 
     @invariant()
     def holds(self) -> None:
-        """The tables and the cuts show exactly what the committed rows say."""
+        """The tables and the cuts show exactly what the committed entries say."""
         self.world.judge()
 
     def teardown(self) -> None:
-        """A coordinator that meets no trouble recovers and commits; what comes late then changes nothing."""
+        """A coordinator without trouble recovers and commits. Effects that come late change nothing then."""
         if is_unwinding():
             return
         while self.lives:

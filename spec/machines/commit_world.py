@@ -1,8 +1,8 @@
-"""A warehouse small enough to be judged at a glance: one append table of numbers, one upsert table of their count.
+"""A warehouse that is small enough to judge at a glance: an append table of numbers, an upsert table of their count.
 
-The source's rows are 0, 1, 2, ...: so the tables at a cut must show exactly the numbers below its position,
-whatever was declined, lost, repeated or rolled forward on the way. That sentence is the whole reference. A count that
-four divides is not shown: then the upsert table is empty.
+The source's rows are 0, 1, 2 and so on. So the tables at a cut must show exactly the numbers below its position,
+whatever was declined, lost, repeated or rolled forward. This sentence is the whole reference. A count that is a
+multiple of four is not shown: then the upsert table is empty.
 """
 
 from collections import Counter
@@ -39,19 +39,19 @@ def position(record: CheckpointRecord | None) -> int:
 
 
 def counted(rows: int) -> range:
-    """Return what the upsert table shows of so many rows: their count, or nothing."""
+    """Return what the upsert table shows of this many rows: their count, or nothing."""
     return range(rows, rows + (rows % 4 > 0))
 
 
 class CommitWorld(World):
-    """The simulator's stores, and who was told that a checkpoint failed."""
+    """The simulator's stores, and which checkpoints were reported as failed."""
 
     def __init__(self) -> None:
         """Begin empty."""
         super().__init__(lambda world: History(EXACTLY_ONCE, 1, 1, world.rows_of, world.state_of))
         self.declined: set[CheckpointId] = set()
         self.checked: dict[CheckpointId, frozenset[TableName]] = {}
-        """The tables that were looked at for a checkpoint, and are as it expects them."""
+        """The tables that were checked for a checkpoint, and that are as it expects."""
 
     def stage(self, generation: Generation, micro_batch: int, numbers: range) -> FileHandle:
         """Write a new file of these numbers."""
@@ -64,7 +64,7 @@ class CommitWorld(World):
         super()._commit(row, subsumed, marks)
 
     def decline(self, checkpoint: CheckpointId) -> None:
-        """Note that a coordinator holds this checkpoint for failed."""
+        """Note that a coordinator considers this checkpoint failed."""
         self.declined.add(checkpoint)
         committed = [row.checkpoint for row in self.checkpoints()]
         expect(checkpoint not in committed, "no-commit-after-abort", f"{checkpoint} is declined, but it is committed")
@@ -72,7 +72,7 @@ class CommitWorld(World):
     # -------------------------------------------------------------- the reference
 
     def line(self) -> list[CheckpointRecord]:
-        """Return the committed checkpoints, savepoints left out."""
+        """Return the committed checkpoints, without savepoints."""
         return [row for row in self.checkpoints() if row.kind is RowKind.CHECKPOINT]
 
     def _judge_row(self, row: CheckpointRecord) -> None:
@@ -95,7 +95,7 @@ class CommitWorld(World):
         self._shows(self._numbers(net), due, f"net of {row.checkpoint}")
 
     def _judge_tables(self, row: CheckpointRecord, parent: CheckpointRecord | None) -> None:
-        """A table builds on its version at the parent's cut. The count is published if it is another file, or none."""
+        """Judge one entry's tables: each names its version at the parent's cut, and a changed count is published."""
         cut = self.cuts.get(row.parent, {})
         for table in row.tables:
             due = cut.get(table.table, 0)
@@ -106,7 +106,7 @@ class CommitWorld(World):
         expect(said == now, "tables-follow", f"{row.checkpoint} publishes {said} as the count, not {now}")
 
     def judge(self) -> None:
-        """Judge what a reader sees, and what the cuts say."""
+        """Judge what readers see, and what the cuts say."""
         missed = [event for event in self.history.events if isinstance(event, FileMissed)]
         expect(not missed, "no-file-is-missed", missed)
         at = {NO_CHECKPOINT: 0} | {record.checkpoint: position(record) for record in self.line()}

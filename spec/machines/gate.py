@@ -1,7 +1,7 @@
-"""The machine of one gate: any policy, one to four channels, any interleaving of what their senders may send.
+"""The machine of one gate: any policy, one to four channels, any order of what their senders may send.
 
-A sender obeys the protocol: ids rise on its channel, a cancelled id has no barrier there, nothing follows the
-end. Senders skip ids, so that newer barriers subsume; they send in advance, so that much lies behind barriers.
+A sender obeys the protocol: ids rise on its channel, a cancelled id has no barrier there, nothing follows the end.
+Senders skip ids, so that newer barriers subsume older ones. They send in advance, so that much lies behind barriers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -85,7 +85,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(before=_sizes, skip=st.sampled_from([0, 0, 1]), after=_sizes, polls=st.integers(0, 2), drawn=st.data())
     def send_barriers(self, before: list[int], skip: int, after: list[int], polls: int, drawn: st.DataObject) -> None:
-        """Send the next barrier on every channel, while the task takes an item now and then."""
+        """Send the next barrier on every channel, while the vertex takes an item now and then."""
         for number in range(len(self.channels)):
             self.send_barrier(number, before, skip, after, drawn)
             self.poll(polls)
@@ -93,7 +93,10 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING)
     @rule(number=_channels)
     def follow_with_a_savepoint(self, number: int) -> None:
-        """A checkpoint is aligned in time; a savepoint's first barrier comes before the timer would have been due."""
+        """Align a checkpoint in time.
+
+        A savepoint's first barrier comes before the checkpoint's timer would have fired.
+        """
         checkpoint = CheckpointId(max(self.newest.values()) + 1)
         aligned = Barrier(checkpoint, self.model.now_ms, AlignmentType.ALIGNED, TIMEOUT_MS)
         forced = Barrier(CheckpointId(checkpoint + 1), self.model.now_ms, AlignmentType.FORCED_ALIGNED, None)
@@ -110,11 +113,11 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.config.policy is GatePolicy.ALIGNED_BUFFERING)
     @rule(sizes=st.sampled_from([[1], [1], [2, 3], [20, 30]]))
     def interrupt_replays(self, sizes: list[int]) -> None:
-        """Each channel ends an alignment of those before it, so that replays interrupt each other."""
+        """Let each channel end the alignment of the channels before it, so that replays interrupt each other."""
         self._send_nested(range(len(self.channels)), CheckpointId(max(self.newest.values()) + 1), sizes)
 
     def _send_nested(self, numbers: Sequence[int], checkpoint: CheckpointId, sizes: list[int]) -> None:
-        """Send, and let the task read at once, so that all is put aside in the order in which it is sent."""
+        """Send, and let the vertex read at once, so that everything is put aside in the order of sending."""
         *before, last = numbers
         for number in before:
             self._send_own(number, checkpoint, ())
@@ -197,7 +200,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 4))
     def poll(self, times: int) -> None:
-        """Take an item, or a few."""
+        """Take one item, or a few."""
         for _ in range(times):
             self._poll()
 
@@ -210,7 +213,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 30, TIMEOUT_MS, 200]), runs_timer=st.booleans())
     def advance(self, ms: int, runs_timer: bool) -> None:  # noqa: FBT001
-        """Let time pass; perhaps the timer runs only later."""
+        """Let time pass. The timer may fire only later."""
         self.model.now_ms += ms
         self._step(GateTimeAdvanced(self.model.now_ms) if runs_timer else ClockRead(self.model.now_ms))
         if runs_timer:
@@ -246,7 +249,7 @@ class GateMachine(RuleBasedStateMachine):
         self.model.judge(self.gate)
 
     def teardown(self) -> None:
-        """End all channels: everything is let through, and every alignment ends."""
+        """End all channels. Then everything is let through, and every alignment ends."""
         if is_unwinding():
             return
         for number in range(len(self.channels)):
@@ -257,7 +260,7 @@ class GateMachine(RuleBasedStateMachine):
 
 
 class BufferingGateMachine(GateMachine):
-    """Aligned, with what lies behind a barrier put aside."""
+    """Aligned. What lies behind a barrier is put aside."""
 
     policy = GatePolicy.ALIGNED_BUFFERING
 
@@ -275,7 +278,7 @@ class UnalignedGateMachine(GateMachine):
 
 
 class AlternatingGateMachine(GateMachine):
-    """Aligned until it takes too long."""
+    """Aligned, until the alignment takes too long."""
 
     policy = GatePolicy.ALTERNATING
 

@@ -1,7 +1,7 @@
-"""What a gate must do, told from what its channels were sent: per channel a list, and nothing of the protocol.
+"""What a gate must do, computed from a list of what each channel was sent, without the protocol.
 
-What lies before barrier n on a channel is read off the list. So alignment, order, ends and bytes are judged
-without blocks, counters, phases or timers of any policy.
+What lies before barrier n on a channel can be read off its list. So alignment, order, ends and bytes are judged without
+the blocks, counters, phases or timers of any policy.
 """
 
 from dataclasses import dataclass, field
@@ -42,14 +42,14 @@ class Sent:
     received: CheckpointId = NEVER
     """The newest barrier that counted."""
     ended: bool = False
-    """The operator was told of the end."""
+    """True if the operator was told of the end."""
 
     def segments(self) -> list[SourceSlice]:
         """Return all segments."""
         return [item for item in self.items if isinstance(item, SourceSlice)]
 
     def before(self, checkpoint: CheckpointId) -> list[SourceSlice] | None:
-        """Return the segments before that barrier; of a channel that ended without one, all; None: no such barrier."""
+        """Return the segments before this barrier, all if the channel ended without it, or None if it never came."""
         found = []
         for item in self.items:
             match item:
@@ -62,11 +62,11 @@ class Sent:
         return found if self.is_over else None
 
     def has(self, checkpoint: CheckpointId) -> bool:
-        """Return whether that very barrier was sent."""
+        """Return whether exactly this barrier was sent."""
         return any(isinstance(item, Barrier) and item.checkpoint == checkpoint for item in self.items)
 
     def has_answered(self, checkpoint: CheckpointId, *, exactly: bool) -> bool:
-        """Return whether the channel said all it will say of that checkpoint (or, unless `exactly`, of a newer one)."""
+        """Return whether the channel has sent all for this checkpoint (or, unless `exactly`, for a newer one)."""
         ids = [item.checkpoint for item in self.items if isinstance(item, Barrier | CancelMarker)]
         return self.is_over or checkpoint in ids or (not exactly and any(n > checkpoint for n in ids))
 
@@ -77,12 +77,12 @@ class Sent:
 
     @property
     def bytes_due(self) -> int:
-        """Bytes that were sent and not delivered."""
+        """How many bytes were sent and not delivered."""
         return sum(s.bytes for s in self.segments()) - sum(s.bytes for s in self.delivered)
 
 
 class GateModel:
-    """Takes what is sent and what the gate answers; raises BrokenRuleError."""
+    """Takes what is sent and what the gate answers. Raises BrokenRuleError."""
 
     def __init__(self, config: GateConfig, channels: tuple[ChannelId, ...]) -> None:
         """Begin with nothing sent."""
@@ -91,20 +91,21 @@ class GateModel:
         self.now_ms = 0
         self._started: dict[CheckpointId, tuple[int, int]] = {}
         self._over = CheckpointId(-1)
-        """The newest checkpoint that was triggered or aborted: ends rise, so all older ones are over."""
+        """The newest checkpoint that was triggered or aborted. Checkpoints end in rising order, so older ones are over.
+        """
         self._at_trigger: dict[ChannelId, int] = {}
         self._ending: frozenset[ChannelId] = frozenset()
-        """Channels that end in the step that is judged: a tracker counts the end before it is told."""
+        """Channels that end in the judged step. A tracker counts the end before it tells it."""
         self._in_flight: CheckpointId | None = None
-        """Triggered unaligned; what was in flight is not known yet."""
+        """The checkpoint that was triggered unaligned, while its channel state is not known yet."""
         self._aside: list[Queued] = []
         self._replays: list[list[Queued]] = []
-        """What was put aside in alignments that are over; the last one is replayed first."""
+        """What was put aside in alignments that are over. The last one is replayed first."""
         self._complete = NEVER
-        """The newest checkpoint whose segments in flight were told."""
+        """The newest checkpoint whose channel state was told."""
 
     def polled(self, effects: tuple[GateEffect, ...]) -> None:
-        """Judge one poll: a replay comes before anything new, in order, and the newest replay before older ones."""
+        """Judge one poll: a replay comes before new items, in order, and the newest replay before older ones."""
         if not self._replays:
             return
         channel, item = self._replays[-1].pop(0)
@@ -155,7 +156,7 @@ class GateModel:
         return limit != UNLIMITED and self.held_bytes() > limit
 
     def held_bytes(self) -> int:
-        """Return the bytes that were put aside and that no replay hands out now."""
+        """Return how many bytes were put aside and are not being replayed now."""
         return sum(_bytes(item) for queue in (self._aside, *self._replays[:-1]) for _, item in queue)
 
     # -------------------------------------------------------------- what a step says
@@ -216,7 +217,7 @@ class GateModel:
         expect(effect.bytes_held <= undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
 
     def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier) -> None:
-        """Judge a checkpoint that turned unaligned: upstream, or since its time was over; a savepoint never does."""
+        """Judge a checkpoint that turned unaligned: upstream, or because its time was over. A savepoint never turns."""
         checkpoint = sent.checkpoint
         if not effect.unaligned or self.config.policy is not GatePolicy.ALTERNATING:
             return
@@ -272,7 +273,7 @@ class GateModel:
             self._recordings(gate)
 
     def _recordings(self, gate: InputGate) -> None:
-        """Nothing is recorded but for a checkpoint in flight, and no barrier is remembered that has done its work."""
+        """Nothing is recorded except for a checkpoint in flight, and no barrier is remembered longer than needed."""
         for channel in gate.snapshot().channels.channels:
             records = bool(channel.recorded) or channel.recording_for != NEVER
             expect(not records or self._in_flight is not None, "bounded", f"{channel} records for nobody")
@@ -288,7 +289,7 @@ class GateModel:
             expect(not blocked, "policy", f"{blocked} are blocked")
 
     def judge_dry(self, gate: InputGate) -> None:
-        """Judge a gate that has nothing to give: what waits must wait for something that was not sent yet."""
+        """Judge a gate that has nothing to give. What waits must wait for something that was not sent yet."""
         exactly = self.config.policy is GatePolicy.AT_LEAST_ONCE
         for checkpoint in gate.pending():
             silent = [c for c, sent in self.channels.items() if not sent.has_answered(checkpoint, exactly=exactly)]
@@ -297,7 +298,7 @@ class GateModel:
         expect(not held or bool(gate.pending()), "no-deadlock", f"{held} hold segments, nothing is pending")
 
     def judge_clock(self, gate: InputGate, barriers: dict[CheckpointId, Barrier]) -> None:
-        """Judge a gate that was told the time: a checkpoint that is old enough has been triggered."""
+        """Judge a gate that was told the time. A checkpoint that is old enough must have been triggered."""
         for checkpoint in gate.pending():
             barrier = barriers.get(checkpoint)
             if (
@@ -311,7 +312,7 @@ class GateModel:
                 expect(not collected or self._over >= checkpoint, "timer", f"{checkpoint} is overdue")
 
     def judge_end(self, gate: InputGate) -> None:
-        """Judge a gate all of whose channels have ended and were polled dry."""
+        """Judge a gate whose channels have all ended, after all items were taken."""
         self.judge_dry(gate)
         expect(not gate.pending() and not gate.blocked(), "ends-once", f"{gate.pending()} never ended")
         expect(self._in_flight is None, "ends-once", f"{self._in_flight} never was complete")

@@ -1,8 +1,8 @@
-"""The machine of the whole job: the real door, Hypothesis choosing what comes next.
+"""The machine of the whole job: the real door, with Hypothesis choosing what comes next.
 
-Where the simulator draws times and lets them decide, here any outstanding effect may be the next, any timer may
-fire at any moment, and a shrunk failure is a short list of choices. What happened is judged by the invariants
-that judge the simulator and real runs.
+The simulator draws times, and these decide the order. Here any outstanding effect may be the next, and any timer may
+fire at any moment. A shrunk failure is a short list of choices. The same invariants judge this machine, the simulator
+and real runs.
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ LONGEST_MS = 600_000
 _pick = st.integers(0, 30)
 _parallelism = st.integers(1, 3)
 _seldom = st.sampled_from([False, False, True])
-"""What ends a tick must leave it time enough: of a tick of three or four steps no second checkpoint is ever seen."""
+"""Rules that end a tick act rarely: in a tick of three or four steps, no second checkpoint would ever be seen."""
 _split = st.sampled_from(SPLITS)
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
 _ALL |= {"hook_fails": 1.0, "hook_restore_fails": 1.0}
@@ -64,12 +64,12 @@ _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.
 
 
 class JobMachine(RuleBasedStateMachine):
-    """One warehouse; a tick, perhaps a zombie beside it, and what dead ticks had asked for."""
+    """One warehouse, a tick, perhaps a zombie beside it, and outstanding effects of dead ticks."""
 
     policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
     hooks: ClassVar[tuple[Hook, ...]] = ()
     judged_by: ClassVar[frozenset[str] | None] = None
-    """The invariants that may stop it, by their ids; None: all of them."""
+    """The ids of the invariants that may stop it. None: all of them."""
 
     def __init__(self) -> None:
         """Begin with an empty warehouse: `open` draws the configuration."""
@@ -113,7 +113,7 @@ class JobMachine(RuleBasedStateMachine):
         self.driven.start()
 
     def _new_job(self, job: SmallJob, *, in_order: bool) -> DrivenJob:
-        """Return the warehouse with its ticks; the conformance machine puts real stores in its place."""
+        """Return the warehouse with its ticks. The conformance machine replaces it by real stores."""
         return DrivenJob(job, in_order=in_order)
 
     # -------------------------------------------------------------- the tick goes on
@@ -121,7 +121,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.outstanding)
     @rule(picks=st.lists(_pick, min_size=1, max_size=8))
     def answer(self, picks: list[int]) -> None:
-        """Some of the outstanding effects are carried out, in any order."""
+        """Carry out some of the outstanding effects, in any order."""
         for pick in picks:
             if self.driven.outstanding:
                 self.driven.answer(pick % len(self.driven.outstanding))
@@ -130,7 +130,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.outstanding)
     @rule(steps=st.integers(5, 40))
     def answer_in_order(self, steps: int) -> None:
-        """The oldest outstanding effects are carried out, one after the other."""
+        """Carry out the oldest outstanding effects, one after the other."""
         for _ in range(steps):
             if self.driven.outstanding:
                 self.driven.answer(0)
@@ -139,7 +139,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.outstanding)
     @rule(kind=st.sampled_from(_KINDS), steps=st.integers(1, 20))
     def answer_only(self, kind: tuple[type[Effect], ...], steps: int) -> None:
-        """Sources, workers or stores are fast: for a while their effects alone are carried out, the oldest first."""
+        """For a while, carry out only effects of one kind, the oldest first: sources, workers or stores are fast."""
         for _ in range(steps):
             places = (at for at, effect in enumerate(self.driven.outstanding) if isinstance(effect, kind))
             place = next(places, None)
@@ -151,14 +151,14 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.outstanding)
     @rule(pick=_pick, trouble=_TROUBLE, really=st.sampled_from([False, True, False]))
     def answer_badly(self, pick: int, trouble: Faults, really: bool) -> None:  # noqa: FBT001
-        """An effect goes wrong, in the way of its kind."""
+        """Let an effect fail, in a way of its kind."""
         self.driven.answer(pick % len(self.driven.outstanding), trouble if really else NONE)
         self._judge()
 
     @precondition(lambda self: self.driven.wake_at_ms() is not None)
     @rule(times=st.integers(1, 5))
     def fire(self, times: int) -> None:
-        """The next timers of the job fire, while nothing is answered."""
+        """Fire the next timers of the job, while no effect is answered."""
         for _ in range(times):
             self.driven.fire()
         self._judge()
@@ -166,7 +166,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.outstanding)
     @rule(kind=st.sampled_from([StopKind.AFTER_CHECKPOINT, StopKind.NOW]), really=_seldom)
     def stop(self, kind: StopKind, really: bool) -> None:  # noqa: FBT001
-        """Somebody asks the tick to end, seldom."""
+        """Ask the tick to stop, rarely."""
         if really:
             self.driven.tell(StopRequested(kind))
         self._judge()
@@ -174,7 +174,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.door is not None and len(self.requests) < REQUESTS_MAX)
     @rule(kind=st.sampled_from([SavepointKind.PLAIN, SavepointKind.PLAIN, SavepointKind.SUSPEND, SavepointKind.DRAIN]))
     def ask(self, kind: SavepointKind) -> None:
-        """Somebody asks for a savepoint, also of a tick that is over."""
+        """Ask for a savepoint, also when the tick is over."""
         self.requests.append(f"request {len(self.requests) + 1}")
         self.driven.tell(SavepointRequested(self.requests[-1], kind))
         self._judge()
@@ -184,7 +184,10 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.door is not None and self.driven.end is None)
     @rule(really=_seldom, come_true=st.integers(0, 15), later=st.booleans(), parallelism=_parallelism, split=_split)
     def crash(self, really: bool, come_true: int, later: bool, parallelism: int, split: SplitId) -> None:  # noqa: FBT001
-        """The tick dies, seldom; what it wanted comes true at once, later or never. The next one may be rescaled."""
+        """Let the tick die, rarely. Its outstanding effects happen at once, later or never.
+
+        The next tick may be rescaled.
+        """
         if not really:
             return
         wishes = self.driven.last_wishes()
@@ -196,13 +199,13 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.end is not None)
     @rule(parallelism=st.integers(1, 3), split=_split)
     def start(self, parallelism: int, split: SplitId) -> None:
-        """The next tick begins, perhaps rescaled, with more to read."""
+        """Begin the next tick, perhaps rescaled, with more to read."""
         self._start(parallelism, split)
 
     @precondition(lambda self: self.ghosts)
     @rule(pick=_pick)
     def come_late(self, pick: int) -> None:
-        """What a dead tick had asked of the stores is carried out."""
+        """Carry out an outstanding effect of a dead tick."""
         ghost = self.ghosts.pop(pick % len(self.ghosts))
         self.driven.hands.carry_out(ghost, self.driven.generation, NONE)
         self._judge()
@@ -210,7 +213,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.outstanding and not self.zombies)
     @rule(really=_seldom, parallelism=_parallelism, split=_split)
     def be_believed_dead(self, really: bool, parallelism: int, split: SplitId) -> None:  # noqa: FBT001
-        """The next tick takes over, seldom, and this one goes on all the same."""
+        """Let the next tick take over, rarely, while this one goes on."""
         if not really:
             return
         self.zombies.append(self.driven.abandoned())
@@ -219,7 +222,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.zombies)
     @rule(picks=st.lists(_pick, min_size=1, max_size=20))
     def go_on_as_a_zombie(self, picks: list[int]) -> None:
-        """Effects of a tick that was fenced out are carried out, and its door hears of it."""
+        """Carry out effects of a fenced tick, and tell its door."""
         zombie = self.zombies[0]
         zombie.fire()
         for pick in picks:
@@ -232,7 +235,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driven.others())
     @rule(really=_seldom, pick=_pick, effects=st.integers(1, 30), parallelism=_parallelism)
     def roll_back(self, really: bool, pick: int, effects: int, parallelism: int) -> None:  # noqa: FBT001
-        """The tick ends or dies, and the job goes back to another row, seldom; who does it may die. A tick follows."""
+        """End the tick and go back to another entry, rarely. The process may die meanwhile. Another tick follows."""
         if not really:
             return
         self.driven.crash()
@@ -251,7 +254,7 @@ class JobMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- judging
 
     def _judge(self) -> None:
-        """Judge all that has happened, whenever the stores or a listener were told something."""
+        """Judge the run after each change of the stores, and after each message to a listener."""
         history = self.driven.world.history
         told = any(isinstance(event, TELLING) for event in history.events[self.judged :])
         self.judged = len(history.events)
@@ -262,13 +265,13 @@ class JobMachine(RuleBasedStateMachine):
                 raise BrokenRuleError(broken.invariant, broken.what)
 
     def _be_patient(self) -> None:
-        """Hold back without a limit: where little may be buffered, one slow input may abort every checkpoint."""
+        """Remove the limit of the buffer, because one slow input might abort every checkpoint."""
         if self.driven.job.config.max_alignment_bytes is not None:
             config = self.driven.job.config.model_copy(update={"max_alignment_bytes": UNLIMITED})
             self.driven.job = replace(self.driven.job, config=config)
 
     def teardown(self) -> None:
-        """The last tick meets no trouble: it catches up, and what comes late then, or from zombies, changes nothing."""
+        """Let the last tick catch up without trouble. Late effects, also of zombies, change nothing then."""
         if is_unwinding():
             return
         self.driven.crash()
@@ -297,7 +300,10 @@ class JobMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _run_out_of_work(zombie: DrivenJob) -> None:
-        """Let a zombie go on until nothing is left of it: it may as well wait for ever for who has died with it."""
+        """Let a zombie go on until it has nothing left.
+
+        It may wait for ever for an answer that died with its sender.
+        """
         for _ in range(STEPS_MAX):
             if zombie.end is not None or not (zombie.outstanding or zombie.wake_at_ms()):
                 break

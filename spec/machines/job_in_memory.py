@@ -1,7 +1,6 @@
-"""The machine of the whole job over the simulator's stores, for each policy of the gates.
+"""The machine of the whole job on the simulator's stores, for each policy of the gates.
 
-Besides the rules of `job` there is what needs stores that two ticks may share at will: a coordinator that takes
-over and dies, a savepoint that is disposed of.
+It adds rules for which two ticks must share the stores: a coordinator takes over and dies, a savepoint is disposed of.
 """
 
 from typing import ClassVar
@@ -18,14 +17,14 @@ _pick = st.integers(0, 30)
 
 
 class InMemoryJobMachine(JobMachine):
-    """One warehouse in memory; another coordinator may overtake a tick, and savepoints go."""
+    """One warehouse in memory. Another coordinator may overtake a tick, and savepoints may be disposed of."""
 
     policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
 
     @precondition(lambda self: self.driven.door is not None and self.driven.end is None)
     @rule(really=st.sampled_from([False, False, True]))
     def overtake(self, really: bool) -> None:  # noqa: FBT001
-        """Another coordinator claims the job, recovers and dies, seldom; the tick goes on and does not know."""
+        """Let another coordinator claim the job, recover and die, rarely. The tick goes on and does not know."""
         if really:
             self.driven.overtake()
         self._judge()
@@ -33,14 +32,14 @@ class InMemoryJobMachine(JobMachine):
     @precondition(lambda self: self.driven.end is not None and self.driven.disposable())
     @rule(pick=_pick, parallelism=st.integers(1, 3))
     def dispose(self, pick: int, parallelism: int) -> None:
-        """A savepoint is disposed of, and the next tick begins."""
+        """Dispose of a savepoint, and begin the next tick."""
         there = self.driven.disposable()
         self.driven.dispose(there[pick % len(there)])
         self._start(parallelism)
 
 
 class BufferingJobMachine(InMemoryJobMachine):
-    """Aligned, and what comes behind a barrier is put aside up to a limit."""
+    """Aligned. What comes behind a barrier is put aside, up to a limit."""
 
     policy = GatePolicy.ALIGNED_BUFFERING
 
@@ -58,7 +57,7 @@ class UnalignedJobMachine(InMemoryJobMachine):
 
 
 class AlternatingJobMachine(InMemoryJobMachine):
-    """Aligned until it takes too long."""
+    """Aligned, until the alignment takes too long."""
 
     policy = GatePolicy.ALTERNATING
 
@@ -86,7 +85,7 @@ class ResettingJobMachine(ResettingMachine, InMemoryJobMachine):
 
 
 class UnalignedResettingJobMachine(ResettingMachine, UnalignedJobMachine):
-    """Unaligned: a reset may move a source of which rows are in flight."""
+    """Unaligned. A reset may move a source with rows in flight."""
 
 
 RESETTING_MACHINES = (ResettingJobMachine, UnalignedResettingJobMachine)

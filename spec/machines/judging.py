@@ -1,10 +1,10 @@
-"""What a machine raises when a door breaks a rule: the rule's id, and how."""
+"""The error that a machine raises when a door breaks a rule, with the rule's id."""
 
 import sys
 
 
 class BrokenRuleError(AssertionError):
-    """A door broke an invariant, named by its id."""
+    """A door broke an invariant. The message has its id."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
@@ -12,11 +12,11 @@ class BrokenRuleError(AssertionError):
 
 
 def expect(holds: bool, invariant: str, what: object = "") -> None:  # noqa: FBT001 - reads as an assertion
-    """Raise BrokenRuleError unless it holds."""
+    """Raise BrokenRuleError if the condition does not hold."""
     if not holds:
         raise BrokenRuleError(invariant, str(what))
 
 
 def is_unwinding() -> bool:
-    """Return whether a rule has just failed: Hypothesis tears a machine down all the same, there is no more to find."""
+    """Return whether a rule has just failed. Hypothesis then still calls `teardown`, which has nothing more to find."""
     return sys.exc_info()[0] is not None

@@ -1,7 +1,7 @@
 """The machine of what a clean-up keeps: entries, rollbacks, savepoints, readers without a reservation, dead ticks.
 
-Its reference is a sentence: a file stays while an entry names it, the table shows it, a cut of an entry shows it, or a
-reader may have begun to read it less than the grace ago; and it goes once none of that is so.
+Its reference: a file stays while an entry names it, the table shows it, a cut of an entry shows it, or a reader within
+the grace may need it. Otherwise it goes.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ RETAINED = 2
 NEEDED_STAYS = "needed-stays"
 """A clean-up deletes nothing that an entry, the table, a cut or a reader within the grace needs."""
 UNNEEDED_GOES = "unneeded-goes"
-"""Clean-ups of a job at rest leave nothing that nobody needs, once the grace is over."""
+"""Once the grace is over, clean-ups of a job at rest leave no unneeded file."""
 
 _pick = st.integers(0, 20)
 _graces = st.sampled_from([HOUR_MS, 0, HOUR_MS])
@@ -53,7 +53,7 @@ class Log:
         return len(self.active) - 1
 
     def shown(self, path: str) -> tuple[Shown, ...]:
-        """Return the times of a file in the log that are over."""
+        """Return the past periods of a file in the log."""
         found: list[Shown] = []
         first: int | None = None
         for version, active in enumerate(self.active):
@@ -74,14 +74,14 @@ class KeepingMachine(RuleBasedStateMachine):
         self.now_ms = 1_000 * HOUR_MS
         self.grace_ms = HOUR_MS
         self.there: dict[str, tuple[Generation | None, int]] = {}
-        """Every file, with the generation that staged it (None: a neighbour) and the time."""
+        """Every file, with the generation that staged it (None: a neighbour wrote it) and the time."""
         self.log = Log()
         self.entries: dict[CheckpointId, CheckpointRecord] = {}
         self.newest = NO_CHECKPOINT
         self.shown_at: dict[CheckpointId, int] = {}
         """The version at which the table showed each entry."""
         self.cuts: dict[CheckpointId, int] = {}
-        """The same, of the cuts that are recorded."""
+        """The same for the recorded cuts."""
         self.readers: list[tuple[int, frozenset[str]]] = []
         self.looks: tuple[CleanUpLook, ...] = ()
         self.current = Generation(1)
@@ -90,7 +90,7 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @initialize(grace_ms=_graces)
     def configure(self, grace_ms: int) -> None:
-        """Draw how long readers have."""
+        """Draw the readers' grace."""
         self.grace_ms = grace_ms
 
     # -------------------------------------------------------------- what is written
@@ -108,7 +108,7 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @rule(pinned=st.booleans(), shares=st.booleans())
     def commit(self, pinned: bool, shares: bool) -> None:  # noqa: FBT001
-        """A checkpoint completes: its table file takes the place of the one before, its state may share files."""
+        """Complete a checkpoint. Its table file replaces the last one, and its state may share files."""
         before = self._state_of(self.newest) if shares and self.newest in self.entries else ()
         shown, state = self._stage("table", self.current), self._stage("state", self.current)
         self._append(RowKind.CHECKPOINT, self.newest, (*before, state), frozenset({shown.path}), pinned=pinned)
@@ -116,7 +116,7 @@ class KeepingMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.entries) > 1)
     @rule(pick=_pick)
     def roll_back(self, pick: int) -> None:
-        """The job goes back to an entry: what came after it leaves, but for savepoints."""
+        """Take the job back to an entry. Later entries go, except savepoints."""
         to = sorted(self.entries)[pick % len(self.entries)]
         if to == self.newest:
             return
@@ -156,7 +156,7 @@ class KeepingMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(row.pinned for row in self.entries.values()))
     @rule(pick=_pick)
     def dispose(self, pick: int) -> None:
-        """A savepoint goes, unless the job stands there."""
+        """Dispose of a savepoint, unless the job stands at it."""
         pinned = [each for each, row in sorted(self.entries.items()) if row.pinned]
         gone = pinned[pick % len(pinned)]
         if gone != self.newest:
@@ -164,12 +164,12 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @rule()
     def merge(self) -> None:
-        """A neighbour puts other files in the place of the active ones."""
+        """Let a neighbour replace the active files by others."""
         self._show(frozenset({self._stage("merged", None).path}))
 
     @rule()
     def die(self) -> None:
-        """A tick dies and leaves a file that nothing names; the next one claims the job."""
+        """Let a tick die and leave a file that nothing names. The next one claims the job."""
         self._stage("left", self.current)
         self.current = Generation(self.current + 1)
 
@@ -177,12 +177,12 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @rule(ms=_waits)
     def wait(self, ms: int) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.now_ms += ms
 
     @rule(oldest=st.booleans())
     def read(self, oldest: bool) -> None:  # noqa: FBT001
-        """A reader begins with the newest version or with the oldest cut, and takes as long as the grace."""
+        """Let a reader begin with the newest version or the oldest cut. It takes as long as the grace."""
         version = self.shown_at[min(self.entries)] if oldest else self.log.newest
         self.readers.append((self.now_ms, self.log.active[version]))
 
@@ -190,7 +190,7 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @rule()
     def clean_up(self) -> None:
-        """What the core says is deleted; nothing of it was needed."""
+        """Delete what the core says. None of it may be needed."""
         self.current = Generation(self.current + 1)
         rows = tuple(self.entries[each] for each in sorted(self.entries))
         self.cuts = {each: self.cuts[each] for each in readable_cuts(rows, self.cuts)}
@@ -223,7 +223,7 @@ class KeepingMachine(RuleBasedStateMachine):
         return self.log.active[-1].union(*named, *shown)
 
     def teardown(self) -> None:
-        """The job rests, and is cleaned up again and again until the grace is over."""
+        """Let the job rest, and clean it up repeatedly until the grace is over."""
         if is_unwinding():
             return
         for _ in range(3):

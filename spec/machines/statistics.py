@@ -1,4 +1,4 @@
-"""What a coordinator's statistics must say, told from the model: how checkpoints ended, and how long they took (E6)."""
+"""Judges a coordinator's statistics by the model: how checkpoints ended, and how long they took (E6)."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ _STATUS = {
 
 
 def statistics_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
-    """Raise BrokenRuleError unless counters are the model's, add up and are never negative.
+    """Raise BrokenRuleError unless the counters equal the model's, add up, and are not negative.
 
-    A request that began nothing counts as failed. An acknowledgement's numbers count once.
+    A request that began no checkpoint counts as failed. An acknowledgement's numbers count once.
     """
     counts, ended = tracker.counters, model.ended()
     agree = (counts.in_progress, counts.completed) == (len(model.pending()), ended[Fate.COMPLETED])
@@ -50,7 +50,7 @@ def _life_agrees(known: CheckpointStatistics, due: Known) -> None:
 
 
 def _newest_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
-    """Raise BrokenRuleError unless the newest of each sort is the one with the highest id."""
+    """Raise BrokenRuleError unless the newest checkpoint of each kind is the one with the highest id."""
     completed = [n for n, known in model.checkpoints.items() if known.fate is Fate.COMPLETED]
     savepoints = [n for n in completed if model.checkpoints[n].properties.is_savepoint]
     plain = [n for n in completed if n not in savepoints]
@@ -61,7 +61,7 @@ def _newest_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
 
 
 def summary_agrees(numbers: Sequence[int]) -> None:
-    """Raise BrokenRuleError unless the summary of the numbers lies within them, each percentile where it belongs."""
+    """Raise BrokenRuleError unless the summary lies within the numbers, with each percentile at its place."""
     summary = Distribution.of(numbers)
     if summary is None:
         expect(not numbers, RULE, f"{numbers} have no summary")
