@@ -1,5 +1,5 @@
-"""Seeded bugs: each changes one thing that the core does, and one named invariant must be the one to find it.
+"""Seeded bugs: each changes one behaviour of the core, and the invariant that it names must find it.
 
-A mutant that survives is a hole in the spec. `planting` says what a mutant is, `judges` who hunts it, `registry`
-which there are, `known_seeds` where each was met; `python -m spec.mutants` runs them all.
+A mutant that survives is a hole in the spec. `planting` says what a mutant is, `judges` what hunts it, `registry` lists
+all, and `known_seeds` says which seed found each. `python -m spec.mutants` runs them all.
 """

@@ -1,8 +1,8 @@
 """Runs all mutants: `python -m spec.mutants [--only NAME] [--seeds N]`. Every one must be found.
 
-A mutant passes if the invariant that it names is among those that a seed breaks, and the untouched core breaks
-none with the same seed. Ends with `N passed, N failed`; exit 1 if any failed. `--find` prints the seeds to write
-down in `known_seeds`, after a change of what seeds mean.
+A mutant passes if a seed breaks the invariant that it names, and the untouched core breaks none with the same seed. It
+ends with `N passed, N failed`, and with exit code 1 if any failed. After a change of what seeds mean, `--find` prints
+the seeds for `known_seeds`.
 """
 
 import sys
@@ -20,7 +20,7 @@ from spec.mutants.registry import MUTANTS
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Hunt the mutants that the command line names; return 0 if all were found, else 1."""
+    """Hunt the mutants that the command line names. Return 0 if all were found, else 1."""
     options = _options(arguments)
     names = [name for name in MUTANTS if options.only.replace("_", " ") in name]
     hunts: dict[str, Hunt] = {}
@@ -49,7 +49,7 @@ def _options(arguments: list[str] | None) -> Namespace:
 
 
 def _hunted(names: list[str], options: Namespace) -> Iterator[Hunt]:
-    """Yield the hunts as they end, each mutant in a process that plants nothing else meanwhile."""
+    """Yield the hunts as they end. Each mutant runs in a process that plants nothing else meanwhile."""
     if options.processes == 1:
         yield from (hunt(name, options.seeds) for name in names)
         return

@@ -1,4 +1,4 @@
-"""Mutants of alignment and order: what passes a barrier, what is in flight at it, who is blocked and read on."""
+"""Mutants of alignment and order: what passes a barrier, what is in flight, which channels are blocked and resumed."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Mutants of clean-ups and of cuts that are dropped, found where ticks and visits interleave (K1, K4)."""
+"""Mutants of clean-ups and of dropped cuts, which show where ticks and visits interleave (K1, K4)."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def the_cut_goes_from_which_an_entry_is_rolled_forward(patch: Patch) -> None:
 
 @mutant("cuts-stay", CLEAN_UPS)
 def a_tick_that_was_taken_over_drops_the_cuts_of_the_other_one(patch: Patch) -> None:
-    """It looked which entries there are, and records its cut after the other tick has recorded one."""
+    """The tick looks which entries exist, and records its cut only after the other tick has recorded one."""
 
     def record_cut(
         self: World,
@@ -68,7 +68,7 @@ def a_clean_up_needs_no_entry(patch: Patch) -> None:
 
 
 def _seeing(patch: Patch, **what: object) -> None:
-    """Let clean-ups see this, whatever was observed."""
+    """Replace what clean-ups observe."""
     real = cleanup.decide_cleanup
 
     def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:

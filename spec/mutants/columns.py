@@ -1,4 +1,4 @@
-"""Mutants of tables' columns: what a row says of them, what its publication brings, what a rollback takes back (D6)."""
+"""Mutants of tables' columns: what an entry lists, what publishing changes, what a rollback takes back (D6)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Mutants of the commit: what becomes visible when, which row is whose, what recovery restores and rolls forward."""
+"""Mutants of the commit: what becomes visible when, which entry belongs to whom, what recovery restores."""
 
 from dataclasses import replace
 

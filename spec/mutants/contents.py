@@ -1,4 +1,4 @@
-"""Mutants of what a cut holds: staged files, state files, what is restored of them, what is published."""
+"""Mutants of what a cut holds: staged files, state files, what a restore takes from them, what is published."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Mutants of the coordinator's minimum pause, its timer, its queue, and of what it says of each checkpoint."""
+"""Mutants of the coordinator's minimum pause, its timer, its queue, and its reports on each checkpoint."""
 
 from dataclasses import replace
 
@@ -91,7 +91,10 @@ def the_coordinator_asks_only_for_its_first_timer(patch: Patch) -> None:
 
 @mutant("wake", COORDINATOR)
 def a_late_clock_loses_the_rate(patch: Patch) -> None:
-    """What should be a whole number of intervals later is one interval later, and that may be over."""
+    """The next trigger should be a whole number of intervals later.
+
+    It is one interval later, which may be in the past.
+    """
 
     def fire(self: PeriodicScheduler, now_ms: int) -> bool:
         if self.next_ms is None or self.interval_ms is None:

@@ -1,4 +1,4 @@
-"""Mutants of what a row says of its state: its columns' meanings and the keys of upsert tables (D6)."""
+"""Mutants of what an entry says of its state: its columns' meanings and the keys of upsert tables (D6)."""
 
 from collections.abc import Callable
 from dataclasses import replace

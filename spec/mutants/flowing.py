@@ -136,7 +136,7 @@ def a_slice_may_have_a_row_more(patch: Patch) -> None:
 
 @mutant("paced")
 def a_micro_batch_is_as_large_as_its_newest_segment_allows(patch: Patch) -> None:
-    """The limit is compared with the last segment, where all that is collected should be, and nothing else cuts it."""
+    """The limit is compared with the last segment instead of all collected segments, and nothing else limits it."""
     real = OperatorRun.start
 
     def collected_rows(self: OperatorRun) -> int:
@@ -216,7 +216,7 @@ def an_idle_split_is_asked_again_at_once(patch: Patch) -> None:
 
 
 def _triggering_goes_on_after_a_failed_stop() -> bool:
-    """The hook of a stop's savepoint fails before any barrier is sent: the next interval triggers again."""
+    """The hook of a stop's savepoint fails before any barrier is sent. The next interval triggers again."""
     config = CheckpointConfig(interval_ms=_INTERVAL_MS, tolerable_failures=9, max_parallelism=MAX_PARALLELISM)
     rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 4)
     driven = DrivenJob(SmallJob(graph=graph(1, hooks=HOOKS[:1]), config=config, rows=rows))

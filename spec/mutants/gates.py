@@ -1,4 +1,4 @@
-"""Mutants inside a gate: replays, the limit of what is put aside, recordings, timers of alignments."""
+"""Mutants inside a gate: replays, the limit of the buffer, recordings, timers of alignments."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,7 @@ def new_items_come_before_a_replay(patch: Patch) -> None:
 def _interrupting(
     pushes_back: Callable[[AlignmentBuffer, buffers._Sequence], None],
 ) -> Callable[[AlignmentBuffer, ChannelId], None]:
-    """Return `resume` with another way to keep the rest of a replay that is interrupted."""
+    """Return a `resume` that keeps the rest of an interrupted replay in another way."""
 
     def resume(self: AlignmentBuffer, name: ChannelId) -> None:
         if not self._aside.items:
@@ -223,7 +223,7 @@ def the_cost_of_an_unaligned_checkpoint_is_told_in_the_wrong_order(patch: Patch)
 
 @mutant("policy", _ALTERNATING)
 def the_timer_of_an_alignment_outlives_it(patch: Patch) -> None:
-    """It turns the next barrier that has no timer of its own: that of a savepoint."""
+    """It turns the next barrier without a timer of its own: a savepoint's."""
 
     def release(self: AlternatingAligner) -> Effects:
         self._phase = Phase.WAITING

@@ -1,4 +1,4 @@
-"""Mutants of the tick door: who claims and releases when, and in which order a start recovers."""
+"""Mutants of the tick door: who claims and releases when, and the order of recovery."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,7 +135,7 @@ def a_rollback_leaves_leftovers_behind_its_row(patch: Patch) -> None:
 
 
 def _restarts(terms: Terms, held: Held) -> bool:
-    """Return whether this attempt follows on another one of the same process."""
+    """Return whether this attempt follows another one of the same process."""
     before = newest_claim(held.seen.rows)
     return before is not None and before.holder == terms.holder
 

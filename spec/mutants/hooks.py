@@ -1,4 +1,4 @@
-"""Mutants of the master hooks: when they are restored, with what, and what a row keeps of their answers."""
+"""Mutants of the master hooks: when they are restored, with what, and what an entry keeps of their answers."""
 
 from collections.abc import Iterator
 from dataclasses import replace

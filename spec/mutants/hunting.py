@@ -1,4 +1,4 @@
-"""One hunt: plant a bug, give its judge seed after seed until the named invariant is among the broken ones."""
+"""One hunt: plant a bug, and give its judge seed after seed until the named invariant is broken."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ HEALTHY_FAILS = "the untouched core fails with that seed"
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """How it ended: `seed` None: the mutant survived. `healthy`: the untouched core passes with the same seed."""
+    """The result of a hunt. `seed` is None if the mutant survived.
+
+    `healthy`: the untouched core passes with the same seed.
+    """
 
     name: str
     seed: int | None
@@ -37,7 +40,7 @@ class Hunt:
 
 
 def hunt(name: str, seeds_max: int | None = None) -> Hunt:
-    """Hunt one mutant, its known seed first; `seeds_max` None: as many as its judge thinks worth a try."""
+    """Hunt one mutant, its known seed first. `seeds_max` None: as many seeds as its judge sets."""
     bug, begun = MUTANTS[name], monotonic()
     with planted(bug):
         found = next((seed for seed in _seeds(bug, seeds_max) if finds(bug, seed)), None)
@@ -46,13 +49,13 @@ def hunt(name: str, seeds_max: int | None = None) -> Hunt:
 
 
 def finds(bug: Mutant, seed: int) -> bool:
-    """Return whether the seed shows a planted bug: the named invariant is among the broken ones."""
+    """Return whether the seed shows a planted bug: the named invariant is broken."""
     return bug.breaks in bug.judge.broken(seed)
 
 
 @cache
 def _core_passes(judge: Judge, seed: int) -> bool:
-    """Return whether the untouched core breaks nothing with that seed; asked once, however many mutants it shows."""
+    """Return whether the untouched core breaks nothing with this seed. Computed once for all mutants."""
     return not judge.broken(seed)
 
 

@@ -1,6 +1,6 @@
-"""Who hunts mutants: the simulator, the machines, and short directed checks. Each names what a seed broke.
+"""The judges that hunt mutants: the simulator, the machines, and short directed checks. Each names what a seed broke.
 
-A judge gives no reasons and keeps nothing: `broken(seed)` are the ids of the invariants that did not hold.
+A judge gives no reasons and keeps nothing. `broken(seed)` returns the ids of the invariants that did not hold.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ from spec.simulator import simulate
 
 EXAMPLES = 40
 STEPS = 40
-"""A seed of a machine is so many runs of so many steps: a second or less, so that a known seed is quick."""
+"""The steps of each run of a machine. A seed then takes a second or less, so that a known seed is quick."""
 SAVEPOINTS_MAX = 5
-"""How often users ask per tick where savepoints are looked at."""
+"""How often users ask in each tick, for judges of savepoints."""
 ROLLBACKS_MAX = 2
-"""How often the job is taken back behind each tick where rollbacks are looked at."""
+"""How often the job is rolled back after each tick, for judges of rollbacks."""
 RESETS_MAX = 2
-"""How often a source is read on from elsewhere behind each tick where resets are looked at."""
+"""How often a source is reset after each tick, for judges of resets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """One way to find a bug. `seeds_max`: how many seeds are worth a try."""
+    """One way to find a bug. `seeds_max` is how many seeds to try."""
 
     name: str
     broken: Callable[[int], frozenset[str]]
@@ -118,6 +118,6 @@ KEEPING = Judge("machine of what a clean-up keeps", _by_machine(KeepingMachine),
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:
-    """Return a judge that drives a door through one scene, which tells whether the invariant held."""
+    """Return a judge that drives a door through one scene. The scene returns whether the invariant held."""
     name = f"scene {scene.__name__.replace('_', ' ')!r}"
     return Judge(name, lambda _: frozenset() if scene() else frozenset({invariant}), 1)

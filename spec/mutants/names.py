@@ -1,4 +1,4 @@
-"""Mutants of declared renames: state or values that stay behind, tables that are not whole, what a name had (G2)."""
+"""Mutants of declared renames: state or values left behind, incomplete tables, rows of an earlier table (G2)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -161,7 +161,7 @@ def a_row_does_not_tell_which_columns_were_renamed(patch: Patch) -> None:
 
 
 def _forgetting(patch: Patch, **what: Any) -> None:  # noqa: ANN401 - fields of Renamed
-    """Let the first checkpoint behind a rename know nothing of this."""
+    """Hide this from the first checkpoint after a rename."""
     real = net.net_tables
 
     def net_tables(*told: Any, renamed: _Renamed) -> tuple[TableRecord, ...]:  # noqa: ANN401 - passed on

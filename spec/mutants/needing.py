@@ -1,4 +1,4 @@
-"""Mutants of the clean-up: which files somebody still needs, and which ones go (K4)."""
+"""Mutants of the clean-up: which files are still needed, and which ones go (K4)."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def an_abandoned_savepoint_needs_nothing(patch: Patch) -> None:
 
 @mutant(NEEDED_STAYS, KEEPING)
 def a_file_is_unneeded_since_it_was_removed_from_the_log(patch: Patch) -> None:
-    """Cuts that showed it until now had readers until now."""
+    """Cuts showed it until now, so it had readers until now."""
     real = cleanup._judged
 
     def judged(file: ListedFile, facts: CleanupFacts) -> Unneeded:

@@ -1,4 +1,4 @@
-"""Mutants of nonces: by its nonce a store finds an entry whose fate is unknown, so each needs one of its own (F3)."""
+"""Mutants of nonces. A store finds an entry of unknown fate by its nonce, so each entry needs one of its own (F3)."""
 
 from checkpointing.commit.at_rest import Rollback, SourceReset, Stamp
 from checkpointing.commit.two_phase import Draft, TwoPhaseCommit

@@ -1,7 +1,8 @@
-"""Mutants of what is believed of a row from outside: then an effect would write or delete outside the job's folders.
+"""Mutants that trust an entry from outside, so that an effect would write or delete outside the job's folders.
 
-The judge decodes rows that somebody else may have written. What the codec lets through says which files effects name:
-publications enter, discards and a disposal delete. None of these files may lie outside the folders of the row's job.
+The judge decodes entries that somebody else may have written. An entry that the codec accepts names the files of
+effects: publications add them, discards and disposals delete them. None of these files may lie outside the folders of
+the entry's job.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ _OUTSIDE: Final = (
 
 
 def rows_from_outside_name_nothing_outside() -> bool:
-    """A sound row is read; of those that name a file or a table outside, none gets as far as an effect."""
+    """A sound entry is read. An entry that names a file or a table outside never leads to an effect."""
     decode(encode(_row(), writer="spec"))
     return all(_is_inside(name) for text in _crafted() for name in _named_by_effects(text))
 

@@ -1,4 +1,4 @@
-"""What mutants of rollbacks and of resets have in common: a row that names another parent than the end of the line."""
+"""What mutants of rollbacks and resets share: an entry that names another parent than the end of the line."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from spec.mutants.planting import Patch
 
 
 def build_on_the_row_before(patch: Patch, kind: RowKind) -> None:
-    """Let a tick that begins from a row of that kind build on what that row was made from."""
+    """Let a tick that begins from an entry of that kind continue from the entry from which that one was made."""
     real = TwoPhaseCommit.__init__
 
     def begin(

@@ -1,4 +1,4 @@
-"""What a mutant is: a patch of the core's behaviour that holds while a context manager is open."""
+"""What a mutant is: a patch of the core's behaviour, in force while a context manager is open."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,32 +11,32 @@ import spec
 from spec.mutants.judges import SIMULATOR, Judge
 
 _BENT = (f"{checkpointing.__name__}.", f"{spec.__name__}.")
-"""How the names of modules begin that see what a mutant replaces."""
+"""Prefixes of the modules in which a mutant replaces names."""
 
 
 class NothingToPatchError(LookupError):
-    """The core no longer has what a mutant replaces: the mutant must be repaired."""
+    """The core no longer has what a mutant replaces. The mutant must be repaired."""
 
     def __init__(self, owner: type | ModuleType, name: str) -> None:
         super().__init__(f"{owner.__name__} has no {name} of its own: the core has changed, repair the mutant")
 
 
 class Patch:
-    """Replaces methods, properties, functions and tables of the core, and puts back what was there."""
+    """Replaces methods, properties, functions and tables of the core, and restores them."""
 
     def __init__(self) -> None:
         """Begin with nothing replaced."""
         self._before: list[tuple[type | ModuleType, str, object]] = []
 
     def put(self, owner: type | ModuleType, name: str, value: object) -> None:
-        """Replace an attribute of a class, or of the one module that looks it up there; NothingToPatchError."""
+        """Replace an attribute of a class, or of the one module that looks it up there. Raise NothingToPatchError."""
         if name not in vars(owner):
             raise NothingToPatchError(owner, name)
         self._before.append((owner, name, vars(owner)[name]))
         setattr(owner, name, value)
 
     def function(self, home: ModuleType, name: str, value: object) -> None:
-        """Replace a function wherever it was imported to. Judges import none; NothingToPatchError."""
+        """Replace a function wherever it was imported. Judges import none. Raise NothingToPatchError."""
         if name not in vars(home):
             raise NothingToPatchError(home, name)
         real = vars(home)[name]
@@ -47,7 +47,7 @@ class Patch:
                 self.put(module, alias, value)
 
     def undo(self) -> None:
-        """Put everything back, the newest first."""
+        """Restore everything, the newest first."""
         while self._before:
             owner, name, value = self._before.pop()
             setattr(owner, name, value)
@@ -55,7 +55,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One seeded bug. `breaks` is the invariant that must be among the broken ones, `flink` where it was real."""
+    """One seeded bug. `breaks` is the invariant that must find it. `flink` is the issue in which it was real."""
 
     name: str
     breaks: str
@@ -67,7 +67,7 @@ class Mutant:
 def mutant(
     breaks: str, judge: Judge = SIMULATOR, flink: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Patch], None]], Mutant]:
-    """Make a mutant of the function that plants it; the function's name says what goes wrong."""
+    """Make a mutant of the function that plants it. The function's name says what goes wrong."""
 
     def made(plant: Callable[[Patch], None]) -> Mutant:
         return Mutant(plant.__name__.replace("_", " "), breaks, plant, judge, flink)
@@ -77,7 +77,7 @@ def mutant(
 
 @contextmanager
 def planted(bug: Mutant) -> Iterator[None]:
-    """Plant a bug; whatever happens, the core is as it was when this is left."""
+    """Plant a bug. Whatever happens, the core is as before when this ends."""
     patch = Patch()
     try:
         bug.plant(patch)

@@ -1,4 +1,4 @@
-"""Mutants of what an entry publishes: the versions that it builds on, and the tables that it changes (F4)."""
+"""Mutants of what an entry publishes: the versions that it names, and the tables that it changes (F4)."""
 
 from collections.abc import Callable, Iterable, Mapping
 

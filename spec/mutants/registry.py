@@ -1,4 +1,4 @@
-"""All mutants by name, in the order of their rooms."""
+"""All mutants by name."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Mutants of the clean-up beside readers: what a reservation keeps, and for how long."""
+"""Mutants of clean-ups while readers read: what a reservation keeps, and for how long."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Mutants of resets: what moves, what must not, and from where the job goes on (K2)."""
+"""Mutants of resets: what moves, what must not move, and from where the job goes on (K2)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -51,7 +51,7 @@ def a_reset_of_a_source_forgets_all_splits_but_the_first(patch: Patch) -> None:
 
 
 Changes = Callable[[CheckpointRecord], Mapping[str, object]]
-"""What is wrong with the row of a reset, told by the row that it moves."""
+"""The wrong fields of a reset's entry, computed from the entry that it moves."""
 
 
 def _append_otherwise(patch: Patch, changes: Changes) -> None:

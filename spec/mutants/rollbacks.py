@@ -1,4 +1,4 @@
-"""Mutants of rollbacks: the line that one leaves and begins, and what it brings back (K2)."""
+"""Mutants of rollbacks: the line that a rollback leaves, the line that it begins, and what it brings back (K2)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

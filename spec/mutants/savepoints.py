@@ -1,4 +1,4 @@
-"""Mutants of savepoints: what builds on them, what they publish, who may end them, what is told of them."""
+"""Mutants of savepoints: what continues from them, what they publish, who may dispose of them, who is notified."""
 
 from collections.abc import Iterable
 from dataclasses import replace

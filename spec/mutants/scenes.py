@@ -1,4 +1,4 @@
-"""Short directed checks for bugs that no drawn run looks at: each drives a door through one scene.
+"""Short directed checks for bugs that no random run meets. Each drives a door through one scene.
 
 A scene returns whether the invariant held.
 """
@@ -43,13 +43,13 @@ _INTERVAL_MS = 100
 
 
 def a_newer_coordinator_keeps_its_files() -> bool:
-    """An older coordinator, which has not heard of the newer one, clears up."""
+    """An older coordinator, which does not know of the newer one, discards leftovers."""
     name, newer = StagedName(VertexId("joined"), 3, "0" * 32), Generation(5)
     return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
 
 
 def triggering_outlives_an_abort() -> bool:
-    """All that is pending is aborted, as after the failure of a region: the next interval triggers again."""
+    """Everything pending is aborted, as after the failure of a region. The next interval triggers again."""
     coordinator = _coordinator()
     coordinator.step(told.SchedulerStarted(0))
     coordinator.step(told.CoordinatorTimeAdvanced(_INTERVAL_MS))
@@ -60,7 +60,7 @@ def triggering_outlives_an_abort() -> bool:
 
 
 def every_task_is_told_of_a_completion() -> bool:
-    """A checkpoint of two tasks completes: both are told."""
+    """A checkpoint of two tasks completes, and both are notified."""
     coordinator = _coordinator()
     coordinator.step(told.CheckpointRequested("request", CHECKPOINT))
     coordinator.step(told.CheckpointIdFetched(_FIRST))
@@ -72,7 +72,7 @@ def every_task_is_told_of_a_completion() -> bool:
 
 
 def a_savepoint_behind_a_newer_row_is_declined() -> bool:
-    """Checkpoint 2 is committed before savepoint 1 is acknowledged: there is no cut that 1 could be told against."""
+    """Checkpoint 2 is committed before savepoint 1 is acknowledged, so there is no cut from which 1 could continue."""
     graph = JobGraph((Vertex(VertexId("source"), VertexKind.SOURCE, 1),), ())
     identity = CommitIdentity(job="job", generation=Generation(1), nonce="n", max_parallelism=1)
     commit = TwoPhaseCommit(graph, identity, parent=None, versions={}, at_version=1)
@@ -86,7 +86,7 @@ def a_savepoint_behind_a_newer_row_is_declined() -> bool:
 
 
 def every_entry_since_the_last_cut_is_made_durable() -> bool:
-    """A neighbour committed version 6 before our 7: without it no engine could load the log."""
+    """A neighbour committed version 6 before our 7. Without it, no engine could load the log."""
     table = TableName("out/numbers")
     due = durability.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
     return due == (durability.Entries(table, 6, 7),)
@@ -111,7 +111,7 @@ def a_holder_that_nobody_can_see_is_given_time() -> bool:
 
 
 def a_tick_ends_as_it_was_asked() -> bool:
-    """The strongest wish counts: a failure, a stop now, the savepoint of a stop, a stop after a last checkpoint."""
+    """The strongest request decides: a failure, a stop now, the savepoint of a stop, a stop after a last checkpoint."""
     suspended, stopped, finished, failed = (Ending(TickLimits()) for _ in range(4))
     suspended.told(Cause.SAVEPOINT_ASKED)
     finished.told(Cause.SAVEPOINT_ASKED)
@@ -127,7 +127,7 @@ def a_tick_ends_as_it_was_asked() -> bool:
 
 
 def a_table_that_no_cut_tells_of_gets_the_columns_of_its_row() -> bool:
-    """An upsert table lost entries and was taken out of the parent's cut; the row that follows is rolled forward."""
+    """An upsert table lost entries and was removed from the parent's cut. The next entry is rolled forward."""
     other, table = TableName("out/b"), TableRecord(table=TableName("out/a"), mode=TableMode.UPSERT, parent_version=6)
     steps = recovering.rolled_forward(_row(2, table))
     next(steps)
@@ -147,13 +147,13 @@ def a_rollback_is_published_only_onto_what_it_was_planned_on() -> bool:
 
 
 def a_rollback_leaves_an_entry_behind_if_tables_are_lost() -> bool:
-    """Somebody goes back to the first checkpoint, and the newest one is not published yet."""
+    """A rollback goes to the first checkpoint, while the newest one is not published yet."""
     terms = Terms(holder=Holder(host="here", pid=1, started=""), leaves_behind=_FIRST)
     return next(recovering.rolled_forward_or_left(terms, _row(2), whole=False), None) is None
 
 
 def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
-    """Return an entry of a job that follows on the first checkpoint."""
+    """Return an entry of a job whose parent is the first checkpoint."""
     return CheckpointRecord(
         job=JobName("j"),
         checkpoint=CheckpointId(checkpoint),
@@ -168,7 +168,7 @@ def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
 
 
 def _decided(ending: Ending) -> TickOutcome | None:
-    """Return how a tick ends in which nothing moves and more could be read; None if it goes on."""
+    """Return how a tick ends in which nothing moves and more could be read, or None if it goes on."""
     end = ending.next(0, quiet=True, in_doubt=False, idle=False, spent=False, failing=False)
     return end.outcome if isinstance(end, EndTick) else None
 

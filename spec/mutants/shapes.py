@@ -46,7 +46,7 @@ def a_new_table_keeps_what_its_name_had_before(patch: Patch) -> None:
 
 @mutant("new-tables-begin-empty", SHAPES)
 def a_new_table_is_published_when_rows_come(patch: Patch) -> None:
-    """The first checkpoint is not told which tables begin empty."""
+    """The first checkpoint does not know which tables begin empty."""
     _publishing(patch, lambda first: not first.files, whole=False)
 
 
@@ -61,7 +61,7 @@ def _stood_at(source: Vertex, record: CheckpointRecord | None) -> list[str | Non
 
 
 def _publishing(patch: Patch, is_new: Any, *, whole: bool = True, keep: int = 0) -> None:  # noqa: ANN401
-    """Let a new table let go only so many of the files that its name had."""
+    """Let a new table remove only some of the files that an earlier table of its name had."""
     real = net.net_tables
 
     def net_tables(*told: Any, renamed: _Renamed) -> tuple[TableRecord, ...]:  # noqa: ANN401 - passed on

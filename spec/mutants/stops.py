@@ -1,4 +1,4 @@
-"""Mutants of what users ask for: requests and their answers, what savepoints pin, where a stop and a drain end."""
+"""Mutants of users' requests: their answers, what savepoints pin, how a stop and a drain end."""
 
 from collections.abc import Iterable
 
@@ -164,7 +164,7 @@ def the_tick_goes_on_after_the_savepoint_of_a_stop(patch: Patch) -> None:
 
 
 def _move(patch: Patch, phase: TickPhase, cause: Cause, reached: TickPhase) -> None:
-    """Let the cause lead elsewhere than the table of the tick's end says."""
+    """Let the cause lead to another phase than the table says."""
     patch.put(ending, "MOVES", {**ending.MOVES, (phase, cause): reached})
 
 
