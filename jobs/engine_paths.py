@@ -21,6 +21,7 @@ from typing import Final
 from urllib.parse import quote
 
 _NOT_FOR_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f\ud800-\udfff]")
+_S3: Final = "s3://"
 _SPARK_GLOB: Final = re.compile(r"[\\{}\[\]*?,^]")
 _DUCKDB_GLOB: Final = re.compile(r"[*?\[]")
 _AS_IT_IS_FOR_POLARS: Final = re.compile(r"[A-Za-z0-9/_.~!$&'()+,:;=@-]*")
@@ -65,7 +66,12 @@ def must_suit_delta(folder: Path) -> None:
 
 def spark_path(path: str) -> str:
     """Return a path that Spark's globbing reads as itself."""
-    return _SPARK_GLOB.sub(lambda match: f"\\{match[0]}", path)
+    return _SPARK_GLOB.sub(lambda match: f"\\{match[0]}", spark_address(path))
+
+
+def spark_address(address: str) -> str:
+    """Return a path or URL as Spark names it: its reader of S3 is called `s3a`."""
+    return f"s3a://{address[len(_S3) :]}" if address.startswith(_S3) else address
 
 
 def spark_uri_part(path: str) -> str:
@@ -79,12 +85,12 @@ def spark_options(paths: Iterable[str]) -> dict[str, str]:
     return _LITERAL_PATHS | (_RAW_FILES if colon else {})
 
 
-def spark_sql_table(folder: Path) -> str:
+def spark_sql_table(folder: Path | str) -> str:
     """Return a Delta table's folder as Spark's SQL names it.
 
     Spark replaces `${...}` in the text of a query before it parses it; only a string can hide the dollar from that.
     """
-    name = f"delta.`{str(folder).replace('`', '``')}`"
+    name = f"delta.`{spark_address(str(folder)).replace('`', '``')}`"
     if "${" not in name:
         return name
     text = name.replace("'", "\\'").replace("$", "\\u0024")
@@ -96,15 +102,17 @@ def duckdb_path(path: str) -> str:
     return _DUCKDB_GLOB.sub(lambda match: f"[{match[0]}]", path)
 
 
-def polars_reads(folder: Path) -> bool:
+def polars_reads(folder: Path | str) -> bool:
     """Return whether Polars' own reader finds the files of a Delta table in this folder.
 
     Otherwise `scan_delta(..., use_pyarrow=True)` does: it opens them through delta-rs.
     """
-    return _AS_IT_IS_FOR_POLARS.fullmatch(str(folder.resolve())) is not None
+    if "://" in str(folder):
+        return True
+    return _AS_IT_IS_FOR_POLARS.fullmatch(str(Path(folder).resolve())) is not None
 
 
-def typed(path: Path | str) -> str:
+def typed(path: object) -> str:
     """Return a path as a user types it in a shell: in quotes where it needs them."""
     return shlex.quote(str(path))
 

@@ -13,6 +13,7 @@ from jobs.planner.planning import plan
 from jobs.runtime.settings import RuntimeSettings
 from jobs.settings import Layer, TickSettings, folder, resolve
 from jobs.spark.session import SparkConfig
+from jobs.storage.address import absolute
 from jobs.stores.warehouse import Warehouse
 
 
@@ -26,7 +27,7 @@ class Launch:
     @property
     def warehouse(self) -> Warehouse:
         """The job in its warehouse, whose folder is an absolute path."""
-        return Warehouse(self.settings.warehouse.absolute(), ProtocolPaths(self.plan.job))
+        return Warehouse(absolute(self.settings.warehouse), ProtocolPaths(self.plan.job))
 
     def runtime(self) -> RuntimeSettings:
         """Return the settings of the tick's run. Dagster adds its run with `dataclasses.replace`."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, overload
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
@@ -25,6 +25,7 @@ from pydantic_settings import (
 from checkpointing.config import CheckpointConfig, Count, Milliseconds
 from checkpointing.job.setup import TickLimits
 from jobs.project import FOLDERS, Project, here, working_directory
+from jobs.storage.address import InvalidAddressError, Root, StoreUrl, parsed
 from jobs.suggestions import WrongInputError
 
 PREFIX: Final = "TIDEMARK_"
@@ -65,6 +66,11 @@ def _named_folder(value: object) -> object:
     return value
 
 
+def _address(value: object) -> object:
+    named = _named_folder(value)
+    return parsed(named) if isinstance(named, str) else named
+
+
 def _spark_memory(value: object) -> object:
     if isinstance(value, str) and not _MEMORY.fullmatch(value):
         raise ValueError(f"write it as Spark does, like 512m or 2g, not {value!r}")
@@ -84,8 +90,9 @@ class TickSettings(CheckpointConfig, BaseSettings):
     rows_of: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
     """The sources whose rows `every_rows` counts, separated by commas. Empty: all sources."""
 
-    warehouse: Annotated[Path, BeforeValidator(_named_folder)] = Path("warehouse")
-    """The folder of the tables. All processes of the job must reach it. A relative path begins at the project."""
+    warehouse: Annotated[Path | StoreUrl, NoDecode, BeforeValidator(_address)] = Path("warehouse")
+    """The folder of the tables, or a URL like `s3://bucket/prefix`. All processes of the job must reach it. A relative
+    path begins at the project."""
     data: Annotated[Path, BeforeValidator(_named_folder)] = Path("data")
     """The folder of the pipeline's input. A relative path begins at the project."""
     parallelism: Count | None = Field(default=None, ge=1)
@@ -212,7 +219,11 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
     return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
 
 
-def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Path:
+@overload
+def folder(name: Literal["data"], *given: Layer, project: Project | None = None) -> Path: ...
+@overload
+def folder(name: Literal["warehouse"], *given: Layer, project: Project | None = None) -> Root: ...
+def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Root:
     """Return a folder that must be known before the pipeline: from the last of `given` that sets it.
 
     If none does, the environment decides, then the project (None: that of the working directory), and then the
@@ -221,8 +232,16 @@ def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project |
     project = project or here()
     for layer in (*reversed(given), environment_layer(), project_layer(project)):
         if name in layer.values:
-            return _anchored(Path(str(layer.values[name])), layer, project)
+            return _anchored(_named(name, layer), layer, project)
     return _anchored(Path(str(TickSettings.model_fields[name].default)), None, project)
+
+
+def _named(name: Literal["data", "warehouse"], layer: Layer) -> Root:
+    text = str(layer.values[name])
+    try:
+        return parsed(text) if name == "warehouse" else Path(text)
+    except InvalidAddressError as error:
+        raise InvalidSettingsError((Problem(name, str(error), layer.names(name)),)) from None
 
 
 def resolve(
@@ -250,9 +269,9 @@ def project_layer(project: Project | None) -> Layer:
     return Layer("", {}) if project is None else Layer(f"set in {project.file}", project.folders)
 
 
-def _anchored(path: Path, layer: Layer | None, project: Project | None) -> Path:
-    """Return an absolute path: a relative path of a project begins at the project's folder."""
-    if path.is_absolute() or project is None or (layer is not None and layer.from_shell):
+def _anchored(path: Root, layer: Layer | None, project: Project | None) -> Root:
+    """Return a URL, or an absolute path: a relative path of a project begins at the project's folder."""
+    if not isinstance(path, Path) or path.is_absolute() or project is None or (layer is not None and layer.from_shell):
         return path
     return path if project.root == working_directory() else project.root / path
 

@@ -5,7 +5,6 @@ They need no Spark. They run after every tick, and alone at any time.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
@@ -18,6 +17,7 @@ from jobs.planner import JobPlan
 from jobs.reading.waiting import ROWS, still_waiting, waiting_rows, waits_in
 from jobs.runtime.discovery import Discovered
 from jobs.showing.quantities import count, moment, seconds
+from jobs.storage.address import Root
 from jobs.stores.tables import TableShown
 from orchestration.cut_line import broken_rules
 from orchestration.deployment import Limits
@@ -37,7 +37,7 @@ class Look:
 
     plan: JobPlan
     naming: Naming
-    root: Path
+    root: Root
     stands: Standing
     discovered: Mapping[VertexId, Discovered]
     now_ms: int

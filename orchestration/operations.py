@@ -7,7 +7,6 @@ may not run beside a tick is refused, and the message names the holder.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
@@ -26,6 +25,7 @@ from jobs.showing.cleanup import render_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.showing.rollback import render_rollback
 from jobs.sources.position_words import PositionWords
+from jobs.storage.address import absolute, parsed
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.rollback_tables import TableNotRolledBackError
@@ -137,7 +137,7 @@ def _operation_job(
         with _refusals():
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
             settings = resolve({}, deployment.given, given, project=project_of(deployment.reference))
-            warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(job))
+            warehouse = Warehouse(absolute(settings.warehouse), ProtocolPaths(job))
             words = PositionWords(deployment.plan.sources)
             context.add_output_metadata(operation(context, Asked(warehouse, settings, words)))
 
@@ -164,7 +164,7 @@ def _refusals() -> Iterator[None]:
 
 def _savepoint(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     warehouse, config = asked.warehouse, context.op_config
-    to = Path(config["to"]) if "to" in config else None
+    to = parsed(config["to"]) if "to" in config else None
     if to is not None:
         must_be_free(warehouse, to)
     taken = take_savepoint(warehouse, _teller(context))
@@ -212,7 +212,7 @@ def _cleanup(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     return {
         "would_delete_files" if dry_run else "deleted_files": len(files),
         "bytes": sum(each.file.bytes for each in files),
-        "free_bytes": done.free_bytes,
+        **({} if done.free_bytes is None else {"free_bytes": done.free_bytes}),
         "report": _shown(context, render_cleanup(asked.warehouse.paths.job, done, grace_ms, dry_run=dry_run)),
     }
 

@@ -10,6 +10,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from jobs.launch import launch
 from jobs.pipelines.registry import PipelineReference
 from jobs.runtime.tick import run_tick
+from jobs.storage.address import Root, absolute
 from orchestration.checks import check_specs
 from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Deployment, Limits, TickRunner, arguments
@@ -74,9 +75,9 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     )
 
 
-def _readers(naming: Naming, warehouse: Path) -> dict[str, object]:
+def _readers(naming: Naming, warehouse: Root) -> dict[str, object]:
     """Return the resources by which downstream assets read the pipeline's tables."""
-    cuts = CutResource(pipeline=naming.job, warehouse=str(warehouse.absolute()))
+    cuts = CutResource(pipeline=naming.job, warehouse=str(absolute(warehouse)))
     return {naming.cut_key: cuts, naming.tables_key: CutIOManager(cuts=cuts, key_prefix=list(naming.prefix))}
 
 

@@ -65,13 +65,13 @@ def _checked(plan: JobPlan) -> Iterator[tuple[StatelessSpec, TableName]]:
 def _failed_rows(warehouse: Warehouse, quarantine: TableName, records: Iterable[CheckpointRecord]) -> pl.Series:
     """Return the failed rules of each row that these checkpoints put into the quarantine table."""
     paths = [
-        warehouse.path(file.path)
+        warehouse.place(file.path)
         for record in records
         for table in record.tables
         if table.table == quarantine
         for file in table.adds
     ]
-    there = [pl.read_parquet(path, columns=[FAILED])[FAILED] for path in paths if path.exists()]
+    there = [pl.read_parquet(path.read(), columns=[FAILED])[FAILED] for path in paths if path.exists()]
     return pl.concat(there) if there else pl.Series(FAILED, [], dtype=pl.String)
 
 

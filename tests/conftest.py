@@ -16,6 +16,8 @@ from spec import profiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.object_store import Server
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARES = {"kill": 3, "matrix": 6}
 """Of the tests so marked one in so many runs where a rotating share is asked for."""
@@ -95,3 +97,13 @@ def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built.returncode == 0, built.stderr
     (path,) = folder.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="session")
+def store_server() -> Iterator["Server"]:
+    """Return the one S3 server of this process of a test run, with a bucket `lake`."""
+    from tests.object_store import serving
+
+    with serving() as server:
+        server.make_bucket("lake")
+        yield server

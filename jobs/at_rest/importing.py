@@ -5,11 +5,8 @@ names. The next tick deletes those files and starts from the beginning, or anoth
 process dies after it, the next tick rolls the entry forward like any other one.
 """
 
-import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from checkpointing.commit.at_rest import Imported
 from checkpointing.commit.columns import table_changes
@@ -30,6 +27,8 @@ from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
 from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.renaming import Renaming, renaming_in
+from jobs.storage.address import Root, absolute
+from jobs.storage.whole import delete_at_once
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
@@ -46,7 +45,7 @@ class Import:
     """What to restore, and into which warehouse. With `claim` the savepoint's copy is moved, and its folder deleted."""
 
     origin: ForeignRow
-    root: Path
+    root: Root
     plan: JobPlan
     claim: bool = False
     allow_non_restored_state: bool = False
@@ -93,8 +92,8 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
     """
     renaming = restorable(wanted)
     record = renaming.record or wanted.origin.record
-    must_be_there(wanted.origin.warehouse.root, named_files(record).values())
-    warehouse = Warehouse(wanted.root.absolute(), ProtocolPaths(wanted.plan.job))
+    must_be_there(wanted.origin.warehouse.storage, named_files(record).values())
+    warehouse = Warehouse(absolute(wanted.root), ProtocolPaths(wanted.plan.job))
     stores = JobStores(warehouse, boundary)
 
     def possible(seen: Observed, _: RecoveryPlan) -> None:
@@ -103,8 +102,8 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
     def copied(work: Work) -> RowChosen:
         with around(boundary, COPY_FILES):
             moved = relocated(record, renaming.tables, work.claim.generation)
-            source, files = wanted.origin.warehouse.root, named_files(moved.record).values()
-            handles = copy_files(source, warehouse.root, files, link=wanted.claim, links=moved.links, told=told)
+            source, files = wanted.origin.warehouse.storage, named_files(moved.record).values()
+            handles = copy_files(source, warehouse.storage, files, link=wanted.claim, links=moved.links, told=told)
         return RowChosen(Imported(checked_record(moved.record, handles)))
 
     # The claim is above every generation and id of the origin, so that no name is ever used twice.
@@ -112,11 +111,11 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
     task = Task(errand=IMPORT, do_work=copied, possible=possible, above=above, entry_boundary=APPEND_IMPORTED)
     imported = done_at_rest(stores, task, boundary).entry
     if wanted.claim:
-        _use_up(wanted.origin.warehouse.root)
+        delete_at_once(wanted.origin.warehouse.root)
     return imported
 
 
-def _must_be_empty(root: Path, job: JobName) -> None:
+def _must_be_empty(root: Root, job: JobName) -> None:
     warehouse = Warehouse(root, ProtocolPaths(job))
     if has_run(warehouse):
         _, rows = CheckpointStore(warehouse).observe()
@@ -150,10 +149,3 @@ def _must_fit_tables(wanted: Import, record: CheckpointRecord) -> None:
     misfit = first_refused(table_changes(wanted.plan.graph, record))
     if misfit is not None:
         raise SavepointRefusedError(f"the savepoint does not fit the pipeline: {misfit}")
-
-
-def _use_up(folder: Path) -> None:
-    """Delete the folder of a claimed savepoint. It disappears in one step."""
-    gone = folder.with_name(f".{folder.name}.{uuid4()}.claimed")
-    folder.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)

@@ -4,7 +4,6 @@ It changes nothing.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from checkpointing.commit.fencing import newest_checkpoint
@@ -14,6 +13,7 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.holding.failures import NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import has_run
+from jobs.storage.address import Root, is_same, parsed
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.savepoint_copy import read_manifest
@@ -46,7 +46,7 @@ class ForeignRow:
 Origin = OwnRow | ForeignRow
 
 
-def find_origin(text: str, root: Path, job: JobName) -> Origin:
+def find_origin(text: str, root: Root, job: JobName) -> Origin:
     """Return the entry that `--from TEXT` names for a tick in the warehouse `root`: `N`, `DIR` or `DIR@N`.
 
     Raises NoSuchSavepointError naming the savepoints that exist, TableNotCopyableError for a table whose files are not
@@ -54,7 +54,7 @@ def find_origin(text: str, root: Path, job: JobName) -> Origin:
     """
     folder, number = _parsed(text)
     own = Warehouse(root, ProtocolPaths(job))
-    if folder is None or folder.resolve() == root.resolve():
+    if folder is None or is_same(folder, root):
         return _own(own, number, text)
     return _foreign(Warehouse(folder, ProtocolPaths(job)), number, text)
 
@@ -70,13 +70,13 @@ def _last_id(row: Row) -> int:
             return row.next_id - 1
 
 
-def _parsed(text: str) -> tuple[Path | None, int | None]:
+def _parsed(text: str) -> tuple[Root | None, int | None]:
     if text.isdigit():
         return None, int(text)
     folder, at, number = text.rpartition("@")
     if at and number.isdigit() and folder:
-        return Path(folder), int(number)
-    return Path(text), None
+        return parsed(folder), int(number)
+    return parsed(text), None
 
 
 def _own(warehouse: Warehouse, number: int | None, text: str) -> OwnRow:
@@ -95,7 +95,7 @@ def _own(warehouse: Warehouse, number: int | None, text: str) -> OwnRow:
 def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
     job, root = warehouse.paths.job, warehouse.root
     if not has_run(warehouse):
-        held = "no such folder" if not root.is_dir() else f"no savepoint and no warehouse of {job}"
+        held = "no such folder" if not warehouse.place("").is_folder() else f"no savepoint and no warehouse of {job}"
         raise NoSuchSavepointError(
             f"--from {text}: {root} is {held}; make one with 'tidemark savepoint {job} --to DIR', "
             "or name a checkpoint id of this warehouse, a folder DIR, or DIR@N"
@@ -120,7 +120,7 @@ def _foreign(warehouse: Warehouse, number: int | None, text: str) -> ForeignRow:
 
 
 def _chosen(
-    rows: tuple[Row, ...], newest: CheckpointRecord | None, number: int | None, text: str, root: Path
+    rows: tuple[Row, ...], newest: CheckpointRecord | None, number: int | None, text: str, root: Root
 ) -> CheckpointRecord:
     records = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
     found = newest if number is None else records.get(CheckpointId(number))

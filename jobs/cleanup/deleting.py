@@ -1,13 +1,13 @@
 """Deletes the files that a clean-up decided on, one by one. An interrupted clean-up can simply be run again."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.commit.cleanup import Unneeded
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.paths import parse_generation
 from jobs.cleanup.tables import JobTable
+from jobs.storage.place import drop_if_empty
 from jobs.stores.warehouse import Warehouse
 
 
@@ -42,9 +42,7 @@ def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Delet
 def drop_empty_folders(warehouse: Warehouse, tables: Iterable[JobTable], current: Generation) -> None:
     """Delete the empty folders of older generations."""
     for table in tables:
-        root = warehouse.path(warehouse.paths.staged_root(table.name))
-        for folder in root.iterdir() if root.is_dir() else ():
-            generation = parse_generation(folder.name)
+        for folder in warehouse.place(warehouse.paths.staged_root(table.name)).folders():
+            generation = parse_generation(folder.last)
             if generation is not None and generation < current:
-                with suppress(OSError):  # not empty, or deleted already
-                    folder.rmdir()
+                drop_if_empty(folder)

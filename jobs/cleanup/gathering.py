@@ -4,11 +4,10 @@ The order matters: a file that an entry or a log begins to name meanwhile is the
 be read, at its newest version or at a recorded cut, is left alone as a whole and reported.
 """
 
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -20,6 +19,7 @@ from checkpointing.metadata.paths import STAGED, is_data_file, parse_generation,
 from jobs.cleanup.looks import read_looks
 from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
+from jobs.storage.port import NotARegularFileError
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import active_paths
 from jobs.stores.reservations import ReservationStore
@@ -102,7 +102,7 @@ def _read_tables(
 
 def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
     """Return a table as its log shows it. The history is read last, so it has all removals."""
-    folder = logs.warehouse.path(name)
+    folder = logs.warehouse.place(name)
     with logs.newest(name) as table:
         seen = table_seen(name, table.version(), cuts)
         active = set(_named(active_paths(table), name))
@@ -129,15 +129,13 @@ def _named(paths: Iterable[str], name: TableName) -> Iterator[str]:
 
 def _staged(warehouse: Warehouse, table: TableName) -> Iterator[ListedFile]:
     """Yield the files that generations staged for a table, unfinished ones too; no other files."""
-    root = warehouse.path(warehouse.paths.staged_root(table))
-    for folder in _entries(root):
-        generation = parse_generation(folder.name)
-        if generation is None or not folder.is_dir(follow_symlinks=False):
-            continue
-        for entry in _entries(Path(folder.path)):
-            if parse_staged_name(entry.name) is not None or _UNFINISHED.fullmatch(entry.name):
-                path = f"{warehouse.paths.staged_folder(table, generation)}/{entry.name}"
-                yield from _as_found(Path(entry.path), path, table, generation)
+    for found in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
+        folder, _, name = found.name.rpartition("/")
+        generation = parse_generation(folder)
+        if generation is not None and (parse_staged_name(name) is not None or _UNFINISHED.fullmatch(name)):
+            path = f"{warehouse.paths.staged_folder(table, generation)}/{name}"
+            with suppress(FileNotFoundError):  # somebody has just deleted it
+                yield ListedFile(path, table, generation, found.size, found.changed_ms)
 
 
 def _found(
@@ -154,22 +152,7 @@ def _found(
     for path, shown in read.history.removed.items() if table.ours else ():
         if path.startswith(f"{STAGED}/") or not is_data_file(path):
             continue
-        for file in _as_found(warehouse.path(table.name) / path, f"{table.name}/{path}", table.name, None):
-            yield ListedFile(file.path, file.table, None, file.bytes, file.modified_ms, shown)
-
-
-def _as_found(real: Path, path: str, table: TableName, generation: Generation | None) -> Iterator[ListedFile]:
-    """Yield the file, unless somebody has just deleted it."""
-    try:
-        status = os.stat(real, follow_symlinks=False)  # noqa: PTH116 - one system call
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield ListedFile(path, table, generation, status.st_size, status.st_mtime_ns // 1_000_000)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        place = warehouse.place(table.name) / path
+        with suppress(FileNotFoundError, NotADirectoryError, NotARegularFileError):
+            found = place.described()
+            yield ListedFile(place.name, table.name, None, found.size, found.changed_ms, shown)

@@ -6,7 +6,6 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from checkpointing.commit.cleanup import CleanUpLook, noted
-from jobs.stores.files import replace
 from jobs.stores.warehouse import Warehouse
 
 
@@ -22,7 +21,7 @@ _FILE: Final = TypeAdapter(_LooksFile)
 def read_looks(warehouse: Warehouse) -> tuple[CleanUpLook, ...]:
     """Return the looks of earlier clean-ups; none if the file is missing or unreadable, which only delays deletions."""
     try:
-        content = warehouse.path(warehouse.paths.cleanup_looks).read_bytes()
+        content = warehouse.place(warehouse.paths.cleanup_looks).read()
         return _FILE.validate_json(content).looks
     except (OSError, ValidationError):
         return ()
@@ -34,5 +33,5 @@ def note_look(
     """Note a look, and return all kept looks. Two clean-ups at a time may lose one, which only delays deletions."""
     kept = noted(earlier, now, grace_ms)
     content = _FILE.dump_json(_LooksFile(looks=kept), indent=1)
-    replace(warehouse.path(warehouse.paths.cleanup_looks), content)
+    warehouse.place(warehouse.paths.cleanup_looks).replace(content, durable=False)
     return kept

@@ -5,16 +5,17 @@ at the latest when the first remaining entry was written.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
 
 from checkpointing.commit.cleanup import Shown
+from jobs.storage.place import StoragePlace
+from jobs.storage.port import Listed
+from jobs.stores.log_entries import ENTRY, log_of
 
-_ENTRY: Final = re.compile(r"(\d{20})\.json")
 _HEAD_BYTES: Final = 16
 """So many bytes at the beginning of a line name its action."""
 
@@ -45,55 +46,45 @@ class TableHistory:
         return () if self.before is None else (self.before,)
 
 
-def read_history(folder: Path) -> TableHistory:
+def read_history(folder: StoragePlace) -> TableHistory:
     """Return a table's history. Raises OSError for an entry that cannot be read, ValueError for one that is no JSON."""
-    entries = sorted((int(found[1]), path) for path, found in _entries(folder / "_delta_log"))
+    log = log_of(folder)
+    found = ((ENTRY.fullmatch(each.name), each) for each in log.entries())
+    entries = sorted(((int(name[1]), each) for name, each in found if name), key=itemgetter(0))
     history = TableHistory()
     if entries and entries[0][0] > 0:
-        version, path = entries[0]
-        history.before = Shown(0, version, _modified_ms(path))
+        version, first = entries[0]
+        history.before = Shown(0, version, first.changed_ms)
     since: dict[str, int] = {}
-    for version, path in entries:
+    for version, each in entries:
         begun = history.whole.start if version == history.whole.stop else version
         history.whole = range(begun, version + 1)
-        _take(version, path, since, history)
+        _take(version, log, each, since, history)
     return history
 
 
-def _entries(log: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    for path in log.iterdir():
-        found = _ENTRY.fullmatch(path.name)
-        if found:
-            yield path, found
-
-
-def _take(version: int, entry: Path, since: dict[str, int], history: TableHistory) -> None:
-    adds, removes = _actions(entry)
+def _take(version: int, log: StoragePlace, entry: Listed, since: dict[str, int], history: TableHistory) -> None:
+    adds, removes = _actions((log / entry.name).read())
     for path, removed_ms in removes.items():
         if path not in adds:  # else it only got other properties, such as a deletion vector
-            shown = Shown(since.pop(path, 0), version, max(removed_ms, _modified_ms(entry)))
+            shown = Shown(since.pop(path, 0), version, max(removed_ms, entry.changed_ms))
             history.removed[path] = (*history.removed.get(path, ()), shown)
     for path in adds:
         since.setdefault(path, version)
 
 
-def _actions(entry: Path) -> tuple[set[str], dict[str, int]]:
+def _actions(entry: bytes) -> tuple[set[str], dict[str, int]]:
     adds: set[str] = set()
     removes: dict[str, int] = {}
-    with entry.open("rb") as lines:
-        for line in lines:
-            head = line[:_HEAD_BYTES]
-            if b'"add"' in head:
-                adds.add(_path(json.loads(line)["add"]))
-            elif b'"remove"' in head:
-                remove = json.loads(line)["remove"]
-                removes[_path(remove)] = remove.get("deletionTimestamp") or 0
+    for line in entry.splitlines():
+        head = line[:_HEAD_BYTES]
+        if b'"add"' in head:
+            adds.add(_path(json.loads(line)["add"]))
+        elif b'"remove"' in head:
+            remove = json.loads(line)["remove"]
+            removes[_path(remove)] = remove.get("deletionTimestamp") or 0
     return adds, removes
 
 
 def _path(action: dict[str, Any]) -> str:
     return unquote(str(action["path"]))
-
-
-def _modified_ms(path: Path) -> int:
-    return path.stat().st_mtime_ns // 1_000_000

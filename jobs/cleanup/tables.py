@@ -6,7 +6,6 @@ It does not use the pipeline, because a clean-up must also find what an older ve
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from deltalake import DeltaTable
@@ -15,6 +14,7 @@ from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName,
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.stores.cuts import Cut
+from jobs.stores.log_entries import log_of
 from jobs.stores.output_tables import JOB_PROPERTY
 from jobs.stores.warehouse import Warehouse
 
@@ -55,21 +55,21 @@ def job_tables(logs: HeldLogs) -> tuple[JobTable, ...]:
     named |= {table.table for row in logs.rows() if isinstance(row, CheckpointRecord) for table in row.tables}
     found = {JobTable(name, ours=True) for name in _made_by_job(logs)} | set(_own(warehouse))
     known = {table.name for table in found}
-    there = {JobTable(name, ours=False) for name in named - known if warehouse.path(name).is_dir()}
+    there = {JobTable(name, ours=False) for name in named - known if warehouse.place(name).is_folder()}
     return tuple(sorted(found | there))
 
 
 def _own(warehouse: Warehouse) -> Iterator[JobTable]:
     for root in (warehouse.paths.states, warehouse.paths.channels):
-        yield from (JobTable(TableName(f"{root}/{each.name}"), ours=True) for each in _folders(warehouse.path(root)))
+        yield from (JobTable(TableName(each.name), ours=True) for each in warehouse.place(root).folders())
 
 
 def _made_by_job(logs: HeldLogs) -> Iterator[TableName]:
     """Yield the output tables whose own property says that this job made them."""
-    for schema in _folders(logs.warehouse.root):
-        for folder in _folders(schema):
-            name = _named(f"{schema.name}/{folder.name}")
-            if name is not None and (folder / "_delta_log").is_dir() and _owner(logs, name) == logs.warehouse.paths.job:
+    for schema in logs.warehouse.place("").folders():
+        for folder in schema.folders():
+            name = _named(folder.name)
+            if name is not None and log_of(folder).is_folder() and _owner(logs, name) == logs.warehouse.paths.job:
                 yield name
 
 
@@ -86,7 +86,3 @@ def _owner(logs: HeldLogs, table: TableName) -> str | None:
             return loaded.metadata().configuration.get(JOB_PROPERTY)
     except Exception:  # noqa: BLE001 - an unreadable table is skipped here; if an entry names it, it is found by that
         return None
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []

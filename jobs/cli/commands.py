@@ -1,6 +1,5 @@
 """The arguments and options of the commands. Imports nothing heavy: each command imports what it needs."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -101,7 +100,7 @@ def run(  # noqa: PLR0913 - an option each
 def savepoint(
     pipeline: Pipeline = None,
     *,
-    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Make a self-contained copy of it there.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="DIR|URL", help="Make a self-contained copy of it there.")] = None,
     dispose: Annotated[int | None, typer.Option(metavar="N", help="Delete savepoint N instead.")] = None,
     warehouse: Warehouse = None,
 ) -> None:

@@ -5,7 +5,6 @@ is used. Nothing heavy is imported until a module must be loaded.
 """
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.cli.errors import CommandError, ExitCode
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from jobs.settings import Layer
     from jobs.sources.port import Source
     from jobs.sources.position_words import PositionWords
+    from jobs.storage.address import Root
     from jobs.stores.warehouse import Warehouse
 
 
@@ -138,19 +138,19 @@ def position_words(typed: str, given: "Layer") -> "PositionWords":
         return PositionWords({})
 
 
-def warehouse_folder(given: "Layer") -> Path:
+def warehouse_folder(given: "Layer") -> "Root":
     """Return the warehouse of a command; raise WrongInputError for an environment variable that is not a setting."""
     from jobs.settings import folder  # noqa: PLC0415 - imports pydantic
 
     return folder("warehouse", given)
 
 
-def ran_in(root: Path) -> tuple[str, ...]:
+def ran_in(root: "Root") -> tuple[str, ...]:
     """Return the names of the jobs that a warehouse holds."""
     from checkpointing.metadata.paths import ROOT  # noqa: PLC0415 - imports pydantic
+    from jobs.storage.location import place_in  # noqa: PLC0415 - the same
 
-    folder = root / ROOT
-    return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())) if folder.is_dir() else ()
+    return tuple(each.last for each in place_in(root, ROOT).folders())
 
 
 def completed(incomplete: str) -> list[str]:

@@ -26,6 +26,11 @@ _LOG_WIDTH: Final = 120
 _PIPELINE: Final = "A registered name, or module:attribute.  [default: the project's]"
 
 
+def named_warehouse(text: str) -> str:
+    """Return the address of a warehouse, a path or a URL; refuse an empty one. The settings judge a URL."""
+    return text if "://" in text else str(named_folder(text))
+
+
 def named_folder(text: str) -> Path:
     """Return the named folder; refuse an empty name, which would silently mean the current folder."""
     if not text.strip():
@@ -37,8 +42,10 @@ Pipeline = Annotated[str | None, typer.Argument(metavar="PIPELINE", help=_PIPELI
 Moment = Annotated[str | None, typer.Argument(metavar="N|latest|TIMESTAMP", help="Which cut; default: the newest.")]
 Number = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint id; without it the newest.")]
 Warehouse = Annotated[
-    Path | None,
-    typer.Option(parser=named_folder, metavar="PATH", help="The folder of the tables.  [default: the project's]"),
+    str | None,
+    typer.Option(
+        parser=named_warehouse, metavar="PATH|URL", help="The folder or s3:// of the tables.  [default: the project's]"
+    ),
 ]
 Data = Annotated[
     Path | None,

@@ -1,7 +1,6 @@
 """`tidemark run --from`: finds the entry, shows the plan, and imports another warehouse's entry."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
 from rich.console import Console
@@ -24,6 +23,7 @@ from jobs.recovery.renaming import renaming_in
 from jobs.recovery.state_migration import all_changes, find_migrations, migrated
 from jobs.showing.quantities import plural
 from jobs.showing.restore import left_behind, render_changes, render_restore
+from jobs.storage.address import Root
 from jobs.stores.cuts import CutStore
 from jobs.stores.savepoint_copy import named_files
 from jobs.stores.warehouse import Warehouse
@@ -133,7 +133,7 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
     out.print(said, soft_wrap=True)
 
 
-def _fitting(started: Launch, record: CheckpointRecord, root: Path, out: Console) -> _Fitting:
+def _fitting(started: Launch, record: CheckpointRecord, root: Root, out: Console) -> _Fitting:
     """Return the plan that the entry restores into; its files lie below `root`. If a change is refused, show all."""
     allowed = started.settings.allow_non_restored_state
     try:

@@ -1,7 +1,5 @@
 """`tidemark savepoint` and `tidemark stop`: take, copy and dispose of savepoints, and stop a tick with one."""
 
-from pathlib import Path
-
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -10,19 +8,20 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
 from jobs.at_rest.savepoints import dispose
-from jobs.cli.errors import CommandError, needing_rest
+from jobs.cli.errors import CommandError, ExitCode, needing_rest
 from jobs.cli.naming import warehouse_of
 from jobs.engine_paths import typed
 from jobs.settings import Layer
 from jobs.showing.quantities import count, plural, size
+from jobs.storage.address import InvalidAddressError, Root, parsed
 from jobs.stores.file_copies import Copied
 from jobs.stores.savepoint_copy import copy_savepoint, must_be_free, named_files
 from jobs.stores.warehouse import Warehouse
 
 
-def savepoint(pipeline: str, to: Path | None, given: Layer, out: Console, progress: Console) -> None:
+def savepoint(pipeline: str, named: str | None, given: Layer, out: Console, progress: Console) -> None:
     """Take a savepoint of a job, and with `to` make a self-contained copy of it there."""
-    warehouse = warehouse_of(pipeline, given)
+    warehouse, to = warehouse_of(pipeline, given), None if named is None else _target(named)
     if to is not None:
         must_be_free(warehouse, to)
     with progress.status(f"savepoint of {warehouse.paths.job}") as status:
@@ -68,7 +67,14 @@ def dispose_savepoint(pipeline: str, checkpoint: int, given: Layer, out: Console
     out.print(f"savepoint {checkpoint} of {warehouse.paths.job} is gone{with_it}", soft_wrap=True)
 
 
-def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Path, out: Console, progress: Console) -> None:
+def _target(named: str) -> Root:
+    try:
+        return parsed(named)
+    except InvalidAddressError as error:
+        raise CommandError(f"--to {named}: {error}", ExitCode.USAGE) from error
+
+
+def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Root, out: Console, progress: Console) -> None:
     with progress.status(f"copying to {to}") as status:
         try:
             made = copy_savepoint(warehouse, record.checkpoint, to, lambda copied: status.update(copies(copied)))

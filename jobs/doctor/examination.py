@@ -49,7 +49,7 @@ def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sourc
         looked, sections = False, (Section("job", (), (Finding(error.what, error.way_out),)),)
     except Exception as error:  # noqa: BLE001 - any error is a finding
         first = (str(error).splitlines() or [""])[0]
-        folder = warehouse.path(warehouse.paths.folder)
+        folder = warehouse.place(warehouse.paths.folder)
         what = f"the job cannot be looked at ({type(error).__name__}: {first})"
         looked, sections = False, (Section("job", (), (Finding(what, f"restore {folder} from a backup"),)),)
     places = place_section(warehouse)

@@ -16,7 +16,6 @@ from jobs.recovery.restore_damage import way_out
 from jobs.runtime.cleaning import plan_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.stores.cuts import Cut
-from jobs.stores.files import file_size
 from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 
@@ -34,7 +33,7 @@ def file_section(
     """Return the section about files. `verify` reads every file that an entry names and compares its checksum."""
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     named = {file.path: file for row in records for file in handles_of(row)}
-    damaged = {found.path: str(found) for found in damages(warehouse.root, named.values(), checksums=verify)}
+    damaged = {found.path: str(found) for found in damages(warehouse.storage, named.values(), checksums=verify)}
     unneeded = plan_cleanup(warehouse, grace_ms).decision
     how = "by checksum" if verify else "by size; --verify compares checksums"
     return Section(
@@ -91,18 +90,18 @@ def _hollow_tables(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut], named
             lost = [path for path in _missing(warehouse, table, version) if path not in named]
             if lost:
                 what = f"table {table} at version {version}, of checkpoint {checkpoint}, lacks {_some(lost)}"
-                yield Finding(what, f"restore them from a backup, or the folder {warehouse.path(table)} as a whole")
+                yield Finding(what, f"restore them from a backup, or the folder {warehouse.place(table)} as a whole")
                 break
 
 
 def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[str]:
-    folder = warehouse.path(table)
+    folder = warehouse.place(table)
     try:
         loaded = DeltaTable(str(folder), version=version)
     except Exception:  # noqa: BLE001 - the table's own section says so
         return
     for action in pa.table(loaded.get_add_actions()).to_pylist():
-        found = file_size(folder / action["path"])
+        found = (folder / action["path"]).size()
         if found != action["size_bytes"]:
             yield f"{table}/{action['path']}"
 

@@ -11,7 +11,7 @@ from jobs.runtime.discovery import Discovered, discover
 from jobs.runtime.input_look import InputLook, look_at_input
 from jobs.showing.quantities import count, seconds
 from jobs.sources.port import DescribesItself, Source, layers
-from jobs.stores.obstacles import kind_of, obstacles
+from jobs.stores.obstacles import kind_at, obstacles
 from jobs.stores.warehouse import Warehouse
 
 Sources = Callable[[], Mapping[VertexId, Source]]
@@ -72,13 +72,13 @@ def _behind(found: Discovered) -> str:
 
 def place_section(warehouse: Warehouse) -> Section:
     """Return the section about places because of which the next tick would be refused. It writes no named file."""
-    found = tuple(Finding(each.what, each.way_out) for each in obstacles(warehouse))
+    found = tuple(Finding(each.what, each.way_out) for each in obstacles(warehouse, thorough=True))
     return Section("places", (("writable", "no" if found else "yes"),), (*found, *_lease(warehouse)))
 
 
 def _lease(warehouse: Warehouse) -> Iterator[Finding]:
-    path = warehouse.path(warehouse.paths.lease)
-    kind = kind_of(path)
+    name = warehouse.paths.lease
+    kind = kind_at(warehouse, name)
     if kind not in {None, "a file"}:
-        what = f"the lease {path} is {kind}, not a file: ticks ignore it"
-        yield Finding(what, f"rm -r {path}")
+        what = f"the lease {warehouse.place(name)} is {kind}, not a file: ticks ignore it"
+        yield Finding(what, f"rm -r {warehouse.place(name)}")

@@ -85,7 +85,7 @@ def _of_newest(
 
 
 def _of_requests(warehouse: Warehouse, *, running: bool) -> Iterator[Finding]:
-    folder = warehouse.path(warehouse.paths.requests)
+    folder = warehouse.place(warehouse.paths.requests)
     for request in RequestFolder(warehouse).waiting():
         if isinstance(request, Unreadable):
             file = folder / f"{request.request}.json"

@@ -54,10 +54,10 @@ def _findings(warehouse: Warehouse, looked: dict[TableName, _Looked]) -> Iterato
 
 def _look(warehouse: Warehouse, table: TableKeys) -> _Looked:
     """Return the keys that several rows of a table have. Another section reports tables that cannot be read."""
-    folder = warehouse.path(table.table)
+    folder = warehouse.place(table.table)
     try:
         loaded = DeltaTable(str(folder))
-        keys = pl.scan_delta(loaded, use_pyarrow=not polars_reads(folder)).select(table.columns)
+        keys = pl.scan_delta(loaded, use_pyarrow=not polars_reads(str(folder))).select(table.columns)
         twice = keys.group_by(table.columns).agg(pl.len().alias(_TIMES)).filter(pl.col(_TIMES) > 1).collect()
     except Exception as error:  # noqa: BLE001 - a log or a file that is damaged or gone
         return _Looked(f"not read ({type(error).__name__})")

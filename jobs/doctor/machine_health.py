@@ -1,11 +1,9 @@
 """Checks the machine: Java, the pinned versions, the jars, the free space. Nothing of it is started."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 from typing import Final
 
 from jobs.distribution import DISTRIBUTION
@@ -13,6 +11,7 @@ from jobs.doctor.findings import Finding, Section, command
 from jobs.spark.jar_sets import DELTA, JAR_SETS
 from jobs.spark.jars import jars_folder, not_fetched
 from jobs.spark.programs import Program, java, worker_python
+from jobs.storage.whole import free_bytes
 from jobs.stores.warehouse import Warehouse
 
 PINNED: Final = ("pyspark", "delta-spark", "deltalake", "pandas")
@@ -29,7 +28,7 @@ def machine_section(warehouse: Warehouse) -> Section:
     """Return the section about what a tick needs of the machine."""
     programs = (java(thorough=True), worker_python())
     packages = ", ".join(f"{name} {_installed(name) or 'missing'}" for name in PINNED)
-    free = shutil.disk_usage(_existing(warehouse.root)).free
+    free = free_bytes(warehouse.root)
     return Section(
         "machine",
         (
@@ -37,7 +36,7 @@ def machine_section(warehouse: Warehouse) -> Section:
             ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
             ("packages", packages),
             ("jars", _jars()),
-            ("free space", f"{free / _GIB:.1f} GiB"),
+            *((("free space", f"{free / _GIB:.1f} GiB"),) if free is not None else ()),
         ),
         (*_unfit(programs), *_pins(), *_space(warehouse, free)),
     )
@@ -109,11 +108,7 @@ def _unfit(programs: Iterable[Program]) -> Iterator[Finding]:
     return (Finding(found.problem, found.way_out) for found in programs if found.problem)
 
 
-def _space(warehouse: Warehouse, free: int) -> Iterator[Finding]:
-    if free < FREE_BYTES_MIN:
+def _space(warehouse: Warehouse, free: int | None) -> Iterator[Finding]:
+    if free is not None and free < FREE_BYTES_MIN:
         what = f"only {free / _GIB:.2f} GiB are free where the warehouse lies"
         yield Finding(what, f"make room; {command('cleanup', warehouse)} shows what it can free with --dry-run")
-
-
-def _existing(root: Path) -> Path:
-    return next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
@@ -17,7 +16,9 @@ from jobs.holding.job_stores import JobStores
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_repairable
 from jobs.showing.quantities import plural
+from jobs.storage.place import StoragePlace
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries, paths_with_deletion_vectors
+from jobs.stores.log_entries import log_of
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
 from jobs.stores.output_tables import shape_of
 from jobs.stores.row_files import is_own
@@ -90,7 +91,7 @@ def _with_logs(warehouse: Warehouse, tables: tuple[JobTable, ...]) -> Iterator[J
 
 
 def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:
-    folder = warehouse.path(name)
+    folder = warehouse.place(name)
     seen, findings = _log(warehouse, name, folder)
     strange = [path for path in active_paths(DeltaTable(str(folder))) if not is_own(path)]
     found = [*([refused] if refused is not None else []), *findings]
@@ -103,7 +104,7 @@ def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:
 def _of(
     warehouse: Warehouse, name: TableName, modes: Mapping[TableName, TableMode], refused: Finding | None
 ) -> _Health:
-    folder = warehouse.path(name)
+    folder = warehouse.place(name)
     try:
         table = DeltaTable(str(folder))
         seen, findings = _log(warehouse, name, folder)
@@ -117,11 +118,11 @@ def _of(
         return _Health(f"version {table.version()}, {plural(len(active_paths(table)), 'file')}, {seen}", tuple(found))
     except Exception as error:  # noqa: BLE001 - a log that is damaged or gone
         what = f"table {name}: its log cannot be read ({type(error).__name__}: {_first_line(error)})"
-        backup = Finding(what, f"restore {folder / '_delta_log'} from a backup")
+        backup = Finding(what, f"restore {log_of(folder)} from a backup")
         return _Health("unreadable", (refused or backup,))
 
 
-def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Finding, ...]]:
+def _log(warehouse: Warehouse, name: str, folder: StoragePlace) -> tuple[str, tuple[Finding, ...]]:
     length = log_length(folder)
     seen = f"{length.entries} log entries, of which a reader opens {length.since_checkpoint}"
     if length.since_checkpoint < LONG_LOG:
@@ -130,7 +131,7 @@ def _log(warehouse: Warehouse, name: str, folder: Path) -> tuple[str, tuple[Find
     return seen, (Finding(what, f"{command('run', warehouse)}, which writes a Delta log checkpoint"),)
 
 
-def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: Path) -> Iterator[Finding]:
+def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: StoragePlace) -> Iterator[Finding]:
     """Yield what in the table itself forbids publishing. A starting tick also compares it with the pipeline."""
     shape = shape_of(table)
     for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder)):

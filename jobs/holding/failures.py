@@ -1,11 +1,10 @@
 """The errors by which a tick or a command is refused. Each message says what happened, and what to type next."""
 
-from pathlib import Path
-
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.metadata.record import Holder
 from jobs.accidents import explained
 from jobs.engine_paths import typed
+from jobs.storage.address import Root
 from jobs.suggestions import NotThereError
 
 
@@ -43,7 +42,7 @@ class RollForwardError(Exception):
 class NeverRunError(TickRefusedError, NotThereError):
     """The job has no entries in this warehouse. The message says how to start it."""
 
-    def __init__(self, job: JobName, root: Path) -> None:
+    def __init__(self, job: JobName, root: Root) -> None:
         super().__init__(
             f"{job} has never run in {root}: start it with 'tidemark run {job}', or name its warehouse with --warehouse"
         )
@@ -59,7 +58,7 @@ class TablesAheadError(TickRefusedError):
     def __init__(
         self,
         job: JobName,
-        root: Path,
+        root: Root,
         table: TableName,
         shows: CheckpointId,
         newest: CheckpointId | None,

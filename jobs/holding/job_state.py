@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from deltalake import DeltaTable
-
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row
 from jobs.holding.failures import NeverRunError, UnusableWarehouseError
 from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.delta_log import DeltaLog
 from jobs.stores.holders import is_alive
 from jobs.stores.lease import LeaseStore
-from jobs.stores.obstacles import kind_of, obstacles
+from jobs.stores.obstacles import kind_at, obstacles
 from jobs.stores.warehouse import Warehouse
 
 
@@ -39,13 +38,13 @@ class JobState:
 
 def has_run(warehouse: Warehouse) -> bool:
     """Return whether the job's own tables exist, without creating them. Raises UnusableWarehouseError."""
-    kind = kind_of(warehouse.root)
+    kind = kind_at(warehouse, "")
     if kind not in {None, "a folder"}:
         raise UnusableWarehouseError(
             f"{warehouse.root} is {kind}, and a warehouse is a folder: name it with --warehouse"
         )
     paths = warehouse.paths
-    return all(DeltaTable.is_deltatable(str(warehouse.path(name))) for name in (paths.checkpoints, paths.cuts))
+    return all(DeltaLog(warehouse.place(name)).exists() for name in (paths.checkpoints, paths.cuts))
 
 
 def must_be_usable(warehouse: Warehouse) -> None:

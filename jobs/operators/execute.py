@@ -6,7 +6,6 @@ Nothing is decided here. A job that fails leaves at most orphaned files. A subta
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +21,7 @@ from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.worker_copy import NO_USES, CopyUses
+from jobs.storage.address import Root, absolute
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class MicroBatch:
 
 
 def run_micro_batch(
-    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
+    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName
 ) -> MicroBatch:
     """Run the micro-batch as one Spark job and return what each subtask wrote.
 
@@ -42,7 +42,7 @@ def run_micro_batch(
     """
     started = time.monotonic()
     try:
-        tasks = _reports(_job(spark, plan, effect, warehouse.absolute(), job))
+        tasks = _reports(_job(spark, plan, effect, absolute(warehouse), job))
     except Exception as error:
         raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
     finished = result_of(plan, effect, tasks, round((time.monotonic() - started) * 1000))
@@ -64,7 +64,7 @@ def result_of(
 
 
 def _job(
-    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName
+    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName
 ) -> DataFrame | None:
     """Return the lazy job, or None if there is nothing to read and no state to rewrite."""
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)

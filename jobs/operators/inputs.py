@@ -7,7 +7,6 @@ paths come from handles, so no folder is listed and no schema is inferred.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -19,9 +18,10 @@ from jobs.engine_paths import spark_path
 from jobs.operators.schemas import nullable_schema
 from jobs.operators.spec import InputPlan, InvalidSpecError
 from jobs.state.files import schema_of
+from jobs.storage.address import Root
 
 
-def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> DataFrame | None:
+def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> DataFrame | None:
     """Return the rows of one input after its chain, or None if no segment holds any.
 
     Raise InvalidSpecError if there are source slices and the plan has no reader for them.
@@ -49,13 +49,13 @@ def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows if nullable_schema(rows.schema) == wanted else rows.to(wanted)
 
 
-def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Path) -> DataFrame:
+def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Root) -> DataFrame:
     """Return the rows of staged files, given by their paths relative to the warehouse."""
     return spark.read.schema(nullable_schema(schema)).parquet(*[spark_path(f"{warehouse}/{path}") for path in paths])
 
 
 def renamed_rows(
-    spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Path, renamed: Mapping[str, str]
+    spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Root, renamed: Mapping[str, str]
 ) -> DataFrame:
     """Return the rows of staged files, each read by the column names that it has; `renamed` are old names by new."""
     paths: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -75,7 +75,7 @@ def _called(schema: StructType, names: Sequence[str]) -> StructType:
     return StructType([StructField(name, field.dataType, field.nullable) for name, field in fields])
 
 
-def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Path) -> Iterator[DataFrame]:
+def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Iterator[DataFrame]:
     slices = [segment for segment in segments if isinstance(segment, SourceSlice)]
     paths = [file.path for segment in segments if isinstance(segment, StagedSegment) for file in segment.files]
     if slices:

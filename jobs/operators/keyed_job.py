@@ -6,7 +6,6 @@ Spark partition (`repartitionById` promises exactly that).
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -27,6 +26,7 @@ from jobs.operators.spec import KeyedSpec
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
+from jobs.storage.address import parsed
 
 _Branch = tuple[int, DataFrame, StructType, tuple[str, ...]]
 """(tag, rows, their schema, their key columns)."""
@@ -45,7 +45,7 @@ def keyed_job(
     ]
     others = misfits(spec, effect)
     if others:
-        rows = renamed_rows(spark, spec.output, others, Path(writer.root), spec.columns_renamed_from)
+        rows = renamed_rows(spark, spec.output, others, parsed(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
     wakes = must_wake(spec, effect)
     only = branches[0][0] if len(branches) == 1 and not wakes else None

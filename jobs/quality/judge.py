@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 from checkpointing.handles import FileHandle
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.staged_rows import StagedRows, read_staged
 from jobs.quality.verdict import ExpectationVerdict, Verdict
+from jobs.storage.address import Root
 
 _OFFLINE: Final = {"GX_ANALYTICS_ENABLED": "False", "GX_CLOUD_MODE": "False"}
 _PLACE: Final = "tidemark_place"
@@ -39,7 +39,7 @@ def never() -> bool:
 class Judge:
     """Judges suites. A tick has one Judge, so that Great Expectations is set up once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Root) -> None:
         """Judge files that lie under the warehouse `root`."""
         self._root = root
         self._lock = threading.Lock()

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.quality.expectation import Expectation
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
+from jobs.storage.parquet import parquet_of
+from jobs.storage.place import StoragePlace
 
 _COLUMN_ARGUMENTS: Final = ("column", "column_A", "column_B", "column_list", "column_set")
 _EXACT: Final = 2**53
@@ -55,14 +58,14 @@ class StagedRows:
         return frame
 
 
-def read_staged(root: Path, paths: Sequence[str], expectations: Iterable[Expectation]) -> StagedRows:
+def read_staged(root: Root, paths: Sequence[str], expectations: Iterable[Expectation]) -> StagedRows:
     """Return the rows of these warehouse-relative files, with the columns that the expectations name.
 
     A column that no file has is left out: the judge says so by name. Raises what pyarrow raises for a
     file that cannot be read.
     """
     wanted = columns_named(expectations)
-    tables = [_widened(_read(root / path, wanted)) for path in paths]
+    tables = [_widened(_read(place_in(root, path), wanted)) for path in paths]
     rows = pa.concat_tables(tables, promote_options="permissive")
     return StagedRows(rows, tuple(paths), tuple(accumulate(table.num_rows for table in tables)))
 
@@ -81,8 +84,8 @@ def columns_named(expectations: Iterable[Expectation]) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _read(path: Path, wanted: frozenset[str] | None) -> pa.Table:
-    file = pq.ParquetFile(path)
+def _read(place: StoragePlace, wanted: frozenset[str] | None) -> pa.Table:
+    file = pq.ParquetFile(parquet_of(place))
     there = file.schema_arrow.names
     chosen = [name for name in there if wanted is None or name in wanted]
     return file.read(columns=chosen or there[:1])

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
@@ -14,10 +13,11 @@ from deltalake import DeltaTable
 from checkpointing.commit.behind import LogSeen, Wanted
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.engine_paths import polars_reads
+from jobs.engine_paths import polars_reads, spark_address
 from jobs.reading.failures import CutGoneError, CutUnreadableError, NoSuchOperatorError, NoSuchTableError, ReadingError
 from jobs.reading.moments import time_of
 from jobs.reading.operator_state import OperatorState, opened_state
+from jobs.storage.place import StoragePlace
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.delta_log import active_paths
 from jobs.stores.log_entries import log_versions, published_by
@@ -101,10 +101,13 @@ class Cut:
             )
         return version
 
-    def folder(self, table: str) -> Path:
-        """Return where a table lies; raise NoSuchTableError."""
+    def folder(self, table: str) -> str:
+        """Return where a table lies, as an absolute path; raise NoSuchTableError."""
+        return str(self._place(table))
+
+    def _place(self, table: str) -> StoragePlace:
         self.version(table)
-        return self._warehouse.path(self._warehouse.paths.table(TableName(table)))
+        return self._warehouse.place(self._warehouse.paths.table(TableName(table)))
 
     def polars(self, table: str) -> pl.LazyFrame:
         """Return a table at this cut, lazily. It checks the files now, and reads them when you collect."""
@@ -122,7 +125,7 @@ class Cut:
         """Return a table at this cut, by `versionAsOf`; the session needs Delta (`io.delta:delta-spark`)."""
         self._opened(table)
         reader = spark.read.format("delta").option("versionAsOf", self.version(table))
-        return reader.load(str(self.folder(table)))
+        return reader.load(spark_address(self.folder(table)))
 
     def state(self, operator: str) -> OperatorState:
         """Return an operator's keyed state at this cut: real columns, one row per key.
@@ -142,7 +145,7 @@ class Cut:
 
     def _opened(self, table: str) -> DeltaTable:
         """Return a table loaded at its version; all its files exist."""
-        folder, version = self.folder(table), self.version(table)
+        folder, version = self._place(table), self.version(table)
         try:
             opened = DeltaTable(str(folder), version=version)
             published = self._is_as_published(TableName(table), opened)
@@ -157,7 +160,7 @@ class Cut:
 
     def _is_as_published(self, table: TableName, opened: DeltaTable) -> bool:
         """Return whether the log's entry of that version published this cut; a lost entry may have been replaced."""
-        folder, version = self._warehouse.path(table), opened.version()
+        folder, version = self._warehouse.place(table), opened.version()
         entry = published_by(folder, version, self._warehouse.paths.transaction_id(table))
         named = self._row is not None and any(each.table == table for each in self._row.tables)
         published = {} if entry is None else {version: entry}
@@ -183,6 +186,6 @@ class Cut:
         )
 
 
-def _is_there(folder: Path, path: str) -> bool:
+def _is_there(folder: StoragePlace, path: str) -> bool:
     """Return whether an active file exists. A file outside the table's folder is not checked."""
     return "://" in path or path.startswith("/") or (folder / unquote(path)).exists()

@@ -16,6 +16,7 @@ from jobs.reading.cut import Cut
 from jobs.reading.failures import NoSuchCutError
 from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
 from jobs.reading.reserving import LEASE_MS, Found, reserved
+from jobs.storage.address import StoreUrl, absolute, parsed
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore, RecordedCut
 from jobs.stores.maintenance import EVERY_VERSIONS
@@ -41,9 +42,9 @@ class Cuts:
     Keep the object if you poll: each look then reads only what is new. Threads may share it.
     """
 
-    def __init__(self, warehouse: str | Path, pipeline: str) -> None:
-        """Name the warehouse's folder and the pipeline; nothing is read yet. Raises InvalidNameError."""
-        self._warehouse = Warehouse(Path(warehouse).absolute(), ProtocolPaths(job_name(pipeline)))
+    def __init__(self, warehouse: str | Path | StoreUrl, pipeline: str) -> None:
+        """Name the warehouse's folder or URL, and the pipeline; nothing is read yet. Raises InvalidNameError."""
+        self._warehouse = Warehouse(absolute(parsed(str(warehouse))), ProtocolPaths(job_name(pipeline)))
         self._stores: _Stores | None = None
         self._lock = Lock()
 

@@ -5,7 +5,6 @@ load: the newest row of each key, without tombstones and superseded rows.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -23,6 +22,8 @@ from jobs.state.backend import keys_of
 from jobs.state.files import read_verified, schema_of
 from jobs.state.frames import arrow_of, empty_frame, frame_of
 from jobs.state.merge import DELETED, KEY_GROUP
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,8 +46,8 @@ class OperatorState:
     keys: tuple[str, ...]
     schema: pa.Schema
     rows_on_their_way: int
-    _root: Path
-    _folder: Path
+    _root: Root
+    _folder: str
     _version: int
     _slices: tuple[StateSlice, ...]
     _stored: pa.Schema
@@ -93,13 +94,13 @@ class OperatorState:
 
     def _scan(self, part: StateSlice) -> pl.LazyFrame:
         if schema_of(str(self._root), part.file) == self._stored:
-            rows = pl.scan_parquet(self._root / part.file.path, glob=False)
+            rows = pl.scan_parquet(str(place_in(self._root, part.file.path)), glob=False)
         else:  # The file has older columns (D6) or is damaged; the schema check names it.
             rows = frame_of(read_verified(str(self._root), self.operator, part.file, self._stored)).lazy()
         return rows if part.whole else rows.filter(pl.col(KEY_GROUP).is_between(part.first, part.last))
 
 
-def opened_state(root: Path, record: CheckpointRecord, operator: VertexId, table: DeltaTable) -> OperatorState:
+def opened_state(root: Root, record: CheckpointRecord, operator: VertexId, table: DeltaTable) -> OperatorState:
     """Return the state of an operator at a checkpoint; `table` is its state table at the version of the cut.
 
     Raises CutUnreadableError if the files do not name their key columns.
@@ -123,7 +124,7 @@ def opened_state(root: Path, record: CheckpointRecord, operator: VertexId, table
         schema=columns,
         rows_on_their_way=rows_on_their_way(record, operator),
         _root=root,
-        _folder=root / table_of_state(JobName(record.job), operator),
+        _folder=str(place_in(root, table_of_state(JobName(record.job), operator))),
         _version=table.version(),
         _slices=slices,
         _stored=stored,

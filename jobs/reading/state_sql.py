@@ -7,11 +7,12 @@ would have to be downloaded.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, assert_never
 
 from jobs.engine_paths import duckdb_path, spark_sql_table
 from jobs.reading.state_slices import StateSlice, files_of
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
 
 Dialect = Literal["spark", "duckdb"]
 DIALECTS: tuple[Dialect, ...] = ("spark", "duckdb")
@@ -37,12 +38,12 @@ class StateQuery:
     """The parts of a query: the state table's folder and Delta version, its slices, key columns and all columns."""
 
     title: str
-    folder: Path
+    folder: str
     version: int
     slices: tuple[StateSlice, ...]
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    root: Path
+    root: Root
 
 
 def state_sql(query: StateQuery, dialect: Dialect) -> str:
@@ -65,7 +66,8 @@ def state_sql(query: StateQuery, dialect: Dialect) -> str:
 
 
 def _counted(each: StateSlice) -> str:
-    return f"({_text(Path(each.file.path).name)}, {each.age_rank}, {each.first}, {each.last})"
+    name = each.file.path.rpartition("/")[2]
+    return f"({_text(name)}, {each.age_rank}, {each.first}, {each.last})"
 
 
 def _file_name(dialect: Dialect) -> str:
@@ -88,8 +90,8 @@ def _rows(query: StateQuery, dialect: Dialect) -> str:
             assert_never(unreachable)
 
 
-def _list(root: Path, slices: Sequence[StateSlice]) -> str:
-    paths = ",\n    ".join(_text(duckdb_path(str(root / file.path))) for file in files_of(slices))
+def _list(root: Root, slices: Sequence[StateSlice]) -> str:
+    paths = ",\n    ".join(_text(duckdb_path(str(place_in(root, file.path)))) for file in files_of(slices))
     return f"[\n    {paths}\n  ]"
 
 

@@ -1,7 +1,6 @@
 """Reads which left rows wait in an enrichment's state at one cut, from its files, without Spark."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import polars as pl
 from deltalake import DeltaTable
@@ -14,6 +13,8 @@ from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import KeyedSpec, VertexPlan
 from jobs.reading.operator_state import opened_state
 from jobs.state.frames import empty_frame
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
 
 ROWS = "rows_waiting"
 """The column of `waiting_rows` that counts them."""
@@ -25,13 +26,13 @@ def waits_in(planned: VertexPlan) -> KeyedSpec | None:
     return spec if isinstance(spec, KeyedSpec) and isinstance(spec.function, EnrichFunction) else None
 
 
-def waiting_rows(root: Path, record: CheckpointRecord, spec: KeyedSpec) -> pl.DataFrame:
+def waiting_rows(root: Root, record: CheckpointRecord, spec: KeyedSpec) -> pl.DataFrame:
     """Return each key with waiting rows at that cut, and their number.
 
     Raises StateFileError for a state file that is missing or damaged.
     """
     if any(each.vertex == spec.vertex for each in record.vertices):
-        table = DeltaTable(str(root / table_of_state(JobName(record.job), spec.vertex)))
+        table = DeltaTable(str(place_in(root, table_of_state(JobName(record.job), spec.vertex))))
         state = opened_state(root, record, spec.vertex, table).polars()
     else:  # the pipeline got the vertex after that checkpoint
         state = empty_frame(arrow_schema(spec.state)).lazy()

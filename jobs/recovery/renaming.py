@@ -114,7 +114,7 @@ def link_renamed(
             renamed[table.name] = Renamed(columns=_columns(stores, table.name))
     with around(boundary, LINK_RENAMED):
         try:
-            link_files(stores.warehouse.root, links)
+            link_files(stores.warehouse.storage, links)
         except FileNotCopiedError as error:
             raise RenameFailedError(f"renamed tables cannot take their files along: {error}") from error
     return Linked(moved.record, renamed, _with_paths(plan, links))

@@ -43,7 +43,7 @@ def must_be_sound(warehouse: Warehouse, plan: RecoveryPlan) -> None:
         return
     needed = tuple({file.path: file for file in _needed(row, publish=plan.roll_forward is not None)}.values())
     few = sum(file.bytes for file in needed) <= CHECKSUM_BYTES_MAX
-    found = next(damages(warehouse.root, needed, checksums=few), None)
+    found = next(damages(warehouse.storage, needed, checksums=few), None)
     if found is not None:
         raise DamagedCheckpointError(
             f"{row.kind.value} {row.checkpoint} of {row.job} is damaged: {found}. {way_out(warehouse, besides=row)}"
@@ -65,7 +65,7 @@ def way_out(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) ->
             "No other retained checkpoint is whole: restore the file from a backup, or start over in an empty "
             f"warehouse ('tidemark run {job} --warehouse EMPTY_FOLDER')"
         )
-    where = "" if root.name == "warehouse" else f" --warehouse {typed(root)}"
+    where = "" if str(root).rpartition("/")[2] == "warehouse" else f" --warehouse {typed(root)}"
     return (
         f"Restore it from a backup, or go back to {good.kind.value} {good.checkpoint}, the next that is whole: "
         f"'tidemark rollback {job} {good.checkpoint}{where}' (first with --dry-run to see what that changes)"
@@ -85,4 +85,4 @@ def newest_sound(warehouse: Warehouse, *, besides: CheckpointRecord | None = Non
 def is_sound(warehouse: Warehouse, row: CheckpointRecord) -> bool:
     """Return whether every file that a restore of this entry reads is as its handle says."""
     files: Iterable[FileHandle] = _needed(row, publish=not row.commits)
-    return next(damages(warehouse.root, files, checksums=True), None) is None
+    return next(damages(warehouse.storage, files, checksums=True), None) is None

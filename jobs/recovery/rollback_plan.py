@@ -143,7 +143,7 @@ def _must_be_as_published(stores: JobStores, target: CheckpointRecord, history: 
         raise RollbackRefusedError(
             f"{target.job} cannot go back to {target.kind.value} {target.checkpoint}: table {table} no longer has "
             f"version {version}, which its cut names, as it was published; nothing was changed. Restore the folder "
-            f"{stores.warehouse.path(table)} from a backup of the warehouse, or go back to another checkpoint"
+            f"{stores.warehouse.place(table)} from a backup of the warehouse, or go back to another checkpoint"
         )
 
 
@@ -172,7 +172,7 @@ def _must_be_sound(
     stores: JobStores, target: CheckpointRecord, tables: tuple[TableBack, ...], *, checksums: bool
 ) -> None:
     """Raise RollbackRefusedError unless all files are whole that tables will show and ticks will restore."""
-    found = next(damages(stores.warehouse.root, _files(target, tables), checksums=checksums), None)
+    found = next(damages(stores.warehouse.storage, _files(target, tables), checksums=checksums), None)
     if found is not None:
         raise RollbackRefusedError(
             f"{target.kind.value} {target.checkpoint} of {target.job} is damaged: {found}; nothing was changed. "

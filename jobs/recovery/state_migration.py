@@ -12,7 +12,6 @@ engine can read them throughout, without Delta's type widening, under which nobo
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -36,6 +35,7 @@ from jobs.planner import JobPlan
 from jobs.state.backend import keys_of
 from jobs.state.files import schema_of
 from jobs.state.merge import DELETED, KEY_GROUP
+from jobs.storage.address import Root
 from jobs.stores.table_columns import declared_columns
 
 
@@ -54,7 +54,7 @@ class StateMigration:
 Migrations = Mapping[VertexId, StateMigration]
 
 
-def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> JobPlan:
+def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> JobPlan:
     """Return the plan, its keyed vertices knowing which restored files they must rewrite; `root` is the warehouse.
 
     Raise CutDoesNotFitError, naming operator and column, if a vertex's state cannot serve the plan.
@@ -62,7 +62,7 @@ def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) 
     return migrated(plan, restored, find_migrations(plan, restored, root), root)
 
 
-def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, root: Path) -> JobPlan:
+def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, root: Root) -> JobPlan:
     """Return the plan with these migrations of the restored row; raises as `plan_with_migrations` does."""
     refused = first_refused((*all_changes(plan, restored, migrations), *_of_rows_in_flight(plan, restored, root)))
     if refused is not None:
@@ -84,7 +84,7 @@ def all_changes(plan: JobPlan, restored: CheckpointRecord, migrations: Migration
     return (*of_state, *table_changes(plan.graph, restored))
 
 
-def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Iterator[Change]:
+def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterator[Change]:
     """Yield, refused, each renamed column that rows in flight have under its old name alone: it would be null."""
     for channel, segment in in_flight(restored):
         edge = channel.edge
@@ -119,7 +119,7 @@ def _rewriting(planned: VertexPlan, outdated: frozenset[str] | None) -> VertexPl
 
 
 def _outdated_ranges(
-    plan: JobPlan, restored: CheckpointRecord, root: Path
+    plan: JobPlan, restored: CheckpointRecord, root: Root
 ) -> Iterator[tuple[VertexId, frozenset[str]]]:
     """Yield the files of each upsert table whose columns change and that were written in other ones (D6)."""
     before = columns_of(restored)
@@ -134,12 +134,12 @@ def _outdated_ranges(
             yield was.vertex, frozenset(path for path, file in files.items() if _is_other(file, now, root))
 
 
-def _is_other(file: FileHandle, columns: tuple[TableColumn, ...], root: Path) -> bool:
+def _is_other(file: FileHandle, columns: tuple[TableColumn, ...], root: Root) -> bool:
     footer = schema_of(str(root), file)
     return footer is not None and differ(declared_columns(footer), columns)
 
 
-def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Migrations:
+def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Migrations:
     """Return, for each operator whose restored state differs from what the plan declares, what changed.
 
     A file that is missing or damaged is left to the micro-batch that needs it, which names it.
@@ -147,7 +147,7 @@ def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Mi
     return dict(_migrations(plan, restored, root))
 
 
-def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Iterator[tuple[VertexId, StateMigration]]:
+def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterator[tuple[VertexId, StateMigration]]:
     for was in restored.vertices:
         spec = plan.vertices[was.vertex].spec if was.vertex in plan.vertices else None
         if isinstance(spec, KeyedSpec):
@@ -159,7 +159,7 @@ def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Path) -> Iterat
 
 
 def _migration(
-    spec: KeyedSpec, was: VertexRecord, root: Path, renames: ColumnRenames, above: Mapping[str, str]
+    spec: KeyedSpec, was: VertexRecord, root: Root, renames: ColumnRenames, above: Mapping[str, str]
 ) -> StateMigration:
     thing = f"state of operator {spec.vertex!r}"
     now = StateSchema(_columns(arrow_schema(spec.state)), spec.keys)
@@ -199,7 +199,7 @@ def _renamed_inside(thing: str, was: StateSchema, now: StateSchema, above: Mappi
         yield Change(kind=ChangeKind.STATE_SCHEMA, thing=thing, column=at, was=old, now=new, refused=refused)
 
 
-def _schemas(was: VertexRecord, root: Path) -> Iterator[tuple[FileHandle, StateSchema]]:
+def _schemas(was: VertexRecord, root: Root) -> Iterator[tuple[FileHandle, StateSchema]]:
     """Yield the state files that can be read, each with its columns."""
     files: Iterable[FileHandle] = {
         keyed.file.path: keyed.file for snapshot in was.subtasks for keyed in snapshot.state

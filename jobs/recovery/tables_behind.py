@@ -6,7 +6,6 @@ words the refusals.
 
 from collections.abc import Collection
 from itertools import groupby
-from pathlib import Path
 
 from checkpointing.commit.behind import Cuts, Doubt, Lost, Standing, decide_repairs
 from checkpointing.commit.cut_correcting import Correction
@@ -17,6 +16,7 @@ from jobs.engine_paths import typed
 from jobs.holding.failures import TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.rollback_plan import reachable
+from jobs.storage.address import Root
 from jobs.stores.soundness import damages
 from jobs.stores.standing import TableLogDamagedError
 
@@ -40,7 +40,7 @@ def must_be_repairable(stores: JobStores, rows: Collection[Row], tables: Collect
         raise TablesBehindError(lost.table, _what(root, job, lost), _way_out(stores, rows, lost.table))
     for each in repairs.again:
         files = (*each.publication.adds, *each.publication.files)
-        damage = next(damages(root, files, checksums=False), None)
+        damage = next(damages(stores.warehouse.storage, files, checksums=False), None)
         if damage is not None:
             table = each.publication.table
             what = f"table {table} in {root} shows less than the newest cut of {job}, and {damage}"
@@ -55,7 +55,7 @@ def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] 
     found = rebuilt(stores.standing(seen.rows, tables, whole=True), tuple(seen.logs) if tables is None else tables)
     if found.unknown is not None:
         warehouse = stores.warehouse
-        folder = warehouse.path(warehouse.paths.cuts)
+        folder = warehouse.place(warehouse.paths.cuts)
         raise TablesBehindError(
             found.unknown,
             f"the newest cut of {warehouse.paths.job} in {warehouse.root} is lost: a file of {folder} is gone or "
@@ -82,7 +82,7 @@ def must_have_logs(stores: JobStores, doubt: Doubt) -> Doubt:
     return doubt
 
 
-def _what(root: Path, job: JobName, lost: Lost) -> str:
+def _what(root: Root, job: JobName, lost: Lost) -> str:
     shows = f"shows checkpoint {lost.shows}" if lost.shows else "shows no checkpoint"
     if lost.lacks is None:
         lacks = f"is not at the version that the cut of checkpoint {lost.cut} names"
@@ -97,7 +97,7 @@ def _what(root: Path, job: JobName, lost: Lost) -> str:
 def _way_out(stores: JobStores, rows: Collection[Row], table: TableName) -> str:
     warehouse = stores.warehouse
     job, root = warehouse.paths.job, warehouse.root
-    backup = f"restore the folder {warehouse.path(table)} from a backup that is as new as the job's newest checkpoint"
+    backup = f"restore the folder {warehouse.place(table)} from a backup that is as new as the job's newest checkpoint"
     back = reachable(warehouse, rows)
     if back is None:
         return f"{backup}, or start over in an empty warehouse ('tidemark run {job} --warehouse EMPTY_FOLDER')"

@@ -5,7 +5,6 @@ tick's generation alone. The tick can name files of older generations only if an
 (`checkpointing.commit.cleanup`).
 """
 
-import shutil
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,14 +22,15 @@ from jobs.holding.failures import JobHeldError
 from jobs.holding.job_state import Activity, must_have_run, state_of
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.at_rest import Task, done_at_rest
-from jobs.stores.files import drop_unfinished
+from jobs.storage.place import drop_unfinished
+from jobs.storage.whole import free_bytes
 from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 FILES_PER_TICK: Final = 5_000
 """The end of a tick deletes at most so many files, in about a second. The next clean-up deletes the others."""
 
-_UNFINISHED_S: Final = 3_600
+_UNFINISHED_MS: Final = 3_600_000
 """An unfinished file beside the lease or the looks that is older than this was left by a dead process."""
 
 _log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Cleanup:
     deleted: Deleted
     beside: str | None
     notes: tuple[str, ...]
-    free_bytes: int
+    free_bytes: int | None
 
 
 def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
@@ -122,12 +122,12 @@ def _carry_out(
         ReservationStore(warehouse).forget()
         if beside is None:
             drop_empty_folders(warehouse, found.tables, found.facts.current)
-            drop_unfinished(warehouse.path(warehouse.paths.folder), before_s=warehouse.now_ms() / 1000 - _UNFINISHED_S)
+            drop_unfinished(warehouse.place(warehouse.paths.folder), before_ms=warehouse.now_ms() - _UNFINISHED_MS)
     return _report(warehouse, found, decision, deleted, beside)
 
 
 def _report(
     warehouse: Warehouse, found: Gathered, decision: CleanupDecision, deleted: Deleted, beside: str | None
 ) -> Cleanup:
-    free = shutil.disk_usage(warehouse.root).free
+    free = free_bytes(warehouse.root)
     return Cleanup(found.facts.current, decision, deleted, beside, (*found.notes, *deleted.failed), free)

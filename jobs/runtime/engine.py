@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -18,6 +17,7 @@ from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, Tic
 from jobs.spark.jars import fetch, jars_folder, not_fetched
 from jobs.spark.session import SparkConfig, abandon, is_alive, open_session
 from jobs.state.worker_copy import CopyUses
+from jobs.storage.address import Root
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ def fetch_missing_jars(config: SparkConfig, listener: TickListener) -> None:
 class Engine(Protocol):
     """Runs micro-batches, several at a time."""
 
-    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Run a micro-batch, and return what each subtask wrote; raise MicroBatchError. Any thread may call it."""
         ...
 
@@ -64,7 +64,7 @@ class SparkEngine:
         self.copies = CopyUses()
         """How often a task found its state in its worker's memory (D5)."""
 
-    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Run a micro-batch as one Spark job; raise what Spark raises if no session can be opened."""
         session = self._opened()
         try:

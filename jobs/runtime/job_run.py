@@ -1,7 +1,6 @@
 """Runs a job that a tick holds: builds its door at the restored cut, and drives it to its end."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
@@ -22,6 +21,7 @@ from jobs.runtime.engine import Engine
 from jobs.runtime.listener import Narrator
 from jobs.runtime.notices import Notices
 from jobs.runtime.trace import TraceBounds, TraceWriter, drop_old_traces
+from jobs.storage.local import is_copied, local_path
 
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ class JobRun:
         try:
             setup = self.setup()
             door = JobDoor(setup)
-            with TraceWriter(self._trace(), bounds) as trace:
+            with self._trace(bounds) as trace:
                 driver = Driver(door, self.handlers(engine), inbox, trace, self.narrator, clock)
                 ended, late = driver.run(setup, drain_ms)
             if late:
@@ -91,7 +91,8 @@ class JobRun:
             renews=driver is not None and driver.renews,
         )
 
-    def _trace(self) -> Path:
+    def _trace(self, bounds: TraceBounds) -> TraceWriter:
         warehouse, generation = self.stores.warehouse, self.work.claim.generation
-        drop_old_traces(warehouse.path(warehouse.paths.traces), warehouse.paths, generation)
-        return warehouse.path(warehouse.paths.trace(generation))
+        drop_old_traces(warehouse.place(warehouse.paths.traces), generation)
+        place = warehouse.place(warehouse.paths.trace(generation))
+        return TraceWriter(local_path(place), bounds, place if is_copied(place) else None)

@@ -28,8 +28,6 @@ from jobs.stores.warehouse import Warehouse
 
 _log = structlog.get_logger(__name__)
 
-POLL_MS: Final = 250
-
 _ENDS: Final = frozenset(
     {
         CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
@@ -103,7 +101,7 @@ class RequestWatcher:
 
     def _watch(self) -> None:
         self._guarded(self._look)
-        while not self._ended.wait(POLL_MS / 1000):
+        while not self._ended.wait(self._warehouse.storage.look_ms / 1000):
             self._guarded(self._look)
 
     def _look(self) -> None:

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from checkpointing.job.setup import TickLimits
@@ -13,6 +12,7 @@ from jobs.recovery.carrier import LEASE_MS
 from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.spark.session import SparkConfig
+from jobs.storage.address import Root
 from jobs.stores.warehouse import system_clock_ms
 
 DRAIN_MS: Final = 10_000
@@ -29,7 +29,7 @@ class RuntimeSettings:
     neither. `clock` returns ms since the epoch.
     """
 
-    warehouse: Path
+    warehouse: Root
     limits: TickLimits = field(default_factory=TickLimits)
     take_over: bool = False
     allow_non_restored_state: bool = False

@@ -56,6 +56,7 @@ from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.settings import RuntimeSettings
 from jobs.sources.closing import close_all
 from jobs.sources.port import SourceError
+from jobs.storage.address import absolute
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
 from jobs.stores.leftovers import staging_folders
@@ -87,7 +88,7 @@ class TickCarrier(Carrier):
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener, inbox: Inbox, boundary: Boundary
     ) -> None:
         """Open nothing yet. The tick takes its time from the settings' clock, and its time never goes back."""
-        warehouse = Warehouse(settings.warehouse.absolute(), ProtocolPaths(plan.job), now_ms=settings.clock)
+        warehouse = Warehouse(absolute(settings.warehouse), ProtocolPaths(plan.job), now_ms=settings.clock)
         super().__init__(warehouse, boundary, lease_ms=settings.lease_ms)
         self._started = time.monotonic()
         self._beginning = Beginning(plan, settings.allow_non_restored_state)

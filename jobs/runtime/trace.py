@@ -4,6 +4,7 @@ A trace has a bound. When it is full, the tick ends its attempt and goes on as t
 with the set-up of a door at a completed checkpoint, and replays without the files before it.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Final, Self
 
 from checkpointing.identifiers import Generation
 from checkpointing.messages import CutRecorded
-from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import TickStarted, Traced, encode
+from jobs.storage.place import StoragePlace
 
 TRACES_KEPT: Final = 20
 """At most the traces of so many generations stay."""
@@ -38,12 +39,19 @@ DEFAULT_BOUNDS: Final = TraceBounds()
 
 BUFFER_BYTES: Final = 256 * 1024
 
+COPIED_EVERY_S: Final = 60.0
+
+_SUFFIX: Final = ".ndjson"
+
 
 class TraceWriter:
     """Writes one generation's trace, for one thread. It is buffered; the driver flushes what must survive a crash."""
 
-    def __init__(self, path: Path, bounds: TraceBounds = DEFAULT_BOUNDS) -> None:
-        """Create the file and its folder. An existing file is deleted, since opening a named pipe could hang."""
+    def __init__(self, path: Path, bounds: TraceBounds = DEFAULT_BOUNDS, copy: StoragePlace | None = None) -> None:
+        """Create the file and its folder. An existing file is deleted, since opening a named pipe could hang.
+
+        With `copy`, the file is put there every minute and at the end.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         self.path = path
@@ -53,6 +61,8 @@ class TraceWriter:
         self._bytes = 0
         self._most = bounds.bytes
         self._checkpoints = 0
+        self._copy = copy
+        self._copied_s = time.monotonic()
 
     @property
     def is_full(self) -> bool:
@@ -73,6 +83,8 @@ class TraceWriter:
     def flush(self) -> None:
         """Hand the buffer to the operating system, so that it survives the process."""
         self._file.flush()
+        if self._copy is not None and time.monotonic() - self._copied_s > COPIED_EVERY_S:
+            self._put(self._copy)
 
     def __enter__(self) -> Self:
         """Return the writer; leaving the block closes the file."""
@@ -84,18 +96,22 @@ class TraceWriter:
         """Flush and close."""
         del kind, error, trace
         self._file.close()
+        if self._copy is not None:
+            self._put(self._copy)
+
+    def _put(self, copy: StoragePlace) -> None:
+        copy.replace(self.path.read_bytes())
+        self._copied_s = time.monotonic()
 
 
-def drop_old_traces(folder: Path, paths: ProtocolPaths, generation: Generation) -> None:
+def drop_old_traces(folder: StoragePlace, generation: Generation) -> None:
     """Delete the traces beyond TRACES_KEPT generations or TRACES_BYTES_MAX bytes, oldest first."""
-    if not folder.is_dir():
-        return
-    kept = [Path(paths.trace(Generation(g))).name for g in range(generation, generation - TRACES_KEPT, -1)]
-    sizes = {path.name: path.stat().st_size for path in folder.glob("*.ndjson")}
+    kept = [f"{g}{_SUFFIX}" for g in range(generation, generation - TRACES_KEPT, -1)]
+    sizes = {each.name: each.size for each in folder.entries() if each.name.endswith(_SUFFIX)}
     left = TRACES_BYTES_MAX
     for name in kept:
         left -= sizes.get(name, 0)
         if left >= 0:
             sizes.pop(name, None)
     for name in sizes:
-        (folder / name).unlink(missing_ok=True)
+        (folder / name).delete()

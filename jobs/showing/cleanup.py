@@ -44,13 +44,13 @@ def _by_table(unneeded: Iterable[Unneeded], title: str) -> Table:
 
 def _summary(job: JobName, done: Cleanup, shown: Iterable[Unneeded], *, dry_run: bool) -> Text:
     files = tuple(shown)
-    free = f"{size(done.free_bytes)} are free there now"
+    free = "" if done.free_bytes is None else f"; {size(done.free_bytes)} are free there now"
     if not files:
-        return Text(f"{job}: nothing to delete now; {free}")
+        return Text(f"{job}: nothing to delete now{free}")
     amount = f"{plural(len(files), 'file')}, {size(sum(each.file.bytes for each in files))}"
     if dry_run:
-        return Text(f"{job}: {amount} would be deleted; {free}")
-    return Text(f"{job}: {amount} deleted; {free}")
+        return Text(f"{job}: {amount} would be deleted{free}")
+    return Text(f"{job}: {amount} deleted{free}")
 
 
 def _waiting(waiting: tuple[Unneeded, ...], grace_ms: int) -> Text:

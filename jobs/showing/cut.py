@@ -8,15 +8,15 @@ bases and deltas, of which the newest row of a key counts.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from jobs.engine_paths import polars_reads, typed
+from jobs.engine_paths import polars_reads, spark_address, typed
 from jobs.reading import Cut
 from jobs.reading.moments import shown
+from jobs.storage.address import Root, absolute
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Recipe:
     lines: tuple[str, ...]
 
 
-def render_cut(cut: Cut, root: Path) -> RenderableType:
+def render_cut(cut: Cut, root: Root) -> RenderableType:
     """Return the versions of one consistent cut and the lines that read it, output tables first, then states."""
     published = shown(round(cut.published_at.timestamp() * 1000))
     heading = Text.assemble(
@@ -64,17 +64,18 @@ def recipes(cut: Cut) -> tuple[Recipe, ...]:
     polars = ["import polars as pl"]
     duck = ["import duckdb", "from deltalake import DeltaTable"]
     for table in cut.tables:
-        name, folder, version = variable(table), str(cut.folder(table)), cut.version(table)
+        name, folder, version = variable(table), cut.folder(table), cut.version(table)
         through_delta = "" if polars_reads(cut.folder(table)) else ", use_pyarrow=True"
-        spark.append(f'{name} = spark.read.format("delta").option("versionAsOf", {version}).load({folder!r})')
+        for_spark = f'spark.read.format("delta").option("versionAsOf", {version}).load({spark_address(folder)!r})'
+        spark.append(f"{name} = {for_spark}")
         polars.append(f"{name} = pl.scan_delta({folder!r}, version={version}{through_delta})")
         duck.append(f"{name} = DeltaTable({folder!r}, version={version}).to_pyarrow_table()")
     duck.append(f'duckdb.sql("FROM {variable(next(iter(cut.tables), "table"))} LIMIT 10")')
     return Recipe("Spark", tuple(spark)), Recipe("Polars", tuple(polars)), Recipe("DuckDB", tuple(duck))
 
 
-def state_recipe(root: Path, cut: Cut) -> Recipe:
+def state_recipe(root: Root, cut: Cut) -> Recipe:
     """Return the commands that read each operator's state at the cut; `root` is the warehouse."""
-    where = f"--at {cut.checkpoint} --warehouse {typed(root.absolute())}"
+    where = f"--at {cut.checkpoint} --warehouse {typed(absolute(root))}"
     lines = tuple(f"tidemark state {cut.job} {each} {where}" for each in cut.operators)
     return Recipe("Operator state, one row per key", lines)

@@ -1,17 +1,17 @@
 """Renders a pipeline's own reports from the newest cut, after a tick."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from jobs.planner import JobPlan
 from jobs.reading import Cuts, NoSuchCutError
+from jobs.storage.address import Root
 from jobs.user_code import message_of, sentence_of
 
 
-def reported(plan: JobPlan, root: Path) -> Iterator[RenderableType]:
+def reported(plan: JobPlan, root: Root) -> Iterator[RenderableType]:
     """Yield each report of the pipeline, rendered; nothing before the first cut.
 
     If a report raises, it is replaced by a sentence that says so, since the tick itself succeeded.

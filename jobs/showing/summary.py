@@ -1,7 +1,6 @@
 """Renders the end of `tidemark run`: a line per checkpoint, how the tick ended, and where the tables are."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
@@ -10,6 +9,7 @@ from rich.text import Text
 from checkpointing.graph import JobGraph, TableMode
 from jobs.showing.progress import CheckpointLine
 from jobs.showing.quantities import count, plural, seconds, size
+from jobs.storage.address import Root, absolute
 
 
 def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
@@ -55,9 +55,9 @@ def render_done(
     return Text.assemble((f"{pipeline} {outcome}", "bold red" if failed else "bold green"), f": {work}")
 
 
-def render_places(pipeline: str, warehouse: Path, graph: JobGraph) -> RenderableType:
+def render_places(pipeline: str, warehouse: Root, graph: JobGraph) -> RenderableType:
     """Return where the tables are, and what to type next."""
-    root = warehouse.absolute()
+    root = absolute(warehouse)
     lines = [Text(f"tables in {root}:", style="bold")]
     outputs = [table.name for table in graph.tables() if table.mode is not TableMode.STATE]
     states = [table.name for table in graph.tables() if table.mode is TableMode.STATE]

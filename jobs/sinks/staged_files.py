@@ -1,15 +1,13 @@
 """Writes staged Parquet files, inside Spark's tasks.
 
-A file is written under a temporary name and then renamed, so that it is never seen half written. Nothing is
-overwritten or deleted. A retried task leaves its first files as orphans.
+A file gets its name when it is whole, so that it is never seen half written. Nothing is overwritten or deleted. A
+retried task leaves its first files as orphans.
 """
 
 import base64
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from jobs.sinks.statistics import statistics_json
 from jobs.sinks.stopwatch import Stopwatch
+from jobs.storage.location import storage_at
 
 
 class Encoding(Enum):
@@ -101,16 +100,9 @@ def _parquet(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
 
 
 def _place(root: str, path: str, content: pa.Buffer) -> None:
-    target = Path(root, path)
-    temporary = target.with_name(f".{target.name}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-        temporary.replace(target)
+        storage_at(root).write(path, memoryview(content), durable=False)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise StagedFileError(
             f"can't write staged file {path}: {error.strerror or error}; "
             "check the free space and the permissions of the warehouse, then run again"

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from checkpointing.identifiers import CheckpointId, SplitId
 from jobs.sources.port import Source, SourceError, WrappedSource
-from jobs.stores.files import write_document
+from jobs.storage.documents import document
+from jobs.storage.place import local
 
 
 class Committed(BaseModel):
@@ -47,7 +48,7 @@ class CommitsToFile(WrappedSource):
             before = committed_in(self._file)
             if before is not None and before.checkpoint >= checkpoint:
                 return
-            write_document(self._file, Committed(checkpoint=checkpoint, positions=dict(positions)))
+            local(self._file).replace(document(Committed(checkpoint=checkpoint, positions=dict(positions))))
 
 
 def committed_in(file: Path) -> Committed | None:

@@ -19,8 +19,9 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
 from jobs.sources.port import SourceError
+from jobs.storage.place import local
 from jobs.stores.delta_log import paths_with_deletion_vectors
-from jobs.stores.log_entries import entry_path, log_versions
+from jobs.stores.log_entries import entry_place, log_versions
 
 _READ_FEATURES: Final = frozenset(
     {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -107,11 +108,11 @@ class DeltaHistory:
 
     def has_entry(self, version: int) -> bool:
         """Return whether the log still has the entry of a version."""
-        return entry_path(self.folder, version).exists()
+        return _entry_path(self.folder, version).exists()
 
     def oldest(self) -> int:
         """Return the oldest version that the log still has an entry of."""
-        return min(log_versions(self.folder), default=0)
+        return min(log_versions(local(self.folder)), default=0)
 
     def commit(self, version: int) -> CommittedVersion:
         """Return what a version's entry says; raise SourceError if it is gone or unreadable."""
@@ -155,10 +156,14 @@ class DeltaHistory:
 
     def _entry(self, version: int) -> tuple[int, int] | None:
         try:
-            status = entry_path(self.folder, version).stat()
+            status = _entry_path(self.folder, version).stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+
+def _entry_path(folder: Path, version: int) -> Path:
+    return Path(str(entry_place(local(folder), version)))
 
 
 def _must_be_readable(folder: Path, table: DeltaTable) -> None:
@@ -187,7 +192,7 @@ def _columns(
 def _commit(folder: Path, version: int, entry: tuple[int, int]) -> CommittedVersion:
     """Return a parsed entry; `entry` tells it from the one of a table that was made anew in that folder."""
     try:
-        text = entry_path(folder, version).read_text(encoding="utf-8")
+        text = _entry_path(folder, version).read_text(encoding="utf-8")
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise SourceError(

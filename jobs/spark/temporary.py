@@ -18,7 +18,8 @@ from uuid import uuid4
 
 from checkpointing.metadata.record import Holder
 from jobs.holding.failures import TickRefusedError
-from jobs.stores.files import read_document, write_durable
+from jobs.storage.documents import document, read_document
+from jobs.storage.place import local
 from jobs.stores.holders import is_alive, this_process
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
@@ -68,7 +69,7 @@ def spark_folder() -> Path:
     """
     remove_dead()
     folder = private_folder() / f"spark-{uuid4()}"
-    write_durable(_owner(folder), this_process().model_dump_json().encode())
+    local(_owner(folder)).write(document(this_process()))
     folder.mkdir(mode=0o700)
     return folder
 
@@ -85,7 +86,7 @@ def remove_dead() -> tuple[Path, ...]:
 
 def _dead(private: Path) -> Iterator[Path]:
     for note in private.glob(f"spark-*{_OWNER_SUFFIX}"):
-        owner = read_document(Holder, note)
+        owner = read_document(Holder, local(note))
         if owner is not None and is_alive(owner) is False:  # else nobody can tell whose it is
             yield note.with_name(note.name.removesuffix(_OWNER_SUFFIX))
 

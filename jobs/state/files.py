@@ -3,7 +3,6 @@
 import base64
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -13,6 +12,9 @@ import pyarrow.parquet as pq
 from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.state.failures import StateFileError
+from jobs.storage.location import storage_at
+from jobs.storage.parquet import parquet_of
+from jobs.storage.place import StoragePlace
 
 NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -36,7 +38,7 @@ def read_verified(
 
 def _read(root: str, operator: str, file: FileHandle) -> bytes:
     try:
-        return Path(root, file.path).read_bytes()
+        return storage_at(root).read(file.path).bytes
     except FileNotFoundError as error:
         raise StateFileError(operator, file.path, "is missing") from error
     except OSError as error:
@@ -63,6 +65,6 @@ def schema_of(root: str, file: FileHandle) -> pa.Schema | None:
     try:
         if file.inline:
             return pq.read_schema(pa.BufferReader(base64.b64decode(file.inline)))
-        return pq.read_schema(Path(root, file.path))
+        return pq.read_schema(parquet_of(StoragePlace(storage_at(root), file.path)))
     except (OSError, pa.ArrowException):
         return None

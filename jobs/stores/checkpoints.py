@@ -110,7 +110,7 @@ class CheckpointStore:
         cut that is appended. The entries that the fence needs must be readable.
         """
         self._warehouse = warehouse
-        self._log = DeltaLog(warehouse.path(warehouse.paths.checkpoints), hook=hook)
+        self._log = DeltaLog(warehouse.place(warehouse.paths.checkpoints), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"checkpoint"}))  # a claim is of none
         self._beyond_damage = beyond_damage
         self._decoded: dict[str, Row] = {}

@@ -47,5 +47,5 @@ def _of_files(warehouse: Warehouse, state: TableRecord | None) -> Schema | None:
 
 
 def _of_log(warehouse: Warehouse, name: TableName, version: int | None) -> Schema | None:
-    there = DeltaLog(warehouse.path(warehouse.paths.table(name))).exists()
+    there = DeltaLog(warehouse.place(warehouse.paths.table(name))).exists()
     return load(warehouse, name, version).schema() if there else None

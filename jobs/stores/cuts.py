@@ -63,7 +63,7 @@ class CutStore:
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Open the table, creating it if this is the job's first tick."""
         self._warehouse = warehouse
-        self._log = DeltaLog(warehouse.path(warehouse.paths.cuts), hook=hook)
+        self._log = DeltaLog(warehouse.place(warehouse.paths.cuts), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA)
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 

@@ -9,11 +9,9 @@ A process that is killed leaves the whole commit or none, because a log entry is
 fsync, so a power cut may lose an entry. `DeltaLog.sync` makes one durable, before anything relies on it (`durable`).
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -21,8 +19,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs.stores.files import sync
-from jobs.stores.log_entries import METADATA_KEY, entry_path, log_of
+from jobs.storage.folder import Folder
+from jobs.storage.place import StoragePlace, delete_folder
+from jobs.storage.synced import new_folders, sync_files, sync_folders
+from jobs.stores.log_entries import METADATA_KEY, entry_place, log_of
 from jobs.stores.log_entry import write_entry
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -62,7 +62,7 @@ class LogEntry:
 class DeltaLog:
     """One table's log, held open. Each look reads only what was committed since the last one."""
 
-    def __init__(self, folder: Path, *, hook: FaultHook = no_fault) -> None:
+    def __init__(self, folder: StoragePlace, *, hook: FaultHook = no_fault) -> None:
         """Name the table; nothing is read yet."""
         self.folder = folder
         self._hook = hook
@@ -72,13 +72,15 @@ class DeltaLog:
 
     def exists(self) -> bool:
         """Return whether a table is there."""
-        return DeltaTable.is_deltatable(str(self.folder))
+        if isinstance(self.folder.storage, Folder):
+            return DeltaTable.is_deltatable(str(self.folder))
+        return log_of(self.folder).is_folder()  # unlike delta-rs, it says why a store cannot be asked
 
     def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
         """Create the table if it is missing. Of several processes that try at once, one succeeds and all go on."""
         if self.exists():
             return
-        there = next(folder for folder in self.folder.parents if folder.is_dir())
+        new = new_folders(self.folder)
         try:
             DeltaTable.create(
                 str(self.folder),
@@ -93,14 +95,11 @@ class DeltaLog:
             if not self.exists():
                 raise
         self.sync(0)
-        for folder in (self.folder, *self.folder.parents):
-            sync(folder)
-            if folder == there:
-                return
+        sync_folders(new)
 
     def drop(self) -> None:
         """Delete the log, so that the folder is no table any more. Only for a table without any commit."""
-        shutil.rmtree(log_of(self.folder))
+        delete_folder(log_of(self.folder))
         self._table = None
 
     def current(self) -> DeltaTable:
@@ -113,14 +112,14 @@ class DeltaLog:
             self._table.update_incremental()
         except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
             return self.reopen()
-        return self._table if entry_path(self.folder, self._table.version()).exists() else self.reopen()
+        return self._table if entry_place(self.folder, self._table.version()).exists() else self.reopen()
 
     def ends_at(self, version: int) -> bool:
         """Return whether that is the newest version, by one look for its entry and one for the next.
 
         The newest version always has its entry, unless the table was dropped.
         """
-        return entry_path(self.folder, version).exists() and not entry_path(self.folder, version + 1).exists()
+        return entry_place(self.folder, version).exists() and not entry_place(self.folder, version + 1).exists()
 
     def reopen(self) -> DeltaTable:
         """Return the table as its log says, read anew."""
@@ -164,9 +163,7 @@ class DeltaLog:
 
     def sync(self, version: int) -> None:
         """Make one log entry durable."""
-        entry = entry_path(self.folder, version)
-        sync(entry)
-        sync(entry.parent)
+        sync_files([entry_place(self.folder, version)])
 
 
 def newest_entries(table: DeltaTable) -> Iterator[LogEntry]:

@@ -1,18 +1,19 @@
-"""Copying a row's files between folders: each checked against its handle, each durable, or named in the refusal."""
+"""Copying a row's files between storages: each checked against its handle, each durable, or named in the refusal."""
 
 import base64
-import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from checkpointing.handles import FileHandle
-from jobs.stores.files import file_size, sync, write_durable
-from jobs.stores.soundness import measured, misfit
-from jobs.stores.warehouse import link_to
+from jobs.storage.folder import is_link
+from jobs.storage.place import StoragePlace
+from jobs.storage.port import Storage
+from jobs.storage.synced import sync_above
+from jobs.storage.transfer import transferred
+from jobs.stores.soundness import misfit
 
 _WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
 
@@ -43,7 +44,7 @@ def nobody(copied: Copied) -> None:
     del copied
 
 
-def must_be_there(source: Path, files: Iterable[FileHandle]) -> None:
+def must_be_there(source: Storage, files: Iterable[FileHandle]) -> None:
     """Raise FileNotCopiedError, before anything is copied, for the first file that is missing or of another size.
 
     A symbolic link in a table's folder is refused too: who made the folder may have it lead to anybody's files.
@@ -51,17 +52,17 @@ def must_be_there(source: Path, files: Iterable[FileHandle]) -> None:
     for file in files:
         if file.inline:
             continue
-        if link_to(source, file.path) is not None or (source / file.path).is_symlink():
+        if is_link(source, file.path):
             raise FileNotCopiedError(
-                f"{_named(source, file)} lies behind a symbolic link. Copy {source} with what its links lead to "
+                f"{_named(source, file)} lies behind a symbolic link. Copy {source.root} with what its links lead to "
                 "(cp -rL) if you trust it, and name the copy"
             )
-        _must_fit(source, file, misfit(file, file_size(source / file.path)))
+        _must_fit(source, file, misfit(file, StoragePlace(source, file.path).size()))
 
 
 def copy_files(
-    source: Path,
-    target: Path,
+    source: Storage,
+    target: Storage,
     files: Iterable[FileHandle],
     *,
     link: bool = False,
@@ -78,77 +79,47 @@ def copy_files(
     bytes_all, copied_bytes = sum(file.bytes for file in wanted.values()), 0
     found: dict[str, FileHandle] = {}
     for number, (path, file) in enumerate(wanted.items(), start=1):
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
         old = replace(file, path=links.get(path, path))
-        size, crc32 = _put(source, target / path, old, link=link)
+        size, crc32 = _put(StoragePlace(source, old.path), StoragePlace(target, path), old, link=link)
         _must_fit(source, old, misfit(old, size, crc32))
         found[path] = replace(file, crc32=crc32)
         copied_bytes += file.bytes
         told(Copied(number, len(wanted), copied_bytes, bytes_all))
-    for folder in {above for path in wanted for above in (target / path).parents if above.is_relative_to(target)}:
-        sync(folder)
+    sync_above(target, wanted)
     return found
 
 
-def link_files(root: Path, links: Mapping[str, str]) -> None:
-    """Give files of a warehouse further paths: the old ones by the new ones.
+def link_files(storage: Storage, links: Mapping[str, str]) -> None:
+    """Give files of a warehouse further names: the old ones by the new ones.
 
-    A file is copied where the file system has no hard links between the two. Nothing is synced: the row that names a
-    file does that first. Raises FileNotCopiedError for a file that is missing, OSError for a folder that is read-only.
+    A file is copied where the storage has no hard links between the two. Nothing is synced: the row that names a file
+    does that first. Raises FileNotCopiedError for a file that is missing, OSError for a folder that is read-only.
     """
-    for folder in {(root / path).parent for path in links}:
-        folder.mkdir(parents=True, exist_ok=True)
     for path, old in links.items():
-        (root / path).unlink(missing_ok=True)
         try:
-            os.link(root / old, root / path)
+            storage.copy(old, path)
         except FileNotFoundError as error:
-            raise FileNotCopiedError(f"file {old} in {root} is missing. {_WAY_OUT}") from error
-        except OSError:
-            _copy(root / old, root / path)
+            raise FileNotCopiedError(f"file {old} in {storage.root} is missing. {_WAY_OUT}") from error
 
 
-def _named(source: Path, file: FileHandle) -> str:
-    return f"file {file.path} in {source}"
+def _named(source: Storage, file: FileHandle) -> str:
+    return f"file {file.path} in {source.root}"
 
 
-def _must_fit(source: Path, file: FileHandle, wrong: str) -> None:
+def _must_fit(source: Storage, file: FileHandle, wrong: str) -> None:
     if wrong:
         raise FileNotCopiedError(f"{_named(source, file)} {wrong}. {_WAY_OUT}")
 
 
-def _put(source: Path, there: Path, file: FileHandle, *, link: bool) -> tuple[int, int]:
+def _put(here: StoragePlace, there: StoragePlace, file: FileHandle, *, link: bool) -> tuple[int, int]:
     """Put one file there; return its size and checksum. What lies there already is replaced."""
-    here = source / file.path
-    there.unlink(missing_ok=True)
     if file.inline:
         content = base64.b64decode(file.inline)
-        write_durable(there, content)
+        there.replace(content)
         return len(content), zlib.crc32(content)
     try:
-        return _link(here, there) if link else _copy(here, there)
+        return transferred(here, there, link=link)
     except FileNotFoundError as error:
         if here.exists():
             raise
-        raise FileNotCopiedError(f"{_named(source, file)} is missing. {_WAY_OUT}") from error
-
-
-def _link(source: Path, target: Path) -> tuple[int, int]:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return _copy(source, target)
-    with source.open("rb") as reader:
-        seen = measured(reader)
-    sync(source)
-    return seen
-
-
-def _copy(source: Path, target: Path) -> tuple[int, int]:
-    with source.open("rb") as reader, target.open("xb") as writer:
-        seen = measured(reader, writer)
-        writer.flush()
-        os.fsync(writer.fileno())
-    return seen
+        raise FileNotCopiedError(f"{_named(here.storage, file)} is missing. {_WAY_OUT}") from error

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from checkpointing.commit.fencing import Lease
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import Claim, Holder
-from jobs.stores.files import read_document, replace
+from jobs.storage.documents import document, read_document
 from jobs.stores.renewing import renewed
 from jobs.stores.warehouse import Warehouse
 
@@ -43,11 +43,11 @@ class LeaseStore:
     def __init__(self, warehouse: Warehouse) -> None:
         """Name the file; nothing is read or written yet."""
         self._warehouse = warehouse
-        self._path = warehouse.path(warehouse.paths.lease)
+        self._place = warehouse.place(warehouse.paths.lease)
 
     def read(self) -> LeaseFile | None:
         """Return the lease, or None if there is none that can be read."""
-        return read_document(LeaseFile, self._path)
+        return read_document(LeaseFile, self._place)
 
     def renew(self, generation: Generation, holder: Holder, lease_ms: int) -> bool:
         """Write the lease for `lease_ms` from now; return False, writing nothing, if a newer generation has one."""
@@ -56,7 +56,7 @@ class LeaseStore:
             return False
         now_ms = self._warehouse.now_ms()
         lease = LeaseFile(generation=generation, holder=holder, renewed_at_ms=now_ms, expires_ms=now_ms + lease_ms)
-        replace(self._path, lease.model_dump_json(indent=1).encode())
+        self._place.replace(document(lease), durable=False)
         return True
 
     @contextmanager
@@ -82,4 +82,4 @@ class LeaseStore:
         """Take the lease of that generation away; a newer generation's stays."""
         there = self.read()
         if there is not None and there.generation <= generation:
-            self._path.unlink(missing_ok=True)
+            self._place.delete()

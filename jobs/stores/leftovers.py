@@ -5,7 +5,6 @@ The rule is `checkpointing.commit.leftovers`. A file whose name is not that of a
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.graph import JobGraph, VertexKind
@@ -34,7 +33,7 @@ def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect:
     for table in tables:
         folder = warehouse.paths.staged_folder(table, Generation(effect.generation))
         with suppress(OSError):
-            for file in [*warehouse.path(folder).iterdir()]:
+            for file in [*warehouse.place(folder).entries()]:
                 name = parse_staged_name(file.name)
                 if name is not None and (name.vertex, name.micro_batch) == (effect.vertex, effect.micro_batch):
                     warehouse.delete(f"{folder}/{file.name}")
@@ -43,7 +42,7 @@ def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect:
 def own_folders(warehouse: Warehouse) -> Iterator[TableName]:
     """Yield every folder of state and of channels, also those of vertices that the pipeline no longer has."""
     for root in (warehouse.paths.states, warehouse.paths.channels):
-        yield from (TableName(f"{root}/{folder.name}") for folder in _folders(warehouse.path(root)))
+        yield from (TableName(folder.name) for folder in warehouse.place(root).folders())
 
 
 def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, ...]:
@@ -55,16 +54,12 @@ def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, .
 
 
 def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by: Referenced) -> Iterator[str]:
-    for folder in _folders(warehouse.path(warehouse.paths.staged_root(table))):
-        generation = parse_generation(folder.name)
+    for folder in warehouse.place(warehouse.paths.staged_root(table)).folders():
+        generation = parse_generation(folder.last)
         if generation is None or generation >= current:
             continue
-        for file in folder.iterdir():
+        for file in folder.entries():
             name = parse_staged_name(file.name)
             path = f"{warehouse.paths.staged_folder(table, generation)}/{file.name}"
             if name is not None and is_unreferenced(path, name, generation, current=current, by=by):
                 yield path
-
-
-def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []

@@ -4,22 +4,19 @@ Tried with delta-rs 1.6.6: its write transaction ignores the schema of an append
 removes every active file, and the protocol forbids adding one of them again in the same commit. ADD COLUMN is a
 commit of its own, and nothing drops a column. So this module writes the commit that changes columns: the protocol
 (only if a type needs a feature), the metadata, the transaction, removes and adds. It is a compare-and-swap like
-delta-rs's own: the whole, durable entry is linked into place if no other entry has its number.
+delta-rs's own: the whole, durable entry is written if no other entry has its number.
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs.stores.files import sync, write_durable
-from jobs.stores.log_entries import entry_path
+from jobs.storage.place import StoragePlace
+from jobs.stores.log_entries import entry_place
 
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
@@ -32,7 +29,7 @@ class EntryTakenError(Exception):
 
 
 def write_entry(
-    folder: Path,
+    folder: StoragePlace,
     table: DeltaTable,
     actions: Sequence[AddAction | RemoveAction],
     *,
@@ -44,20 +41,15 @@ def write_entry(
 
     Raises EntryTakenError if that version is there already, and OSError.
     """
-    entry, at_ms = entry_path(folder, table.version() + 1), _now_ms(transaction)
+    entry, at_ms = entry_place(folder, table.version() + 1), _now_ms(transaction)
     lines = [_commit_info(says, at_ms), *_protocol(table, schema), _metadata(table, schema)]
     if transaction is not None:
         lines.append({"txn": {"appId": transaction.app_id, "version": transaction.version, "lastUpdated": at_ms}})
     lines.extend(_file_action(action) for action in actions)
-    beside = entry.with_name(f"_commit_{uuid4()}.json.tmp")
     try:
-        write_durable(beside, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
-        os.link(beside, entry)
+        entry.write("".join(f"{json.dumps(line)}\n" for line in lines).encode())
     except FileExistsError as error:
         raise EntryTakenError(f"version {table.version() + 1} of {folder} was committed by another") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    sync(entry.parent)
 
 
 def _now_ms(transaction: Transaction | None) -> int:

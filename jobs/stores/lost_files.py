@@ -6,11 +6,11 @@ put back since is not lost.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
+from jobs.storage.place import StoragePlace
 from jobs.stores.delta_log import LogEntry, entries_after
 from jobs.stores.log_entries import file_actions
 
@@ -36,7 +36,7 @@ def is_ours(path: str) -> bool:
     )
 
 
-def lost_files(table: DeltaTable, folder: Path, after: int) -> dict[str, LostFile]:
+def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str, LostFile]:
     """Return Tidemark's files that foreign entries after that version removed and nobody put back, by path.
 
     Raises OSError if an entry of the log is gone.

@@ -12,20 +12,23 @@ written before the claim can never be committed any more.
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import is_data_file
+from jobs.storage.place import StoragePlace
+from jobs.storage.port import Listed
+from jobs.storage.synced import sync_files
 from jobs.stores.delta_log import active_paths
-from jobs.stores.files import sync
-from jobs.stores.log_entries import LOG_CHECKPOINT, entry_path, file_actions, log_of, log_versions
+from jobs.stores.log_entries import LOG_CHECKPOINT, entry_place, file_actions, log_of, log_versions
 from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
 
 EVERY_VERSIONS: Final = 50
 GRACE_S: Final = 3_600
+
+_LAST: Final = "_last_checkpoint"
 
 _WHOLE_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint.*\.parquet|crc)")
@@ -40,13 +43,13 @@ class LogLength:
     since_checkpoint: int
 
 
-def log_length(folder: Path) -> LogLength:
+def log_length(folder: StoragePlace) -> LogLength:
     """Return how long a table's log is."""
     versions, last = log_versions(folder), _last_checkpoint(folder)
     return LogLength(len(versions), sum(version > last for version in versions))
 
 
-def checkpoint_log(folder: Path) -> bool:
+def checkpoint_log(folder: StoragePlace) -> bool:
     """Write a Delta log checkpoint if the last is `EVERY_VERSIONS` or more versions old; return whether it was due."""
     if max(log_versions(folder), default=-1) - _last_checkpoint(folder) < EVERY_VERSIONS:
         return False
@@ -55,15 +58,13 @@ def checkpoint_log(folder: Path) -> bool:
     return True
 
 
-def _sync_log_checkpoints(folder: Path) -> None:
+def _sync_log_checkpoints(folder: StoragePlace) -> None:
     """Make them durable: entries before them are dropped one day, and a torn one keeps the table from loading."""
-    for path in log_of(folder).iterdir():
-        if LOG_CHECKPOINT.fullmatch(path.name) or path.name == "_last_checkpoint":
-            sync(path)
-    sync(log_of(folder))
+    log = log_of(folder)
+    sync_files([log / each.name for each in log.entries() if LOG_CHECKPOINT.fullmatch(each.name) or each.name == _LAST])
 
 
-def shorten(folder: Path, *, now_s: float) -> bool:
+def shorten(folder: StoragePlace, *, now_s: float) -> bool:
     """Write a Delta log checkpoint if it is due, then drop what no reader needs any more; return whether it was due."""
     if not checkpoint_log(folder):
         return False
@@ -74,7 +75,7 @@ def shorten(folder: Path, *, now_s: float) -> bool:
     return True
 
 
-def drop_entries(folder: Path, floor: int, *, kept_s: float, now_s: float) -> bool:
+def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: float) -> bool:
     """Drop an output table's log entries before the newest Delta log checkpoint at or before `floor`.
 
     That checkpoint must be `kept_s` old. An entry stays while it alone tells of a removed file that still exists, so
@@ -88,16 +89,15 @@ def drop_entries(folder: Path, floor: int, *, kept_s: float, now_s: float) -> bo
     return False
 
 
-def _newest_start(folder: Path, floor: int, before_s: float) -> int | None:
+def _newest_start(folder: StoragePlace, floor: int, before_s: float) -> int | None:
     """Return the newest version that a log could begin with: one with a Delta log checkpoint in a single file."""
     for version in reversed(log_versions(folder, _WHOLE_CHECKPOINT)):
-        entry = entry_path(folder, version)
-        if version <= floor and entry.exists() and entry.stat().st_mtime <= before_s:
+        if version <= floor and _is_older(entry_place(folder, version), before_s):
             return version
     return None
 
 
-def _needed_by_cleanup(folder: Path, start: int) -> int | None:
+def _needed_by_cleanup(folder: StoragePlace, start: int) -> int | None:
     """Return the first entry before `start` that removed another writer's file which still lies in the folder."""
     for version in log_versions(folder):
         if version >= start:
@@ -108,30 +108,37 @@ def _needed_by_cleanup(folder: Path, start: int) -> int | None:
     return None
 
 
-def _last_checkpoint(folder: Path) -> int:
+def _last_checkpoint(folder: StoragePlace) -> int:
     """Return the version of the newest Delta log checkpoint; -1 if there is none."""
     return max(log_versions(folder, LOG_CHECKPOINT), default=-1)
 
 
-def _drop_log_before(version: int, folder: Path) -> bool:
-    found = ((_VERSIONED.fullmatch(path.name), path) for path in log_of(folder).iterdir())
-    gone = sorted((int(name[1]), path) for name, path in found if name and int(name[1]) < version)
-    for _, path in gone:
-        path.unlink(missing_ok=True)
+def _drop_log_before(version: int, folder: StoragePlace) -> bool:
+    found = (_VERSIONED.fullmatch(each.name) for each in log_of(folder).entries())
+    gone = sorted((int(name[1]), name[0]) for name in found if name and int(name[1]) < version)
+    for _, name in gone:
+        (log_of(folder) / name).delete()
     return bool(gone)
 
 
-def _drop_old_files(folder: Path, now_s: float) -> None:
+def _drop_old_files(folder: StoragePlace, now_s: float) -> None:
     active = set(active_paths(DeltaTable(str(folder))))
-    for path in (folder / FOLDER).iterdir():
-        if f"{FOLDER}/{path.name}" not in active:
-            _drop_if_old(path, now_s)
-    for path in log_of(folder).iterdir():
-        if _TEMPORARY.fullmatch(path.name):
-            _drop_if_old(path, now_s)
+    for each in (folder / FOLDER).entries():
+        if f"{FOLDER}/{each.name}" not in active:
+            _drop_if_old(folder / FOLDER, each, now_s)
+    for each in log_of(folder).entries():
+        if _TEMPORARY.fullmatch(each.name):
+            _drop_if_old(log_of(folder), each, now_s)
 
 
-def _drop_if_old(path: Path, now_s: float) -> None:
+def _drop_if_old(folder: StoragePlace, each: Listed, now_s: float) -> None:
     with suppress(FileNotFoundError):
-        if now_s - path.stat().st_mtime > GRACE_S:
-            path.unlink()
+        if now_s - each.changed_ms / 1000 > GRACE_S:
+            (folder / each.name).delete()
+
+
+def _is_older(entry: StoragePlace, before_s: float) -> bool:
+    try:
+        return entry.described().changed_ms / 1000 <= before_s
+    except FileNotFoundError:
+        return False

@@ -20,6 +20,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import relative_to_table
+from jobs.storage.folder import link_to
 from jobs.stores import maintenance
 from jobs.stores.delta_log import (
     Action,
@@ -30,14 +31,13 @@ from jobs.stores.delta_log import (
     paths_with_deletion_vectors,
     remove,
 )
-from jobs.stores.files import file_size, replace_durable
 from jobs.stores.lost_files import lost_files, marked, merged
 from jobs.stores.output_tables import first_problem
 from jobs.stores.soundness import misfit
 from jobs.stores.table_columns import next_schema, told, type_of
 from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse, link_to
+from jobs.stores.warehouse import Warehouse
 
 TRIES: Final = 10
 """Turns of observe and commit before a table that is written all the time is given up for this tick."""
@@ -190,10 +190,12 @@ class Publisher:
         return [remove(path, now_ms) for path in sorted(wanted & active)]
 
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
-        path = self._warehouse.path(file.path)
-        if file.inline and file_size(path) != file.bytes and link_to(self._warehouse.root, file.path) is None:
-            replace_durable(path, b64decode(file.inline))
-        wrong = misfit(file, file_size(path))
+        place = self._warehouse.place(file.path)
+        size = place.size()
+        if file.inline and size != file.bytes and link_to(place.storage, file.path) is None:
+            place.replace(b64decode(file.inline))
+            size = place.size()
+        wrong = misfit(file, size)
         if wrong:
             raise _CannotPublishError(
                 f"table {request.table}: staged file {file.path} of checkpoint {request.checkpoint} {wrong}. "

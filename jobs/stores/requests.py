@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Final, Literal, assert_never
 from uuid import uuid4
 
@@ -17,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.record import Holder
-from jobs.stores.files import NotARegularFileError, drop_unfinished, read_document, read_regular, write_document
+from jobs.storage.documents import DOCUMENT_BYTES_MAX, document, read_document
+from jobs.storage.place import StoragePlace, drop_unfinished
+from jobs.storage.port import NotARegularFileError
 from jobs.stores.warehouse import Warehouse
 
 STALE_MS: Final = 3_600_000
@@ -96,24 +97,24 @@ class RequestFolder:
     def __init__(self, warehouse: Warehouse) -> None:
         """Name the folder; it comes into being with the first request."""
         self._warehouse = warehouse
-        self._folder = warehouse.path(warehouse.paths.requests)
+        self._folder = warehouse.place(warehouse.paths.requests)
 
     def ask(self, kind: SavepointKind, asker: Holder) -> SavepointRequest:
         """Write a durable request under a name of its own."""
         request = SavepointRequest(request=str(uuid4()), kind=kind, asker=asker, asked_at_ms=self._warehouse.now_ms())
-        write_document(self._request(request.request), request)
+        self._request(request.request).replace(document(request))
         return request
 
     def ask_to_cancel(self, asker: Holder) -> CancelRequest:
         """Write a durable request to end the tick, under a name of its own."""
         request = CancelRequest(request=str(uuid4()), asker=asker, asked_at_ms=self._warehouse.now_ms())
-        write_document(self._request(request.request), request)
+        self._request(request.request).replace(document(request))
         return request
 
     def withdraw(self, request: str) -> None:
         """Take a request and its answer away, whichever of them is there."""
-        self._request(request).unlink(missing_ok=True)
-        self._answer(request).unlink(missing_ok=True)
+        self._request(request).delete()
+        self._answer(request).delete()
 
     def waiting(self) -> tuple[Request | Unreadable, ...]:
         """Return the requests that are neither answered nor withdrawn, in order of their names."""
@@ -127,8 +128,8 @@ class RequestFolder:
         """Answer a request, durably; return False, writing nothing, if it has been withdrawn."""
         if not self.is_waiting(answer.request):
             return False
-        write_document(self._answer(answer.request), answer)
-        self._request(answer.request).unlink(missing_ok=True)
+        self._answer(answer.request).replace(document(answer))
+        self._request(answer.request).delete()
         return True
 
     def answer_to(self, request: str) -> SavepointAnswer | None:
@@ -145,12 +146,12 @@ class RequestFolder:
             asker = answer.asker if answer is not None else None
             unwanted = self._is_stale(self._answer(name)) if asker is None else is_alive(asker) is False
             if unwanted:
-                self._answer(name).unlink(missing_ok=True)
-        drop_unfinished(self._folder, before_s=(self._warehouse.now_ms() - STALE_MS) / 1000)
+                self._answer(name).delete()
+        drop_unfinished(self._folder, before_ms=self._warehouse.now_ms() - STALE_MS)
 
     def _read(self, name: str) -> Request | Unreadable | None:
         try:
-            request = _decoded(read_regular(self._request(name)))
+            request = _decoded(self._request(name).read(DOCUMENT_BYTES_MAX))
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
@@ -160,22 +161,19 @@ class RequestFolder:
         return request
 
     def _names(self, pattern: re.Pattern[str]) -> list[str]:
-        try:
-            found = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
-            return sorted(match["name"] for match in found if match)
-        except FileNotFoundError:
-            return []
+        found = (pattern.fullmatch(each.name) for each in self._folder.entries())
+        return sorted(match["name"] for match in found if match)
 
-    def _is_stale(self, path: Path) -> bool:
+    def _is_stale(self, answer: StoragePlace) -> bool:
         try:
-            return self._warehouse.now_ms() - path.stat().st_mtime * 1000 > STALE_MS
+            return self._warehouse.now_ms() - answer.described().changed_ms > STALE_MS
         except FileNotFoundError:
             return False
 
-    def _request(self, name: str) -> Path:
+    def _request(self, name: str) -> StoragePlace:
         return self._folder / f"{name}.json"
 
-    def _answer(self, name: str) -> Path:
+    def _answer(self, name: str) -> StoragePlace:
         return self._folder / f"{name}.answer.json"
 
 

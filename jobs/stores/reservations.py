@@ -8,12 +8,10 @@ whether the cut is still recorded. A clean-up reads the recorded cuts, and then 
 found its cut recorded, the clean-up either read it as recorded or finds it reserved.
 """
 
-import fcntl
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,12 +21,15 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, decode, encode
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.storage.documents import document, read_document
+from jobs.storage.lock import locked
+from jobs.storage.place import StoragePlace
 from jobs.stores.cuts import Cut, RecordedCut
-from jobs.stores.files import read_document, read_regular, replace_durable, write_document
 from jobs.stores.warehouse import Warehouse
 
 BYTES_MAX: Final = 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SUFFIX: Final = ".json"
 _LOCK: Final = "lock"
 
 
@@ -78,24 +79,22 @@ class ReservationStore:
     def __init__(self, warehouse: Warehouse) -> None:
         """Name the folder; it comes into being with the first reservation."""
         self._warehouse = warehouse
-        self._folder = warehouse.path(warehouse.paths.reservations)
+        self._folder = warehouse.place(warehouse.paths.reservations)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one process at a time choose the cut that a name stands for. Raises OSError for a read-only folder."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self._folder / _LOCK):
             yield
 
     def read(self, name: str) -> ReservationFile | None:
         """Return a reservation, None if there is none that can be read. Raises InvalidReservationError for the name."""
-        return read_document(ReservationFile, self._path(name), BYTES_MAX)
+        return read_document(ReservationFile, self._place(name), BYTES_MAX)
 
     def row(self, name: str) -> CheckpointRecord | None:
         """Return the entry that lies beside a reservation; None if there is none that this version can read."""
         try:
-            row = decode(read_regular(self._entry(name), ROW_CHARACTERS_MAX).decode())
+            row = decode(self._entry(name).read(ROW_CHARACTERS_MAX).decode())
         except (OSError, ValueError):
             return None
         return row if isinstance(row, CheckpointRecord) else None
@@ -103,10 +102,9 @@ class ReservationStore:
     def keep_row(self, name: str, row: CheckpointRecord | None) -> None:
         """Write the entry of the cut that is to be reserved next under this name; it is durable on return."""
         if row is None:
-            self._entry(name).unlink(missing_ok=True)
+            self._entry(name).delete()
         else:
-            text = encode(row, writer=self._warehouse.writer)
-            replace_durable(self._entry(name), text.encode())
+            self._entry(name).replace(encode(row, writer=self._warehouse.writer).encode())
 
     def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool) -> None:
         """Write a reservation of that cut, from now on for `lease_ms`; it is durable on return."""
@@ -119,16 +117,16 @@ class ReservationStore:
             lapses_ms=now_ms + lease_ms,
             kept=kept,
         )
-        write_document(self._path(name), content)
+        self._place(name).replace(document(content))
 
     def release(self, name: str) -> None:
         """Take a reservation away, if it is there."""
-        self._path(name).unlink(missing_ok=True)
-        self._entry(name).unlink(missing_ok=True)
+        self._place(name).delete()
+        self._entry(name).delete()
 
     def reservations(self) -> tuple[Reservation, ...]:
         """Return all reservations, lapsed ones too. Read the recorded cuts before this."""
-        return tuple(file.reservation(self.row(path.stem)) for path, file in self._files())
+        return tuple(file.reservation(self.row(name)) for name, file in self._files())
 
     def reserved(self) -> list[Cut]:
         """Return the table versions of every cut that is reserved now. Read the recorded cuts before this."""
@@ -137,35 +135,35 @@ class ReservationStore:
 
     def of(self, checkpoint: CheckpointId) -> ReservedCut | None:
         """Return the cut of that checkpoint if somebody has reserved it, and the reservation counts now."""
-        for path, file in self._files():
+        for name, file in self._files():
             found = file.kept and file.checkpoint == checkpoint
             if found and standing((file.reservation(None),), self._warehouse.now_ms()):
-                return ReservedCut(file.recorded, self.row(path.stem))
+                return ReservedCut(file.recorded, self.row(name))
         return None
 
     def forget(self) -> None:
         """Delete the files of reservations that lapsed so long ago that no reader comes back to them."""
-        for path, file in self._files():
+        for name, file in self._files():
             if is_forgotten(file.reservation(None), self._warehouse.now_ms()):
-                path.unlink(missing_ok=True)
-                path.with_suffix(".entry").unlink(missing_ok=True)
+                self.release(name)
 
-    def _files(self) -> Iterator[tuple[Path, ReservationFile]]:
-        """Yield all reservations. A damaged file reserves nothing, since a reader writes it whole or not at all."""
-        for path in sorted(self._folder.glob("*.json")):
-            file = read_document(ReservationFile, path, BYTES_MAX)
-            if file is not None:
-                yield path, file
+    def _files(self) -> Iterator[tuple[str, ReservationFile]]:
+        """Yield all reservations by name. A damaged file reserves nothing: a reader writes it whole or not at all."""
+        for found in sorted(each.name for each in self._folder.entries() if each.name.endswith(_SUFFIX)):
+            file = read_document(ReservationFile, self._folder / found, BYTES_MAX)
+            if file is not None and _NAME.fullmatch(found.removesuffix(_SUFFIX)):
+                yield found.removesuffix(_SUFFIX), file
 
-    def _entry(self, name: str) -> Path:
-        return self._path(name).with_suffix(".entry")
+    def _entry(self, name: str) -> StoragePlace:
+        self._place(name)
+        return self._folder / f"{name}.entry"
 
-    def _path(self, name: str) -> Path:
+    def _place(self, name: str) -> StoragePlace:
         if not _NAME.fullmatch(name):
             raise InvalidReservationError(
                 f"the reservation {name!r} needs another name: letters, digits, - and _, at most 64"
             )
-        return self._folder / f"{name}.json"
+        return self._folder / f"{name}{_SUFFIX}"
 
 
 def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def _keyed_back(
     _must_be_writable(warehouse, table, name, mode)
     vectors = paths_with_deletion_vectors(table)
     if vectors:
-        folder = str(warehouse.path(name))
+        folder = str(warehouse.place(name))
         what = f"has deletion vectors on {len(vectors)} files ({min(vectors)})"
         raise TableNotRolledBackError(f"table {name} {what}: {purge(folder)}, and do the same again")
     active = _active(table, name)
@@ -131,7 +131,7 @@ def _keyed_back(
 
 
 def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: History) -> TableBack:
-    table, folder = load(warehouse, name), warehouse.path(name)
+    table, folder = load(warehouse, name), warehouse.place(name)
     then = base.cut.get(name, 0)
     known, old = known_files(seen.records), load(warehouse, name, then)
     wanted = base.after_rows(name, {path: known.get(path, file) for path, file in _ours(old, name).items()})
@@ -171,7 +171,7 @@ def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHan
 
 def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, removes: tuple[FileHandle, ...]) -> None:
     _must_be_writable(warehouse, table, name, TableMode.APPEND)
-    folder = str(warehouse.path(name))
+    folder = str(warehouse.place(name))
     if not removes:
         return
     if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
@@ -185,7 +185,7 @@ def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, remov
 
 def _must_be_writable(warehouse: Warehouse, table: DeltaTable, name: TableName, mode: TableMode) -> None:
     """Refuse now what the log would refuse after the commit point; the columns are the table's own."""
-    problem = first_problem(table, mode, str(warehouse.path(name)))
+    problem = first_problem(table, mode, str(warehouse.place(name)))
     if problem:
         raise TableNotRolledBackError(f"table {name} {problem}")
 

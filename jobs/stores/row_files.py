@@ -4,7 +4,6 @@ They lie in a folder with a leading underscore. So a VACUUM cannot delete a file
 """
 
 import io
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
+from jobs.storage.place import StoragePlace
 from jobs.stores.delta_log import add
-from jobs.stores.files import write_durable
 
 FOLDER = "_rows"
 
@@ -26,7 +25,9 @@ def is_own(path: str) -> bool:
 class RowFiles:
     """The row files of one table. Rows that were read stay in memory while their file is active."""
 
-    def __init__(self, table_folder: Path, schema: pa.Schema, *, nullable: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, table_folder: StoragePlace, schema: pa.Schema, *, nullable: frozenset[str] = frozenset()
+    ) -> None:
         """Name the table, the columns of its rows, and those that may be null in Tidemark's own rows."""
         self._nullable = nullable
         self._folder = table_folder
@@ -39,7 +40,7 @@ class RowFiles:
         pq.write_table(pa.Table.from_pylist(rows, schema=self._schema), buffer, compression="zstd")
         content = buffer.getvalue()
         path = f"{FOLDER}/{prefix}-{uuid4()}.parquet"
-        write_durable(self._folder / path, content)
+        (self._folder / path).write(content)
         return add(path, len(content), f'{{"numRecords":{len(rows)}}}', at_ms)
 
     def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
@@ -67,5 +68,5 @@ class RowFiles:
 
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
         # A third of the time of pq.read_table, which makes a dataset of the file: there are few rows in each.
-        file = pq.ParquetFile(pa.BufferReader((self._folder / path).read_bytes()))
+        file = pq.ParquetFile(pa.BufferReader((self._folder / path).read()))
         return tuple(file.read(columns=self._schema.names, use_threads=False).to_pylist())

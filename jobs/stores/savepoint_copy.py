@@ -4,11 +4,10 @@ The copy is made beside its place, and renamed into it when everything is durabl
 Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
@@ -21,17 +20,18 @@ from checkpointing.messages import PublishFailed
 from checkpointing.metadata.files import handles_of
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row, RowKind
 from jobs.engine_paths import must_suit_delta
+from jobs.storage.address import Root, is_inside, resolved
+from jobs.storage.documents import document, read_document
+from jobs.storage.place import StoragePlace
+from jobs.storage.whole import Unfinished, drop_unfinished_copies, free_bytes, is_free, made_whole
 from jobs.stores.checkpoints import Appended, CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
-from jobs.stores.files import read_document, sync, write_durable
 from jobs.stores.holders import is_alive, this_process
 from jobs.stores.publisher import Publisher
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import load, whole_record
-
-_MAKER: Final = "maker.json"
 
 
 class SavepointNotCopiedError(Exception):
@@ -54,22 +54,23 @@ class CopyManifest(BaseModel):
 
 def read_manifest(warehouse: Warehouse) -> CopyManifest | None:
     """Return what a savepoint copy says of itself; None for any other warehouse."""
-    return read_document(CopyManifest, warehouse.path(warehouse.paths.savepoint_copy))
+    return read_document(CopyManifest, warehouse.place(warehouse.paths.savepoint_copy))
 
 
-def must_be_free(warehouse: Warehouse, to: Path) -> None:
+def must_be_free(warehouse: Warehouse, to: Root) -> None:
     """Raise SavepointNotCopiedError unless `to` is no folder yet, or an empty one outside the warehouse.
 
     Raises UnusableFolderError for a folder whose name delta-rs cannot open.
     """
-    must_suit_delta(to)
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+    if isinstance(to, Path):
+        must_suit_delta(to)
+    if not is_free(to, _is_dead):
         raise SavepointNotCopiedError(f"{to} is not empty: name a folder that does not exist yet")
-    if to.resolve().is_relative_to(warehouse.root.resolve()):
+    if is_inside(to, warehouse.root):
         raise SavepointNotCopiedError(f"{to} lies in the warehouse {warehouse.root} itself: name a folder outside it")
 
 
-def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, told: Told = nobody) -> CopyManifest:
+def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Root, told: Told = nobody) -> CopyManifest:
     """Make a copy of that row in the folder `to`, and return what it says of itself.
 
     Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing behind then. The
@@ -85,19 +86,14 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Path, tol
     cuts = CutStore(warehouse).all()
     whole = whole_record(warehouse, record, records, cuts)
     files = named_files(whole)
-    must_be_there(warehouse.root, files.values())
+    must_be_there(warehouse.storage, files.values())
     _must_fit(to, sum(file.bytes for file in files.values()))
-    _drop_abandoned(to)
-    beside = to.with_name(f".{to.name}.{uuid4()}.partial")
+    drop_unfinished_copies(to, _is_dead)
     try:
-        manifest = _copy(_Original(warehouse, rows, whole, cuts.get(checkpoint, {})), beside, told)
-        beside.rename(to)
-        sync(to.parent)
+        with made_whole(to, document(this_process())) as made:
+            return _copy(_Original(warehouse, rows, whole, cuts.get(checkpoint, {})), made, told)
     except OSError as error:
         raise SavepointNotCopiedError(f"{to} could not be written ({error}): nothing of the copy is left") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +106,11 @@ class _Original:
     cut: Mapping[TableName, int]
 
 
-def _copy(original: _Original, beside: Path, told: Told) -> CopyManifest:
+def _copy(original: _Original, made: Unfinished, told: Told) -> CopyManifest:
     warehouse, whole = original.warehouse, original.whole
-    write_durable(beside / _MAKER, this_process().model_dump_json().encode())
-    files = copy_files(warehouse.root, beside, named_files(whole).values(), told=told)
-    copy = Warehouse(beside, warehouse.paths, now_ms=warehouse.now_ms, writer=warehouse.writer)
+    files = copy_files(warehouse.storage, made.storage, named_files(whole).values(), told=told)
+    made.durable.update(files)
+    copy = Warehouse(made.root, warehouse.paths, now_ms=warehouse.now_ms, writer=warehouse.writer)
     alone = {"kind": RowKind.CHECKPOINT, "pinned": True, "abandoned": False}
     record = checked_record(whole, files).model_copy(update=alone)
     versions = _publish(original, copy, record)
@@ -123,14 +119,12 @@ def _copy(original: _Original, beside: Path, told: Told) -> CopyManifest:
     manifest = CopyManifest(
         job=str(warehouse.paths.job),
         savepoint=record.checkpoint,
-        taken_from=str(warehouse.root.resolve()),
+        taken_from=str(resolved(warehouse.root)),
         copied_at_ms=warehouse.now_ms(),
         files=len(files),
         bytes=sum(file.bytes for file in files.values()),
     )
-    write_durable(copy.path(copy.paths.savepoint_copy), manifest.model_dump_json(indent=1).encode())
-    (beside / _MAKER).unlink()
-    _sync_all(beside, files)
+    copy.place(copy.paths.savepoint_copy).write(document(manifest))
     return manifest
 
 
@@ -174,27 +168,15 @@ def checked_record(record: CheckpointRecord, files: Mapping[str, FileHandle]) ->
     return record.model_copy(update={"tables": tables})
 
 
-def _must_fit(to: Path, bytes_needed: int) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(to.parent).free
-    if free < bytes_needed:
+def _must_fit(to: Root, bytes_needed: int) -> None:
+    free = free_bytes(to)
+    if free is not None and free < bytes_needed:
         raise SavepointNotCopiedError(
-            f"the savepoint's files are {bytes_needed} bytes, and {to.parent} has room for {free}: "
+            f"the savepoint's files are {bytes_needed} bytes, and the disk of {to} has room for {free}: "
             "make room, or name a folder on another disk"
         )
 
 
-def _drop_abandoned(to: Path) -> None:
-    """Delete what a killed process left beside `to`; what a live one is writing stays."""
-    for folder in to.parent.glob(f".{to.name}.*.partial"):
-        maker = read_document(Holder, folder / _MAKER)
-        if maker is not None and is_alive(maker) is False:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync_all(root: Path, copied: Mapping[str, FileHandle]) -> None:
-    """Make durable what was written besides the copied files, and every name."""
-    sync(root)
-    for path in root.rglob("*"):
-        if str(path.relative_to(root)) not in copied:
-            sync(path)
+def _is_dead(maker: StoragePlace) -> bool:
+    process = read_document(Holder, maker)
+    return process is not None and is_alive(process) is False

@@ -4,13 +4,10 @@ import base64
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Final
 
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
-from jobs.stores.files import file_size
-
-_CHUNK_BYTES: Final = 1024 * 1024
+from jobs.storage.place import StoragePlace
+from jobs.storage.port import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +22,14 @@ class Damage:
         return f"file {self.path} {self.what}"
 
 
-def damages(root: Path, files: Iterable[FileHandle], *, checksums: bool) -> Iterator[Damage]:
+def damages(storage: Storage, files: Iterable[FileHandle], *, checksums: bool) -> Iterator[Damage]:
     """Yield what is wrong with these files, each looked at once, in order.
 
     Without `checksums` no file is read: only its existence and its size are compared. A file whose content is in its
     handle needs no place on disk.
     """
     for path, file in {file.path: file for file in files}.items():
-        found = _damage(root / path, file, checksums=checksums)
+        found = _damage(StoragePlace(storage, path), file, checksums=checksums)
         if found:
             yield Damage(path, found)
 
@@ -51,25 +48,22 @@ def misfit(file: FileHandle, size: int | None, crc32: int = UNKNOWN_CRC32) -> st
     return f"is damaged: its checksum is {crc32:#010x}, not {file.crc32:#010x}"
 
 
-def measured(file: BinaryIO, copy: BinaryIO | None = None) -> tuple[int, int]:
-    """Return the size and the checksum of an opened file, and write its content into `copy` if there is one."""
+def measured(chunks: Iterable[bytes]) -> tuple[int, int]:
+    """Return the size and the checksum of a file that is read in parts."""
     size, crc32 = 0, 0
-    while chunk := file.read(_CHUNK_BYTES):
+    for chunk in chunks:
         size, crc32 = size + len(chunk), zlib.crc32(chunk, crc32)
-        if copy is not None:
-            copy.write(chunk)
     return size, crc32
 
 
-def _damage(path: Path, file: FileHandle, *, checksums: bool) -> str:
+def _damage(place: StoragePlace, file: FileHandle, *, checksums: bool) -> str:
     if file.inline:
         content = base64.b64decode(file.inline)
         return misfit(file, file.bytes, zlib.crc32(content) if checksums else UNKNOWN_CRC32)
-    size = file_size(path)
+    size = place.size()
     if size != file.bytes or not checksums or file.crc32 == UNKNOWN_CRC32:
         return misfit(file, size)
     try:
-        with path.open("rb") as reader:
-            return misfit(file, *measured(reader))
+        return misfit(file, *measured(place.chunks()))
     except OSError as error:
         return f"cannot be read ({error.strerror})"

@@ -75,18 +75,19 @@ def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: 
 
 def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:
     """Return why a log cannot be loaded: the entry that is missing or cut off, or else what the reader raised."""
-    table, folder = TableName(name), warehouse.path(name)
+    table, folder = TableName(name), warehouse.place(name)
     way_out = f"restore {folder} from a backup of the warehouse"
     broken = broken_entry(folder)
     if broken is None:
         what = f"its log cannot be loaded ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
     elif broken.missing:
-        what = f"entry {broken.path.name} is missing from its log, with later ones there"
+        what = f"entry {broken.place.last} is missing from its log, with later ones there"
     elif not broken.newest:
-        what = f"entry {broken.path.name} of its log is cut off, with later ones there"
+        what = f"entry {broken.place.last} of its log is cut off, with later ones there"
     else:
-        what = f"{broken.path.name}, the newest entry of its log, is cut off"
-        move = f"mv {typed(broken.path)} {typed(broken.path.with_suffix('.cut-off'))}"
+        what = f"{broken.place.last}, the newest entry of its log, is cut off"
+        there = str(broken.place)
+        move = f"mv {typed(there)} {typed(there.removesuffix('.json') + '.cut-off')}"
         way_out = (
             f"if no other program is writing to the table now, move the entry away ('{move}') and start again; the "
             "start publishes again what it held, or says what it cannot bring back"

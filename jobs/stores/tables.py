@@ -26,7 +26,7 @@ class TableLogs:
     def log(self, table: TableName) -> DeltaLog:
         """Return a table's log, even if the table does not exist yet."""
         if table not in self._logs:
-            folder = self._warehouse.path(self._warehouse.paths.table(table))
+            folder = self._warehouse.place(self._warehouse.paths.table(table))
             self._logs[table] = DeltaLog(folder, hook=self._hook)
         return self._logs[table]
 

@@ -1,16 +1,19 @@
-"""Binds a job's names to a folder, and to the clock and the writer's name that the stores use."""
+"""Binds a job's names to a storage, and to the clock and the writer's name that the stores use."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.distribution import installed_version
 from jobs.engine_paths import must_suit_delta
-
-_OWNERS_PARTS: Final = 2
+from jobs.storage.address import Root
+from jobs.storage.folder import link_to
+from jobs.storage.local import local_path
+from jobs.storage.location import storage_of
+from jobs.storage.place import StoragePlace
+from jobs.storage.port import Storage
 
 
 def system_clock_ms() -> int:
@@ -31,36 +34,32 @@ class Warehouse:
     Raises UnusableFolderError for a folder whose name delta-rs cannot open.
     """
 
-    root: Path
+    root: Root
     paths: ProtocolPaths
     now_ms: Callable[[], int] = system_clock_ms
     writer: str = installed_writer()
+    storage: Storage = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse a folder that cannot hold tables, before anything is claimed or written."""
-        must_suit_delta(self.root)
+        if isinstance(self.root, Path):
+            must_suit_delta(self.root)
+        object.__setattr__(self, "storage", storage_of(self.root))
+
+    def place(self, name: str) -> StoragePlace:
+        """Return the place of a warehouse-relative name."""
+        return StoragePlace(self.storage, name)
 
     def path(self, name: str) -> Path:
-        """Return the absolute path of a warehouse-relative name."""
-        return (self.root / name).absolute()
+        """Return where on this machine a file lies that is written bit by bit, as a trace is."""
+        return local_path(self.place(name))
 
     def delete(self, name: str) -> bool:
         """Delete a file if it exists; return False, deleting nothing, if it lies behind a symbolic link.
 
         Raises OSError if the operating system refuses.
         """
-        if link_to(self.root, name) is not None:
+        if link_to(self.storage, name) is not None:
             return False
-        self.path(name).unlink(missing_ok=True)
+        self.storage.delete(name)
         return True
-
-
-def link_to(root: Path, name: str) -> Path | None:
-    """Return the symbolic link inside a table's folder through which a warehouse-relative name leads, if one does.
-
-    The first two parts of a name, a schema and a table, may be links, so that a table can lie on another disk. Below
-    them only Tidemark makes folders, so a link there leads to files that are not the job's.
-    """
-    parts = name.split("/")
-    folders = (root.joinpath(*parts[:end]) for end in range(_OWNERS_PARTS + 1, len(parts)))
-    return next((folder for folder in folders if folder.is_symlink()), None)

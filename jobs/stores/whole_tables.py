@@ -95,7 +95,7 @@ def known_files(records: Records) -> Mapping[str, FileHandle]:
 
 def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> DeltaTable:
     """Return a table at that version; raise TableNotCopyableError if its log cannot be read there."""
-    folder = warehouse.path(warehouse.paths.table(table))
+    folder = warehouse.place(warehouse.paths.table(table))
     try:
         return DeltaTable(str(folder), version=version)
     except Exception as error:
@@ -131,7 +131,7 @@ def _appended(
 
 def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Iterator[FileHandle]:
     table = load(warehouse, name, version)
-    folder = str(warehouse.path(name))
+    folder = str(warehouse.place(name))
     if table.metadata().partition_columns:
         by = ", ".join(table.metadata().partition_columns)
         raise TableNotCopyableError(f"table {name} is laid out by {by}, which a copy cannot keep: name another table")

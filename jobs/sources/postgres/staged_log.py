@@ -29,7 +29,7 @@ from jobs.sources.postgres.batches import END
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.position import ANEW
-from jobs.stores.files import sync
+from jobs.storage.folder import sync
 
 SPLIT: Final = "changes"
 _NOTE: Final = b"tidemark"

@@ -33,6 +33,8 @@ from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
 from jobs.spark.session import SparkConfig
+from jobs.storage.address import Root, parsed
+from jobs.storage.location import place_in
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 
@@ -76,7 +78,7 @@ class LocalEngine:
         """Let every micro-batch wait until the file `gate` is there."""
         self._gate = gate
 
-    def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+    def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Run one micro-batch."""
         while self._gate is not None and not self._gate.exists():
             time.sleep(0.01)
@@ -114,7 +116,7 @@ def planned_schema(table: TableName):
     return _SCHEMAS[table]
 
 
-def _rows(segment: Segment, warehouse: Path) -> pl.DataFrame:
+def _rows(segment: Segment, warehouse: Root) -> pl.DataFrame:
     if isinstance(segment, SourceSlice):
         n = pl.Series("n", range(*json.loads(segment.detail)), dtype=pl.Int64)
         key = (n % KEYS).alias("key")
@@ -122,7 +124,11 @@ def _rows(segment: Segment, warehouse: Path) -> pl.DataFrame:
         return pl.DataFrame([n, key, n.alias("value"), n.alias("_position")]).select(
             split.alias("split"), "n", "key", "value", split.alias("_split"), "_position"
         )
-    return pl.concat([pl.read_parquet(warehouse / file.path, glob=False) for file in segment.files])
+    return pl.concat([_read(warehouse, file.path) for file in segment.files])
+
+
+def _read(warehouse: Root, path: str) -> pl.DataFrame:
+    return pl.read_parquet(place_in(warehouse, path).read())
 
 
 def _aggregated(
@@ -132,14 +138,14 @@ def _aggregated(
     subtask: int,
     own: tuple[int, int],
     max_parallelism: int,
-    warehouse: Path,
+    warehouse: Root,
 ) -> SubtaskOutput:
     mine = rows.filter((pl.col("key") * 37 % max_parallelism).is_between(*own))
     if mine.is_empty():
         return SubtaskOutput()
     new = mine.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
     live: Sequence[KeyedFile] = effect.state[subtask]
-    old = [pl.read_parquet(warehouse / live[-1].file.path, glob=False).select("key", "rows", "total")] if live else []
+    old = [_read(warehouse, live[-1].file.path).select("key", "rows", "total")] if live else []
     merged = pl.concat([*old, new]).group_by("key").agg(pl.sum("rows"), pl.sum("total")).sort("key")
     state_table = table_of_state(JOB, VertexId("by_key"))
     stored = merged.select(
@@ -158,7 +164,7 @@ def _aggregated(
     )
 
 
-def read_cut(root: Path) -> dict[str, list[tuple[object, ...]]]:
+def read_cut(root: Root) -> dict[str, list[tuple[object, ...]]]:
     """Return the rows of both tables at the newest cut, in order."""
     from checkpointing.metadata.paths import ProtocolPaths
 
@@ -167,7 +173,7 @@ def read_cut(root: Path) -> dict[str, list[tuple[object, ...]]]:
     versions = cuts.read(newest)
     tables = {}
     for table in (BRONZE, GOLD):
-        rows = pl.read_delta(str(root / table), version=versions[table])
+        rows = pl.read_delta(str(place_in(root, table)), version=versions[table])
         tables[str(table)] = sorted(rows.rows())
     return tables
 
@@ -175,7 +181,7 @@ def read_cut(root: Path) -> dict[str, list[tuple[object, ...]]]:
 def main() -> None:
     """Run one tick and print what became of it."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("warehouse", type=Path)
+    parser.add_argument("warehouse", type=parsed)
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--gate", type=Path)

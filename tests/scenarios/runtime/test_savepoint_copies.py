@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import CheckpointId
 from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.stores import file_copies, whole_tables
+from jobs.stores import whole_tables
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, named_files, read_manifest
 from jobs.stores.whole_tables import TableNotCopyableError
@@ -163,7 +163,7 @@ def test_a_full_disk_leaves_nothing(root, tmp_path, monkeypatch):
         if left[0] < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(file_copies.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SavepointNotCopiedError, match=r"No space left on device.*nothing of the copy is left"):
         copy_savepoint(at(root), newest(root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)
@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_nothing(root, tmp_path, monkeypatch):
 def test_a_disk_without_room_is_refused_before_anything_is_written(root, tmp_path, monkeypatch):
     """Both numbers are named."""
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("jobs.stores.savepoint_copy.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("jobs.storage.whole.shutil.disk_usage", lambda path: usage)
     with pytest.raises(SavepointNotCopiedError, match=r"files are \d+ bytes, and .* has room for 10"):
         copy_savepoint(at(root), newest(root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)

@@ -19,7 +19,8 @@ from jobs.cli.main import execute
 from jobs.doctor.examination import examine
 from jobs.holding.failures import UnusableWarehouseError
 from jobs.reading import Cuts
-from jobs.stores.files import NotARegularFileError, read_regular
+from jobs.storage.place import local
+from jobs.storage.port import NotARegularFileError
 from jobs.stores.lease import LeaseStore
 from jobs.stores.requests import RequestFolder, Unreadable
 from jobs.stores.warehouse import Warehouse
@@ -140,9 +141,9 @@ def test_only_a_regular_file_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(NotARegularFileError, match=f"{path} is no file but"):
-            read_regular(path, 10)
+            local(path).read(10)
     (tmp_path / "file").write_text("content")
-    assert b"cont" == read_regular(tmp_path / "file", 4)
+    assert b"cont" == local(tmp_path / "file").read(4)
 
 
 @pytest.mark.parametrize("typed", ["run {own}", "cut {own}", "doctor {own}", "savepoint {own}", "cleanup {own}"])

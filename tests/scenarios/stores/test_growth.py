@@ -9,9 +9,9 @@ from checkpointing.commit.cleanup import CleanUpLook, TableSeen
 from checkpointing.identifiers import CheckpointId
 from jobs.cleanup.looks import note_look, read_looks
 from jobs.runtime.effects import MAINTAIN_EVERY
+from jobs.storage.place import local
 from jobs.stores.checkpoints import GENERATIONS_KEPT, Appended, CheckpointStore
 from jobs.stores.cuts import CutStore
-from jobs.stores.files import replace
 from jobs.stores.holders import is_alive, this_process
 from jobs.stores.requests import STALE_MS, AnswerStatus, RequestFolder, SavepointAnswer
 from jobs.stores.warehouse import Warehouse
@@ -101,7 +101,7 @@ def test_requests_of_a_long_life_are_bounded(warehouse):
             request=name, status=AnswerStatus.TAKEN, checkpoint=CheckpointId(1), asker=dead, answered_at_ms=1
         )
         path = warehouse.path(warehouse.paths.requests) / f"{name}.answer.json"
-        replace(path, answer.model_dump_json().encode())
+        local(path).replace(answer.model_dump_json().encode())
         unfinished = path.with_name(f".{name}.json.{number}.tmp")
         unfinished.touch()
         if number:

@@ -5,6 +5,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.cleanup.table_history import read_history
+from jobs.storage.place import local
 from jobs.stores.delta_log import active_paths
 
 
@@ -34,7 +35,7 @@ def entry(folder, version):
 
 def test_what_a_version_showed_is_shown_still_or_was_removed_since(folder):
     """For each version, the log's entries tell the same as loading that version."""
-    history, newest = read_history(folder), DeltaTable(folder).version()
+    history, newest = read_history(local(folder)), DeltaTable(folder).version()
     shown = shown_at(folder, newest)
     assert newest == 9
     for version in range(newest):
@@ -50,7 +51,7 @@ def test_what_entries_that_are_gone_would_tell_is_not_guessed(folder):
     shown = [shown_at(folder, version) for version in range(newest + 1)]
     DeltaTable(folder).create_checkpoint()
     entry(folder, 4).unlink()
-    history = read_history(folder)
+    history = read_history(local(folder))
     told = [version for version in range(newest) if history.tells_of(version, newest)]
     assert [5, 6, 7, 8] == told
     for version in told:

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from jobs.storage.place import local
 from jobs.stores import maintenance
 
 NOW_S = int(time.time())
@@ -40,7 +41,7 @@ def _rows(folder, version=None):
 @pytest.mark.parametrize(("floor", "first"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (8, 6)], ids=str)
 def test_a_log_begins_at_the_newest_log_checkpoint_that_nobody_reads_before(folder, floor, first):
     """Every version from the floor on reads as it did, and the table goes on."""
-    assert (first > 0) is maintenance.drop_entries(folder, floor, kept_s=0, now_s=NOW_S)
+    assert (first > 0) is maintenance.drop_entries(local(folder), floor, kept_s=0, now_s=NOW_S)
     assert list(range(first, VERSIONS)) == _entries(folder)
     for version in range(max(floor, first), VERSIONS):
         assert list(range(version + 1)) == _rows(folder, version)
@@ -50,9 +51,9 @@ def test_a_log_begins_at_the_newest_log_checkpoint_that_nobody_reads_before(fold
 
 def test_an_entry_stays_until_it_is_old_enough(folder):
     """The age that counts is the one of the entry that the log would begin with."""
-    assert not maintenance.drop_entries(folder, 8, kept_s=86_401, now_s=NOW_S)
+    assert not maintenance.drop_entries(local(folder), 8, kept_s=86_401, now_s=NOW_S)
     os.utime(folder / "_delta_log" / f"{6:020d}.json", (NOW_S, NOW_S))
-    assert maintenance.drop_entries(folder, 8, kept_s=60, now_s=NOW_S)
+    assert maintenance.drop_entries(local(folder), 8, kept_s=60, now_s=NOW_S)
     assert 3 == _entries(folder)[0]
 
 
@@ -65,13 +66,13 @@ def test_an_entry_stays_while_it_alone_tells_of_a_foreign_file(folder):
     pl.DataFrame({"n": [9]}).write_delta(str(folder), mode="append")
     DeltaTable(folder).create_checkpoint()
     _age(folder, 86_400)
-    assert maintenance.drop_entries(folder, 10, kept_s=0, now_s=NOW_S)
+    assert maintenance.drop_entries(local(folder), 10, kept_s=0, now_s=NOW_S)
     assert [9, 10] == _entries(folder)
     active = {str(path) for path in DeltaTable(folder).file_uris()}
     for path in replaced:
         if str(path) not in active:
             path.unlink()
-    assert maintenance.drop_entries(folder, 10, kept_s=0, now_s=NOW_S)
+    assert maintenance.drop_entries(local(folder), 10, kept_s=0, now_s=NOW_S)
     assert [10] == _entries(folder)
     assert list(range(10)) == _rows(folder)
 
@@ -80,5 +81,5 @@ def test_half_a_log_checkpoint_is_none(folder):
     """One of several parts of a Delta log checkpoint is nothing that a log could begin with."""
     whole = folder / "_delta_log" / f"{6:020d}.checkpoint.parquet"
     whole.rename(whole.with_name(f"{6:020d}.checkpoint.0000000001.0000000002.parquet"))
-    assert maintenance.drop_entries(folder, 8, kept_s=0, now_s=NOW_S)
+    assert maintenance.drop_entries(local(folder), 8, kept_s=0, now_s=NOW_S)
     assert 3 == _entries(folder)[0]

@@ -95,7 +95,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.replace", refuse)
+    monkeypatch.setattr("os.link", refuse)
     with pytest.raises(StagedFileError, match="No space left on device"):
         files(tmp_path).write(TABLE, ROWS)
     assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]

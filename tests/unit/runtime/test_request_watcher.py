@@ -17,7 +17,7 @@ from checkpointing.messages import (
     StopRequested,
 )
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.runtime.request_watcher import POLL_MS, RequestWatcher
+from jobs.runtime.request_watcher import RequestWatcher
 from jobs.stores.holders import this_process
 from jobs.stores.requests import AnswerStatus, RequestFolder
 from jobs.stores.warehouse import Warehouse
@@ -102,7 +102,7 @@ def test_a_cancellation_becomes_a_stop_and_is_answered_when_the_tick_is_over(war
     with watching(warehouse, facts):
         request = RequestFolder(warehouse).ask_to_cancel(this_process()).request
         assert StopRequested(StopKind.NOW) == facts.wait_for(1)
-        time.sleep(2 * POLL_MS / 1000)
+        time.sleep(2 * warehouse.storage.look_ms / 1000)
         assert RequestFolder(warehouse).is_waiting(request)
         assert 1 == len(facts.got)
     ended = answer_to(warehouse, request)

@@ -1,11 +1,11 @@
 """The traces of the newest generations stay, numbered line by line."""
 
-from checkpointing.identifiers import Generation, JobName
+from checkpointing.identifiers import Generation
 from checkpointing.messages import CutRecorded, RowAppended, TimeAdvanced
-from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import read
 from jobs.runtime import trace as traces
 from jobs.runtime.trace import TRACES_KEPT, TraceBounds, TraceWriter, drop_old_traces
+from jobs.storage.place import local
 
 
 def test_lines_are_numbered_over_all_writes(tmp_path):
@@ -22,11 +22,10 @@ def test_lines_are_numbered_over_all_writes(tmp_path):
 
 def test_old_traces_go(tmp_path):
     """Of more generations than are kept the oldest traces are deleted, and nothing else."""
-    paths = ProtocolPaths(JobName("numbers"))
     for generation in range(1, TRACES_KEPT + 3):
         (tmp_path / f"{generation}.ndjson").touch()
     (tmp_path / "mine.txt").touch()
-    drop_old_traces(tmp_path, paths, Generation(TRACES_KEPT + 2))
+    drop_old_traces(local(tmp_path), Generation(TRACES_KEPT + 2))
     assert {"mine.txt", *(f"{g}.ndjson" for g in range(3, TRACES_KEPT + 3))} == {p.name for p in tmp_path.iterdir()}
 
 
@@ -49,5 +48,5 @@ def test_the_oldest_traces_go_when_all_take_too_much(tmp_path, monkeypatch):
     monkeypatch.setattr(traces, "TRACES_BYTES_MAX", 100)
     for generation, size in ((1, 1), (2, 60), (3, 30), (4, 60)):
         (tmp_path / f"{generation}.ndjson").write_bytes(b"x" * size)
-    drop_old_traces(tmp_path, ProtocolPaths(JobName("numbers")), Generation(5))
+    drop_old_traces(local(tmp_path), Generation(5))
     assert {"3.ndjson", "4.ndjson"} == {path.name for path in tmp_path.iterdir()}

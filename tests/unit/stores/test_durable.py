@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.identifiers import job_name
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.stores import durable
+from jobs.storage import synced as synced_names
 from jobs.stores.durable import Durability
 from jobs.stores.warehouse import Warehouse
 
@@ -18,7 +18,7 @@ def test_every_folder_from_the_warehouse_down_to_the_file_is_synced(
     """A name is durable once its folder is, also in a warehouse that is named by a relative path."""
     monkeypatch.chdir(tmp_path)
     synced: list[Path] = []
-    monkeypatch.setattr(durable, "sync", synced.append)
+    monkeypatch.setattr(synced_names, "sync", synced.append)
     root = tmp_path / "warehouse"
     warehouse = Warehouse(Path("warehouse") if relative else root, ProtocolPaths(job_name("flights")))
     durability = Durability(warehouse)

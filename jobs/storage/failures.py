@@ -1,0 +1,87 @@
+"""Words errors of an object store as one sentence, with the way out and without anything secret."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from jobs.storage.address import StoreUrl
+
+_KINDS: Final = (
+    (
+        r"RequestTimeTooSkewed|difference between the request time|RequestExpired",
+        "this machine's clock differs too much from the store's",
+        "set the clock (timedatectl set-ntp true)",
+    ),
+    (
+        r"instance metadata|InstanceCredential|169\.254\.169\.254|metadata\.google",
+        "there are no credentials, neither in the environment nor from the machine's role",
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or those of your kind of store",
+    ),
+    (
+        r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidClientTokenId|ExpiredToken|Unauthenticated|InvalidToken",
+        "the store does not accept the credentials",
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or those of your kind of store, to a key that is valid",
+    ),
+    (
+        r"NoSuchBucket|bucket does not exist|ContainerNotFound",
+        "the bucket does not exist",
+        "make it, or name another one",
+    ),
+    (
+        r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|different region",
+        "the bucket lies in another region",
+        "set AWS_REGION to its region",
+    ),
+    (
+        r"AccessDenied|PermissionDenied|403 Forbidden|lacked the required privileges",
+        "the store forbids it",
+        "give the key the rights to list, read, write and delete objects there",
+    ),
+    (
+        r"builder error",
+        "the endpoint begins with http://, which is not encrypted",
+        "set AWS_ALLOW_HTTP=true if that is meant, or write https:// in AWS_ENDPOINT_URL",
+    ),
+    (
+        r"error sending request|dns error|Connection refused|timed out|trying to connect",
+        "the store cannot be reached",
+        "check AWS_ENDPOINT_URL and the network",
+    ),
+)
+_GONE: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
+
+
+class StoreError(OSError):
+    """A request to an object store failed: `what` names the store, what was tried and the cause."""
+
+    def __init__(self, what: str, way_out: str) -> None:
+        super().__init__(f"{what}: {way_out}")
+        self.what = what
+        self.way_out = way_out
+
+
+@contextmanager
+def store_error(url: StoreUrl, tried: str, name: str) -> Iterator[None]:
+    """Raise StoreError for an error of the store's client, and FileNotFoundError for a missing object."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if _GONE.search(str(error)):
+            raise worded(url, tried, name, str(error)) from None
+        raise FileNotFoundError(2, "No such object", f"{url}/{name}") from None
+    except OSError:
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith("obstore"):
+            raise
+        raise worded(url, tried, name, f"{type(error).__name__}: {error}") from None
+
+
+def worded(url: StoreUrl, tried: str, name: str, said: str) -> StoreError:
+    """Return the error for what a client said of a request. Only the first line of an unknown error is told."""
+    what = f"{url}: cannot {tried} {name or 'the prefix'}"
+    for words, cause, way_out in _KINDS:
+        if re.search(words, said):
+            return StoreError(f"{what}, because {cause}", way_out)
+    return StoreError(f"{what} ({said.partition(chr(10))[0][:300]})", "see what the store says of it, and try again")

@@ -1,0 +1,163 @@
+"""A warehouse in an object store: the storage port by obstore, the Rust library that delta-rs is built on too.
+
+Options and credentials come from the environment and the machine's role, by the names that delta-rs reads. A request
+that gets no answer, or one of the kind 5xx, is repeated a few times. So a put may meet its own earlier self: every new
+object carries a word of its own, by which the put recognizes it.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from jobs.storage.address import StoreUrl
+from jobs.storage.failures import StoreError, store_error
+from jobs.storage.port import ChangedError, Content, Listed
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ObjectStore as Client
+
+_WORD: Final = "tidemark-write"
+"""The metadata of an object that tells one put from another."""
+_PART_BYTES: Final = 64 * 1024
+_TIMEOUT: Final = timedelta(seconds=30)
+_RETRIES: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Object(Listed):
+    """An object or a prefix that a list found."""
+
+    name: str
+    is_folder: bool
+    size: int = 0
+    changed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """The objects below a URL. Processes make their own clients, so it can be sent to a task: it holds no secret."""
+
+    root: StoreUrl
+
+    @property
+    def look_ms(self) -> int:
+        """Every two seconds: a LIST has a price."""
+        return 2_000
+
+    def read(self, name: str, *, start: int = 0, most: int | None = None) -> Content:
+        """Return an object's bytes; see the port."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        with store_error(self.root, "read", name):
+            if most == 0:
+                return _described(b"", obstore.head(self._client, name))
+            options: GetOptions = {"range": {"offset": start}} if start else {}
+            if most is not None and (start or most > _PART_BYTES):
+                options = {"range": (start, start + most)}
+            found = obstore.get(self._client, name, options=options)
+            return _described(bytes(found.bytes())[:most], found.meta)
+
+    def write(self, name: str, content: bytes | memoryview, *, durable: bool = True) -> None:
+        """Write a new object by a put that asks for its absence; see the port."""
+        import obstore  # noqa: PLC0415 - an extra
+        from obstore.exceptions import AlreadyExistsError, NotModifiedError, PreconditionError  # noqa: PLC0415
+
+        del durable  # it always is
+        word = uuid4().hex
+        with store_error(self.root, "write", name):
+            try:
+                obstore.put(
+                    self._client, name, bytes(content), mode="create", attributes={_WORD: word}, use_multipart=False
+                )
+            except (AlreadyExistsError, NotModifiedError, PreconditionError) as error:
+                if obstore.get(self._client, name).attributes.get(_WORD) != word:
+                    raise FileExistsError(f"{self.root}/{name} exists") from error
+
+    def replace(
+        self, name: str, content: bytes | memoryview, *, unchanged: str | None = None, durable: bool = True
+    ) -> None:
+        """Put an object; see the port."""
+        import obstore  # noqa: PLC0415 - an extra
+        from obstore.exceptions import PreconditionError  # noqa: PLC0415
+
+        del durable
+        mode: Any = "overwrite" if unchanged is None else {"e_tag": unchanged}
+        with store_error(self.root, "write", name):
+            try:
+                obstore.put(self._client, name, bytes(content), mode=mode, use_multipart=False)
+            except (PreconditionError, FileNotFoundError) as error:
+                if unchanged is None:
+                    raise
+                raise ChangedError(f"{self.root}/{name} was changed by another process") from error
+
+    def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
+        """Yield objects and prefixes by LIST, a thousand at a time; see the port."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        inside = len(name) + 1 if name else 0
+        with store_error(self.root, "list", name):
+            if deep:
+                for part in obstore.list(self._client, name or None):
+                    yield from (_object(each, inside) for each in part)
+                return
+            found = obstore.list_with_delimiter(self._client, name or None)
+        yield from (Object(prefix.rstrip("/")[inside:], is_folder=True) for prefix in found["common_prefixes"])
+        yield from (_object(each, inside) for each in found["objects"])
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        try:
+            with store_error(self.root, "delete", name):
+                obstore.delete(self._client, name)
+        except FileNotFoundError:
+            return
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        with store_error(self.root, "copy", source):
+            obstore.copy(self._client, source, target)
+
+    @property
+    def _client(self) -> "Client":
+        return _client_of(str(self.root))
+
+
+@lru_cache(maxsize=8)
+def _client_of(url: str) -> "Client":
+    """Return this process's client of a store; raise StoreError if its library is missing."""
+    if find_spec("obstore") is None:
+        raise StoreError(f"{url} needs the package obstore, which is missing", "pip install 'tidemark-spark[s3]'")
+    from obstore.store import from_url  # noqa: PLC0415 - an extra
+
+    return from_url(
+        url,
+        client_options={"timeout": _TIMEOUT, "connect_timeout": timedelta(seconds=5), "allow_http": _allows_http()},
+        retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT},
+    )
+
+
+def _allows_http() -> bool:
+    """Return what the environment says; obstore does not look there once it is given other options."""
+    return any(os.environ.get(f"{kind}_ALLOW_HTTP", "").lower() in {"1", "true"} for kind in ("AWS", "AZURE", "GOOGLE"))
+
+
+def _object(found: Any, inside: int) -> Object:  # noqa: ANN401 - a dict of obstore's
+    return Object(found["path"][inside:], is_folder=False, size=found["size"], changed_ms=_ms(found["last_modified"]))
+
+
+def _described(content: bytes, meta: Any) -> Content:  # noqa: ANN401 - a dict of obstore's
+    return Content(content, meta["size"], _ms(meta["last_modified"]), meta["e_tag"] or "")
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)

@@ -1,0 +1,126 @@
+"""An S3 server for tests: moto in a process of its own, on 127.0.0.1.
+
+In one thread, moto answers one request after the other, so a conditional put is atomic. In several threads it checks
+first and puts later: a store that breaks its promise. `GET /requests` returns how many requests of each kind came.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+KEY, SECRET = "AKIACANARYCANARY", "canarySecretCanarySecret"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server; `environment` is what a client needs to reach it."""
+
+    endpoint: str
+    pid: int
+
+    @property
+    def environment(self):
+        return {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def make_bucket(self, name):
+        urlopen(Request(f"{self.endpoint}/{name}", method="PUT")).close()  # noqa: S310 - the server of this test
+
+    def requests(self):
+        """Return how many requests of each kind the server has had."""
+        with urlopen(f"{self.endpoint}/requests") as answer:  # noqa: S310 - the server of this test
+            return Counter(json.load(answer))
+
+
+@contextmanager
+def serving(*, threads=False):
+    """Lend a server; it is stopped by its process id."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(port), str(int(threads))],
+        env=environment | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[1],
+    )
+    try:
+        server = Server(f"http://127.0.0.1:{port}", process.pid)
+        until = time.monotonic() + 60
+        while True:
+            try:
+                server.requests()
+                break
+            except URLError:
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(
+                        "moto did not start: is moto[s3], with flask and flask-cors, installed?"
+                    ) from None
+                time.sleep(0.1)
+        yield server
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def kind_of(method, path, query, headers):
+    """Return the kind of a request, as a store's bill names it."""
+    if method == "GET" and ("list-type" in query or path.count("/") == 1):
+        return "LIST"
+    if method == "PUT" and "HTTP_X_AMZ_COPY_SOURCE" in headers:
+        return "COPY"
+    return "DELETE" if method == "POST" and "delete" in query else method
+
+
+def _put_slowly():
+    """Let some time pass between the check whether an object exists and the put, as under load."""
+    from moto.s3.models import S3Backend
+
+    put = S3Backend.put_object
+
+    def slow(*given, **named):
+        time.sleep(0.02)
+        return put(*given, **named)
+
+    S3Backend.put_object = slow
+
+
+def main(port, threads):
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    moto, seen = DomainDispatcherApplication(create_backend_app), Counter()
+
+    def counted(environ, start):
+        method, path, query = (environ[key] for key in ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING"))
+        if path == "/requests":
+            start("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(seen).encode()]
+        seen[kind_of(method, path, query, environ)] += 1
+        return moto(environ, start)
+
+    if threads:
+        _put_slowly()
+    WSGIRequestHandler.log_request = lambda *_: None
+    make_server("127.0.0.1", port, counted, threaded=threads).serve_forever()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] == "1")
