@@ -1,7 +1,9 @@
 """Checks the job's Delta tables: how long their logs are, who else wrote them, and what forbids publishing."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from deltalake import DeltaTable
@@ -16,6 +18,7 @@ from jobs.holding.job_stores import JobStores
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_repairable
 from jobs.showing.quantities import plural
+from jobs.storage.objects import ObjectStore
 from jobs.storage.place import StoragePlace
 from jobs.stores.delta_log import LogEntry, active_paths, newest_entries, paths_with_deletion_vectors
 from jobs.stores.log_entries import log_of
@@ -114,6 +117,7 @@ def _of(
             *findings,
             *_forbidding(name, table, mode, folder),
             *_foreign(warehouse, name, table, mode),
+            *_unfenced(warehouse, name, table),
         ]
         return _Health(f"version {table.version()}, {plural(len(active_paths(table)), 'file')}, {seen}", tuple(found))
     except Exception as error:  # noqa: BLE001 - a log that is damaged or gone
@@ -152,6 +156,24 @@ def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: Tab
         what = f"table {name} was changed by others since the last checkpoint ({entries})"
         yield Finding(what, f"{command('run', warehouse)}: the next checkpoint that changes it restores it")
 
+
+def _unfenced(warehouse: Warehouse, name: TableName, table: DeltaTable) -> Iterator[Finding]:
+    """Yield whether Spark has committed to a table in S3: its Delta library does not ask whether the entry exists."""
+    if not isinstance(warehouse.storage, ObjectStore) or warehouse.storage.root.scheme != "s3":
+        return
+    entries = islice(newest_entries(table), _LOOKED_AT)
+    found = next((entry for entry in entries if entry.ours is None and _SPARK.search(entry.engine)), None)
+    if found is not None:
+        yield Finding(
+            f"table {name}: {found} was written by {found.engine}, whose commits to S3 use no conditional put, so two "
+            "writers may both commit a version",
+            "let other programs write to it by delta-rs, or into a table of their own",
+        )
+
+
+_SPARK: Final = re.compile(r"Spark", re.IGNORECASE)
+_LOOKED_AT: Final = 100
+"""So many of the newest log entries tell who writes to a table now."""
 
 _HARMLESS: Final = frozenset({"SET TBLPROPERTIES", "VACUUM START", "VACUUM END", "CREATE TABLE"})
 

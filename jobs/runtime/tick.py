@@ -21,6 +21,7 @@ from jobs.runtime.report import TickReport
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick_carrier import TickCarrier
 from jobs.sources.needed_jars import with_needed_jars
+from jobs.spark.object_stores import with_store
 from jobs.spark.programs import must_start_spark
 
 
@@ -45,7 +46,7 @@ def run_tick(
     | error                                  | if                                                                |
     |----------------------------------------|-------------------------------------------------------------------|
     | UnfitProgramError                      | Spark cannot start on this machine                                |
-    | JarsError                              | jars that a source needs cannot be fetched                        |
+    | JarsError                              | jars that a source or S3 needs cannot be fetched                  |
     | UnusableWarehouseError                 | the warehouse cannot be written                                   |
     | JobHeldError, ClaimUnsettledError      | another process holds the job, or may hold it                     |
     | TablesAheadError                       | a table shows a newer checkpoint than the newest entry            |
@@ -62,7 +63,7 @@ def run_tick(
         ordered = OrderedListener(listener or TickListener())
         stack.callback(ordered.close)
         carrier = TickCarrier(plan, settings, ordered, inbox, boundary or boundary_from_environment())
-        config = with_needed_jars(settings.spark, plan.sources.values())
+        config = with_store(with_needed_jars(settings.spark, plan.sources.values()), settings.warehouse)
         if engine is None and spark is None and config.connect_url is None:
             must_start_spark()
             fetch_missing_jars(config, ordered)

@@ -53,6 +53,8 @@ class LogEntry:
     version: int
     operation: str
     ours: dict[str, Any] | None
+    engine: str = ""
+    """The program that wrote it, as it calls itself."""
 
     def __str__(self) -> str:
         """Return the entry as a message names it."""
@@ -173,9 +175,8 @@ def newest_entries(table: DeltaTable) -> Iterator[LogEntry]:
         entries = table.history(look)
         for entry in entries[seen:]:
             ours = entry.get(METADATA_KEY)
-            yield LogEntry(
-                entry["version"], entry.get("operation", "a commit"), ours if isinstance(ours, dict) else None
-            )
+            said, engine = ours if isinstance(ours, dict) else None, entry.get("engineInfo")
+            yield LogEntry(entry["version"], entry.get("operation", "a commit"), said, str(engine or ""))
         if len(entries) < look:
             return
         look, seen = look * 8, len(entries)

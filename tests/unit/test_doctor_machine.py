@@ -54,7 +54,7 @@ def test_missing_jars_are_said_and_are_no_finding(warehouse, monkeypatch, tmp_pa
     """A tick fetches what it needs, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
     section = machine_section(warehouse)
-    assert dict(section.seen)["jars"] == "delta, kafka not fetched; a tick fetches what it needs"
+    assert dict(section.seen)["jars"] == "delta, kafka, s3a not fetched; a tick fetches what it needs"
     assert [] == [finding.what for finding in section.findings if "jar" in finding.what]
 
 

@@ -6,21 +6,32 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from checkpointing.messages import TickOutcome
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import StopKind, StopRequested, TickOutcome
+from checkpointing.metadata.record import Claim
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.reading import Cuts
+from jobs.runtime.driver import Inbox
+from jobs.runtime.tick import RuntimeSettings, run_tick
+from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.storage.address import StoreUrl
 from jobs.storage.location import place_in, storage_of
+from jobs.stores.checkpoints import Appended, CheckpointStore, Refused
+from jobs.stores.holders import this_process
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime import sequence_job
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import read_cut
+from tests.scenarios.runtime.sequence_job import LocalEngine, read_cut
 
+GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/deploy.md"
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 
 
@@ -32,9 +43,15 @@ def url(store_server, monkeypatch):
     return StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
 
 
-def program(url, **environment):
+@pytest.fixture(scope="session")
+def s3_jars():
+    """Fetch what Spark needs to read S3, if it is missing."""
+    fetch(jars_folder(), jar_set("s3a"))
+
+
+def program(url, *flags, **environment):
     """Run a tick in a process of its own."""
-    words = [sys.executable, sequence_job.__file__, str(url)]
+    words = [sys.executable, sequence_job.__file__, str(url), *flags]
     root = str(Path(__file__).resolve().parents[3])
     return subprocess.run(
         words,
@@ -61,6 +78,32 @@ def test_a_tick_leaves_in_a_store_what_it_leaves_in_a_folder(url, undisturbed):
     assert not place_in(url, "_tidemark/numbers/lease").exists()
 
 
+def test_of_several_claims_exactly_one_is_in(url):
+    """Six stores of one job append behind the same version at the same moment, five times."""
+    stores = [CheckpointStore(at(url)) for _ in range(6)]
+    for turn in range(5):
+        version, _ = stores[0].observe()
+        start = threading.Barrier(len(stores))
+
+        def claim(number, turn=turn, version=version, start=start):
+            row = Claim(
+                generation=turn + 1,
+                holder=this_process(),
+                first_id=1_000 * turn + 1,
+                last_id=1_000 * turn + 1_000,
+                at_ms=1,
+                nonce=f"{turn}-{number}",
+            )
+            stores[number].observe()
+            start.wait()
+            return stores[number].append(row, version)
+
+        with ThreadPoolExecutor(len(stores)) as pool:
+            done = [type(each) for each in pool.map(claim, range(len(stores)))]
+        assert 1 == done.count(Appended)
+        assert 5 == done.count(Refused)
+
+
 @pytest.mark.kill
 @pytest.mark.parametrize(
     "boundary",
@@ -70,7 +113,18 @@ def test_a_killed_tick_loses_nothing_in_a_store(url, undisturbed, boundary):
     """The next tick takes over, publishes what was committed, and reads the rest again."""
     assert -signal.SIGKILL == program(url, **{KILL_VARIABLE: boundary}).returncode
     done = program(url)
-    assert "caught_up" == json.loads(done.stdout)["outcome"], done.stderr
+    assert "caught_up" == json.loads(done.stdout.splitlines()[-1])["outcome"], done.stderr
+    assert undisturbed == read_cut(url)
+
+
+@pytest.mark.spark
+@pytest.mark.dear
+@pytest.mark.usefixtures("s3_jars")
+def test_spark_reads_and_writes_a_store(url, undisturbed):
+    """A tick that is killed on Spark and the next one: tasks write to the store themselves, Spark reads by s3a."""
+    assert -signal.SIGKILL == program(url, "--spark", **{KILL_VARIABLE: "after:AppendRow#2"}).returncode
+    done = program(url, "--spark")
+    assert "caught_up" == json.loads(done.stdout.splitlines()[-1])["outcome"], done.stderr
     assert undisturbed == read_cut(url)
 
 
@@ -111,6 +165,20 @@ def test_every_command_works_on_a_store(url, typed):
     assert str(newest) in out
     code, _, err = typed("cleanup", PIPELINE, *where)
     assert 0 == code, err
+
+
+def test_the_doctor_names_a_writer_without_conditional_puts(url, typed):
+    """Spark's Delta library does not ask S3 whether a log entry exists."""
+    run(url)
+    info = {"timestamp": 1, "operation": "WRITE", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}
+    log = place_in(url, "bronze/numbers/_delta_log")
+    newest = max(int(each.name.partition(".")[0]) for each in log.entries() if each.name.endswith(".json"))
+    (log / f"{newest + 1:020d}.json").write(json.dumps({"commitInfo": info}).encode())
+    code, out, _ = typed("doctor", PIPELINE, "--warehouse", url)
+    assert code != 0
+    said = re.sub(r"\s+", " ", out)
+    assert f"WRITE at version {newest + 1} was written by Apache-Spark/4.2.0 Delta-Lake/4.4.0, whose commits" in said
+    assert "let other programs write to it by delta-rs" in said
 
 
 @pytest.mark.dear
@@ -157,3 +225,38 @@ def test_no_secret_is_in_the_store_nor_in_what_a_command_says(url, typed, monkey
     said.append(typed("run", PIPELINE, "--warehouse", f"{url}-2", "--debug"))
     assert SECRET not in str(said)
     assert KEY not in str(said)
+
+
+@pytest.mark.dear
+def test_a_checkpoint_costs_the_requests_that_the_guide_says(url, store_server):
+    """Counted at the server, as the difference between a tick of three checkpoints and one of nine."""
+
+    def counted(root, rows):
+        before = store_server.requests()
+        done = run(root, reader_grace_ms=None, plan=sequence_job.build({"a": rows, "b": rows}))
+        return store_server.requests() - before, len(done.completed)
+
+    (few, first), (many, second) = counted(url, 150), counted(StoreUrl(f"{url}-2"), 450)
+    said = re.search(r"^\| a checkpoint \| (.*) \|$", GUIDE.read_text(), re.MULTILINE)
+    for kind, most in zip(("GET", "HEAD", "LIST", "PUT", "DELETE"), said[1].split(" | "), strict=True):
+        assert (many[kind] - few[kind]) / (second - first) <= 1.1 * int(most) + 1, kind
+
+
+@pytest.mark.dear
+def test_a_waiting_tick_looks_for_requests_every_two_seconds(url, store_server):
+    """One LIST for each look, and nothing else but the lease."""
+    inbox, seen = Inbox(), []
+
+    def watch():
+        for _ in range(2):
+            time.sleep(8)
+            seen.append(store_server.requests())
+        inbox.put(StopRequested(StopKind.NOW))
+
+    threading.Thread(target=watch, daemon=True).start()
+    settings = RuntimeSettings(warehouse=url, limits=TickLimits(until_caught_up=False))
+    run_tick(sequence_job.build(), settings, engine=LocalEngine(), inbox=inbox)
+    idle = seen[1] - seen[0]
+    assert idle["LIST"] <= 5
+    assert idle["HEAD"] + idle["DELETE"] == 0
+    assert idle["GET"] + idle["PUT"] <= 4
