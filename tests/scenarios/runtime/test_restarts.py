@@ -138,13 +138,36 @@ def test_a_source_that_cannot_be_read_for_a_while_is_read_later(tick, tmp_path, 
             raise SourceError("the share is not mounted")
         return splits(self)
 
-    planned = restarting()
+    planned = restarting(tolerable_poll_failures=0)
     monkeypatch.setattr(SequenceSource, "poll", failing)
     monkeypatch.setattr(SequenceSource, "splits", unlisted)
     noted = Restarts()
     report = tick(plan=planned, listener=noted)
     assert (TickOutcome.CAUGHT_UP, 2, 2) == (report.outcome, report.restarts, report.generation)
     assert 2 == sum("not mounted" in each.message for each in noted.heard)
+    assert undisturbed == read_cut(tmp_path)
+
+
+@pytest.mark.parametrize(("failures", "outcome"), [(3, TickOutcome.CAUGHT_UP), (4, TickOutcome.FAILED)])
+def test_a_split_that_cannot_be_read_does_not_stop_the_other(
+    tick, tmp_path, undisturbed, monkeypatch, failures, outcome
+):
+    """No restart: it is asked again. If it fails too often, the rows of the other split are in the tables."""
+    left, poll = Counter(a=failures), SequenceSource.poll
+
+    def failing(self, request):
+        left[request.split] -= 1
+        if left[request.split] >= 0:
+            raise SourceError("the share is not mounted")
+        return poll(self, request)
+
+    monkeypatch.setattr(SequenceSource, "poll", failing)
+    report = tick(plan=build())
+    assert (outcome, 0) == (report.outcome, report.restarts)
+    if outcome is TickOutcome.FAILED:
+        assert "source numbers: the share is not mounted" == report.message
+        assert {"b"} == {row[0] for row in read_cut(tmp_path)[str(BRONZE)]}
+        assert outcome is not tick(plan=build()).outcome
     assert undisturbed == read_cut(tmp_path)
 
 
