@@ -11,6 +11,8 @@ _WORKER: Final = "Traceback (most recent call last)"
 _CAUSE: Final = re.compile(r"^(?:Caused by: |: )(?:[\w.$]+\.)?(?P<kind>[\w$]+): (?P<said>.+)$", re.MULTILINE)
 _CALLED_FROM: Final = re.compile(r"was called from\s+(?P<file>\S.*?):(?P<line>\d+)\s*$", re.MULTILINE)
 
+_MALFORMED: Final = re.compile(r"reading file (?:file://)?(?P<file>\S+)\.\s.*?MALFORMED_RECORD_IN_PARSING", re.DOTALL)
+
 _SMALLER: Final = "make micro-batches smaller, as with --set micro_batch_rows_max=50000 --set slice_rows_max=10000"
 _OUT_OF_MEMORY: Final = f"- the function ran out of memory: {_SMALLER}"
 _CORRECT: Final = ": correct it and run again, nothing of this micro-batch counts"
@@ -96,6 +98,12 @@ def _of_spark(text: str) -> str:
     """Return the JVM's message without its stack, and the line of the user's code if Spark knows it."""
     causes = _CAUSE.findall(text)
     said = f"{causes[-1][0]}: {causes[-1][1]}" if causes else text.strip().partition("\n")[0]
+    malformed = _MALFORMED.search(text)
+    if malformed is not None:
+        said = (
+            f"{malformed['file']} has a record that cannot be read as the source's schema and options say ({said}): "
+            "correct the file, or give its FileSource a corrupt_column, which holds such records"
+        )
     place = _CALLED_FROM.search(text)
     where = f" ({place['file']}, line {place['line']})" if place else ""
     return f"{said}{where}\n{text.strip()[:TRACEBACK_CHARS_MAX]}"

@@ -21,10 +21,10 @@ class InputLook:
     def findings(self) -> Iterator[tuple[str, str]]:
         """Yield each problem with its way out; nothing if all is well."""
         if self.never_found:
-            root, splits = self.folder.root, self.folder.splits
+            root, splits, pattern = self.folder.root, self.folder.splits, self.folder.pattern
             where = f"none of the {splits} folders there has such a file" if splits else "there is no folder in it"
             yield (
-                f"source {self.source} has found no file under {root}: it reads {root}/SPLIT/*.parquet, and {where}",
+                f"source {self.source} has found no file under {root}: it reads {pattern}, and {where}",
                 "put the input there, or name the right folder (--data)",
             )
         passed_over = self.folder.told()

@@ -22,6 +22,7 @@ from enum import Enum
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
 
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20)}
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -48,15 +49,15 @@ def conversion_of(arrow: pa.DataType) -> Conversion | None:
     return Conversion.NANOSECONDS_WITHOUT_ZONE if plain.tz is None else Conversion.NANOSECONDS
 
 
-def spark_name(arrow: pa.DataType) -> str:
-    """Return the type as Spark names it; one that neither Spark nor a conversion reads keeps its Arrow name."""
+def spark_type(arrow: pa.DataType) -> DataType | None:
+    """Return the type as which a source reads the column; None if neither Spark nor a conversion reads it."""
     plain = arrow.value_type if pa.types.is_dictionary(arrow) else arrow
     if _in_nanoseconds(plain):
         plain = pa.timestamp("us", plain.tz)
     try:
-        return str(from_arrow_type(_plain(plain), prefer_timestamp_ntz=True).simpleString())
+        return from_arrow_type(_plain(plain), prefer_timestamp_ntz=True)
     except (PySparkTypeError, _NotReadableError):
-        return str(arrow)
+        return None
 
 
 class _NotReadableError(Exception):

@@ -7,7 +7,7 @@ their micro-batch.
 
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,9 +15,9 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, NullType, TimestampType
 
-from jobs.sources.arrow_types import Conversion, conversion_of, spark_name
+from jobs.sources.arrow_types import Conversion, conversion_of, spark_type
 from jobs.sources.port import SourceError
 
 _TAIL: Final = 8
@@ -29,68 +29,85 @@ Conversions = tuple[tuple[str, Conversion], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a file: its name, its type as the file says, the type as which it is read, and its conversion.
+
+    `said` is None if the file does not say it, `type` is None if it cannot be read or is not known.
+    """
+
+    name: str
+    said: str | None = None
+    type: DataType | None = None
+    conversion: Conversion | None = None
+
+    def fits(self, wanted: DataType) -> bool:
+        """Return whether the column can be read as this type. A column that never has a value fits any type."""
+        if self.said is None or isinstance(self.type, NullType):
+            return True
+        return self.type is not None and self.type.simpleString() == wanted.simpleString()
+
+
+def column(name: str, arrow: pa.DataType) -> Column:
+    """Return a column that a file has with this type."""
+    found = spark_type(arrow)
+    return Column(name, str(arrow) if found is None else found.simpleString(), found, conversion_of(arrow))
+
+
+@dataclass(frozen=True, slots=True)
 class Footer:
-    """A file's number of rows, a digest of its footer, and its columns; `int96` are those of that physical type."""
+    """A file's number of rows, a digest of its contents, and its columns (None: the file does not name them)."""
 
     rows: int
     contents: str
-    columns: pa.Schema
-    int96: frozenset[str]
+    columns: tuple[Column, ...] | None
 
 
 def read_footer(path: Path) -> Footer:
-    """Return the footer of a file; no row is read. Raises SourceError if it is unreadable or truncated."""
+    """Return the footer of a Parquet file; no row is read. Raises SourceError if it is unreadable or truncated."""
     try:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
-            columns = map(file.schema.column, range(len(file.schema)))
-            int96 = frozenset(column.path for column in columns if column.physical_type == "INT96")
-            return Footer(int(file.metadata.num_rows), _digest(opened), file.schema_arrow, int96)
+            return Footer(int(file.metadata.num_rows), _digest_of_footer(opened), tuple(_columns(file)))
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(
-            f"{path} cannot be read as Parquet ({_first_line(error)}): write it anew, or remove it. A file that is "
-            f"still being written needs a temporary name: a leading dot or underscore, or .tmp at the end"
-        ) from error
-
-
-def check_columns(path: Path, footer: Footer, schema: StructType) -> None:
-    """Raise SourceError if a column of `schema` is missing, or the file has it with another type.
-
-    Columns may be in any order. Other columns are allowed, and not read. A column of type null, which pandas and Polars
-    write if it has no value, fits any type.
-    """
-    names = footer.columns.names
-    for field in schema.fields:
-        if names.count(field.name) != 1:
-            raise SourceError(
-                f"{path} has {'two columns' if field.name in names else 'no column'} {field.name!r} (it has "
-                f"{', '.join(names)}): write it with the columns of the source's schema, or change the schema"
-            )
-        arrow, wanted = footer.columns.field(field.name).type, field.dataType.simpleString()
-        found = "timestamp" if field.name in footer.int96 else spark_name(arrow)
-        if found != wanted and not pa.types.is_null(arrow):
-            raise SourceError(
-                f"{path}: column {field.name!r} is {found}, but the source's schema says {wanted}: "
-                f"write the file with that type, or change the schema"
-            )
+        raise unreadable(path, "Parquet", error) from error
 
 
 def conversions_of(footer: Footer, names: Iterable[str]) -> Conversions:
-    """Return how those of the columns are converted that Spark cannot read by itself; a missing column is left out.
-
-    An INT96 is a moment, which Spark reads, though Arrow takes it for nanoseconds without a zone.
-    """
-    there = (name for name in names if name in footer.columns.names and name not in footer.int96)
-    found = ((name, conversion_of(footer.columns.field(name).type)) for name in there)
+    """Return how those of the columns are converted that Spark cannot read by itself; a missing column is left out."""
+    by_name = {column.name: column for column in footer.columns or ()}
+    found = ((name, by_name[name].conversion) for name in names if name in by_name)
     return tuple((name, conversion) for name, conversion in found if conversion is not None)
 
 
-def _digest(file: BinaryIO) -> str:
-    """Return the footer's bytes in short."""
+def unreadable(path: Path, title: str, error: Exception) -> SourceError:
+    """Return the error for a file that is not of its format, or not whole."""
+    return SourceError(
+        f"{path} cannot be read as {title} ({first_line(error)}): write it anew, or remove it. A file that is "
+        f"still being written needs a temporary name: a leading dot or underscore, or .tmp at the end"
+    )
+
+
+def digest(contents: bytes) -> str:
+    """Return bytes in short, as a position holds them."""
+    return urlsafe_b64encode(blake2b(contents, digest_size=_DIGEST_BYTES).digest()).decode()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its class."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _columns(file: pq.ParquetFile) -> Iterator[Column]:
+    leaves = map(file.schema.column, range(len(file.schema)))
+    int96 = frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
+    for field in file.schema_arrow:
+        if field.name in int96:  # Spark reads it as a timestamp by itself; Arrow takes it for nanoseconds
+            yield Column(field.name, "timestamp", TimestampType())
+        else:
+            yield column(field.name, field.type)
+
+
+def _digest_of_footer(file: BinaryIO) -> str:
     file.seek(-_TAIL, os.SEEK_END)
     length = int.from_bytes(file.read(_TAIL)[:4], "little")
     file.seek(-_TAIL - length, os.SEEK_END)
-    return urlsafe_b64encode(blake2b(file.read(length), digest_size=_DIGEST_BYTES).digest()).decode()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return digest(file.read(length))

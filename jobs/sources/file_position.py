@@ -7,7 +7,7 @@ A position names all files in the folder, and of the removed files the `GONE_KEP
 grows with the folder, not with every file that was ever read (ADR 9).
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final, Literal, Self
 
 from pydantic import (
@@ -26,7 +26,8 @@ from jobs.sources.port import SourceError
 GONE_KEPT: Final = 1_000
 """How many removed files a position remembers. If one of them comes back, it is not read again."""
 
-
+PLACES: Final = 2**40
+"""How many positions a file takes whose rows nobody has counted: more than a file has rows."""
 _SHOWN_MAX: Final = 200
 
 
@@ -35,7 +36,7 @@ class _Persisted(BaseModel):
 
 
 class SeenFile(_Persisted):
-    """A file as it was when it was discovered; `name` is relative to the split's folder, times in ns.
+    """A file as it was when it was discovered; `name` is its path below the split's folder, times in ns.
 
     `contents` is the digest of its footer, empty in positions of format 1. `skipped` counts rows of forgotten files
     that were discovered between the file before it in the position and this file.
@@ -52,8 +53,8 @@ class SeenFile(_Persisted):
     @classmethod
     def _of_its_folder(cls, name: str) -> str:
         """Refuse a name that leads out of the split's folder: a position may come from another warehouse."""
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ValueError("must be the name of a file in the split's folder")
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise ValueError("must be the path of a file below the split's folder")
         return name
 
 
@@ -199,13 +200,18 @@ def _array(file: SeenFile) -> list[str | int]:
 
 
 def advance(
-    position: FilePosition, unseen: Iterable[SeenFile], rows_max: int
+    position: FilePosition,
+    unseen: Iterable[SeenFile],
+    rows_max: int,
+    estimate: Callable[[SeenFile], int] | None = None,
 ) -> tuple[FilePosition, tuple[FileRange, ...]]:
     """Return the position after at most `rows_max` more rows, and the ranges read on the way.
 
     It takes the rest of the last file first, then unseen files in the order given. A file that fits into
     `rows_max` is never split: it waits for the next slice if this one has rows already. Files without
     rows are skipped, and remembered only if rows follow. No more of `unseen` is iterated than needed.
+
+    With `estimate`, which says how many rows a file probably has, no file is ever split.
     """
     rest = position.rest
     if rest is not None and rest.rows > rows_max:
@@ -217,17 +223,18 @@ def advance(
     gap = before + consumed - sum(file.skipped + file.rows for file in files)
     left = rows_max - sum(part.rows for part in ranges)
     for found in unseen:
-        if ranges and found.rows > left:
+        rows = found.rows if estimate is None or not found.rows else estimate(found)
+        if ranges and rows > left:
             break
         before += consumed
         file = found.model_copy(update={"skipped": gap}) if gap else found
         gap = 0
         files.append(file)
-        consumed = min(file.rows, left)
+        consumed = min(file.rows, left) if estimate is None else file.rows
         if file.rows:
             ranges.append(FileRange(file=file, first=0, end=consumed, before=before))
-        left -= consumed
-        if not left:
+        left -= consumed if estimate is None else rows
+        if left <= 0:
             break
     then = {"files": tuple(files), "consumed": consumed, "before": before}
     return position.model_copy(update=then), tuple(ranges)

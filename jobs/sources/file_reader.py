@@ -1,54 +1,177 @@
 """Reads ranges of files as one DataFrame with one scan, however many slices a micro-batch has.
 
-Row numbers come from the Parquet reader (`_metadata.row_index`), so ordinals are exact however Spark splits the
-files. For a range that ends within a file, Spark reads the whole file and drops the rest. Expressions are SQL text,
-so each is one call to Spark, however many files there are.
+In a Parquet file Spark's reader numbers the rows (`_metadata.row_index`), so positions are exact however Spark splits
+the files. For a range that ends within a file, Spark reads the whole file and drops the rest. In a file of another
+format, rows are numbered in their order in the file: by the place of their block, then by their order in the block.
+Expressions are SQL text, so each is one call to Spark, however many files there are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_options, spark_uri_part
 from jobs.sources.arrow_types import Conversion
+from jobs.sources.file_columns import Cast, Fit
+from jobs.sources.file_formats import FileFormat, Options, format_named
 from jobs.sources.file_position import FileRange
+from jobs.sources.input_files import ALL, InputFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 
-_WHOLE = (0, 2**63 - 1)
-_NOTHING = (0, 0)
-
-_PLACE = "substring_index(_metadata.file_path, '/', -2)"
+_WHOLE: Final = (0, 2**63 - 1)
+_NOTHING: Final = (0, 0)
+_HELP: Final = "_tidemark_"
+"""Begins the names of the columns that number the rows of a file, so that no column of a file has such a name."""
+_BLOCK, _ORDER, _PLACE, _ROW = (f"{_HELP}{name}" for name in ("block", "order", "place", "row"))
 
 Ranges = Sequence[tuple[SplitId, FileRange]]
 
 
-def read_ranges(
-    spark: SparkSession, root: Path, schema: StructType, ranges: Ranges, conversions: Mapping[str, Conversion]
-) -> DataFrame:
-    """Return the rows of `ranges`, at least one, with split and ordinal; ranges do not overlap.
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Reads files of one source. `schema` has the columns of the files, `corrupt` is the corrupt column's name."""
 
-    `conversions` has the columns that Spark cannot read with the schema's type.
+    files: InputFiles
+    format: FileFormat
+    options: Options
+    schema: StructType
+    corrupt: str | None
+
+    def read(self, spark: SparkSession, ranges: Ranges, fit: Fit) -> DataFrame:
+        """Return the rows of `ranges`, at least one, with split and position; ranges do not overlap.
+
+        The columns of all files are read alike, as `fit` says.
+        """
+        ranges = joined(ranges)
+        paths = list(dict.fromkeys(str(self.files.folder(split) / part.file.name) for split, part in ranges))
+        stored = None if fit.set_aside and not fit.names else self._stored(fit)
+        reader = spark.read.options(**self._options(paths)).format(self.format.name)
+        files = (reader if stored is None else reader.schema(stored)).load(paths)
+        own = files.columns
+        if self.format.is_whole:
+            rows, place, row = self._numbered(files), _PLACE, _ROW
+        else:
+            rows, place, row = self._of_ranges(files, ranges), self._place(), "_metadata.row_index"
+        return rows.select(
+            *self._columns(fit, own),
+            (F.lit(ALL) if self.files.one_split else F.expr(f"substring_index({place}, '/', 1)")).alias(SPLIT_COLUMN),
+            F.expr(f"{row} + {self._before(ranges, place)}").alias(POSITION_COLUMN),
+        )
+
+    def _options(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the options of Spark's reader."""
+        mode = (
+            {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt} if self.corrupt else {"mode": "FAILFAST"}
+        )
+        return {**(mode if self.format.is_text else {}), **self.options, **spark_options(paths)}
+
+    def _stored(self, fit: Fit) -> StructType:
+        """Return the columns as Spark reads them from the files."""
+        known = {field.name: field for field in self.schema}
+        if fit.names is not None:
+            fields = [
+                StructField(name, StringType()) if fit.set_aside or name not in known else known[name]
+                for name in fit.names
+            ]
+        else:
+            conversions = dict(fit.conversions)
+            fields = [each for field in self.schema if (each := stored_field(field, conversions.get(field.name)))]
+        if self.corrupt and self.format.is_text:
+            fields.append(StructField(self.corrupt, StringType()))
+        return StructType(fields)
+
+    def _columns(self, fit: Fit, own: Sequence[str]) -> Iterator[Column]:
+        """Yield the columns of the schema, converted where needed, and the corrupt column."""
+        if fit.set_aside:
+            yield from (F.lit(None).cast(field.dataType).alias(field.name) for field in self.schema)
+            yield F.to_json(F.struct(*map(_named, own))).alias(str(self.corrupt))
+            return
+        conversions = dict(fit.conversions)
+        yield from (converted(field, conversions.get(field.name)).alias(field.name) for field in self.schema)
+        if self.corrupt and self.format.is_text:
+            yield _of_all_columns(self.corrupt, own).alias(self.corrupt)
+        elif self.corrupt:
+            yield F.lit(None).cast(StringType()).alias(self.corrupt)
+
+    def _place(self) -> str:
+        """Return the expression of a row's file: its path below the root, quoted as in a URI."""
+        if self.files.glob is None:
+            return f"substring_index(_metadata.file_path, '/', {-1 if self.files.one_split else -2})"
+        root = _literal(f"{self.files.root}/")
+        return f"substring(_metadata.file_path, locate({root}, _metadata.file_path) + length({root}))"
+
+    def _numbered(self, files: DataFrame) -> DataFrame:
+        """Return the rows with file and number in the file."""
+        ordered = files.select(
+            "*",
+            F.expr(self._place()).alias(_PLACE),
+            F.expr("_metadata.file_block_start").alias(_BLOCK),
+            F.monotonically_increasing_id().alias(_ORDER),
+        )
+        number = f"row_number() OVER (PARTITION BY {_PLACE} ORDER BY {_BLOCK}, {_ORDER}) - 1L"
+        return ordered.select("*", F.expr(number).alias(_ROW))
+
+    def _of_ranges(self, files: DataFrame, ranges: Ranges) -> DataFrame:
+        """Return the rows without those of partial files outside their ranges.
+
+        The bounds are in maps, which Spark passes to its generated code. Numbers in the text would be compiled into the
+        code, and compiled again for each micro-batch (Spark's Literal, CodeGenerator).
+        """
+        partial: dict[str, list[FileRange]] = {}
+        for split, part in ranges:
+            if part.rows < part.file.rows:
+                partial.setdefault(self._place_of(split, part), []).append(part)
+        # A file's ranges rarely are several: one term has the first of each file, the next what is left of some.
+        terms = [dict(zip(partial, layer, strict=True)) for layer in zip_longest(*partial.values())]
+        others = chain([_WHOLE], repeat(_NOTHING))
+        place = self._place()
+        condition = " OR ".join(_inside(parts, place, other) for parts, other in zip(terms, others, strict=False))
+        return files.filter(F.expr(condition)) if condition else files
+
+    def _before(self, ranges: Ranges, place: str) -> str:
+        """Return the expression of the position of the first row of a row's file."""
+        before = {self._place_of(split, part): part.before for split, part in ranges}
+        entries = ", ".join(f"{where}, {rows}L" for where, rows in before.items())
+        unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {place}))"
+        return f"coalesce(element_at(map({entries}), {place}), cast({unknown} AS bigint))"
+
+    def _place_of(self, split: SplitId, part: FileRange) -> str:
+        """Return what `_place` gives for a file, as an SQL literal: the end of its URI."""
+        return _literal(part.file.name if self.files.one_split else f"{split}/{part.file.name}")
+
+
+def parquet_reader(root: Path, schema: StructType) -> FileReader:
+    """Return a reader of Parquet files in the folders of splits under `root`, all with the columns of `schema`."""
+    parquet = format_named("parquet")
+    return FileReader(InputFiles(root, parquet.title, parquet.suffixes), parquet, {}, schema, None)
+
+
+def _literal(path: str) -> str:
+    """Return the end of a URI as an SQL literal, quoted as Spark quotes it in a query."""
+    return "'" + spark_uri_part(path).replace("'", "\\'") + "'"  # a backslash cannot be in it: it is quoted
+
+
+def _of_all_columns(corrupt: str, own: Sequence[str]) -> Column:
+    """Return the corrupt column in a form for which Spark reads all columns.
+
+    Spark parses only the columns that a query uses. So a record would be corrupt or not, depending on the query.
     """
-    ranges = joined(ranges)
-    paths = dict.fromkeys(str(root / split / part.file.name) for split, part in ranges)
-    stored = StructType([each for field in schema.fields if (each := stored_field(field, conversions.get(field.name)))])
-    files = spark.read.schema(stored).options(**spark_options(paths)).parquet(*paths)
-    condition = _within(ranges)
-    wanted = files if condition is None else files.filter(F.expr(condition))
-    return wanted.select(
-        *_columns(schema, conversions),
-        F.expr(f"substring_index({_PLACE}, '/', 1)").alias(SPLIT_COLUMN),
-        F.expr(_ordinal(ranges)).alias(POSITION_COLUMN),
-    )
+    rest = F.xxhash64(*map(_named, own)).cast(StringType())
+    return F.substring(F.concat(_named(corrupt), rest), F.lit(1), F.length(_named(corrupt)))
 
 
-def stored_field(field: StructField, conversion: Conversion | None) -> StructField | None:
+def _named(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def stored_field(field: StructField, conversion: Conversion | Cast | None) -> StructField | None:
     """Return a column as it is read from the files; None if it is not read."""
     match conversion:
         case None:
@@ -57,18 +180,13 @@ def stored_field(field: StructField, conversion: Conversion | None) -> StructFie
             return None
         case Conversion.NANOSECONDS | Conversion.NANOSECONDS_WITHOUT_ZONE:
             return StructField(field.name, LongType())
+        case Cast(type=own):
+            return StructField(field.name, own)
         case _ as unreachable:
             assert_never(unreachable)
 
 
-def _columns(schema: StructType, conversions: Mapping[str, Conversion]) -> list[Column]:
-    """Return the columns of the schema, converted where needed; one `*` if no column needs it."""
-    if not conversions:
-        return [F.col("*")]
-    return [converted(field, conversions.get(field.name)).alias(field.name) for field in schema.fields]
-
-
-def converted(field: StructField, conversion: Conversion | None) -> Column:
+def converted(field: StructField, conversion: Conversion | Cast | None) -> Column:
     """Return a column of the schema, made of the stored one."""
     name = f"`{field.name.replace('`', '``')}`"
     micros = f"({name} div 1000L - if({name} < 0 AND {name} % 1000L <> 0, 1L, 0L))"
@@ -82,6 +200,8 @@ def converted(field: StructField, conversion: Conversion | None) -> Column:
         case Conversion.NANOSECONDS_WITHOUT_ZONE:
             seconds = f"cast({micros} AS decimal(20, 0)) / 1000000BD"
             return F.expr(f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})")
+        case Cast():
+            return F.col(name).try_cast(field.dataType)
         case _ as unreachable:
             assert_never(unreachable)
 
@@ -103,42 +223,12 @@ def _follows(earlier: FileRange, later: FileRange) -> bool:
     return earlier.file == later.file and earlier.end == later.first
 
 
-def _ordinal(ranges: Ranges) -> str:
-    """Return the expression of a row's ordinal: the number of rows before its file, plus its number in the file."""
-    before = {_place(split, part): part.before for split, part in ranges}
-    entries = ", ".join(f"{place}, {rows}L" for place, rows in before.items())
-    unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {_PLACE}))"
-    return f"_metadata.row_index + coalesce(element_at(map({entries}), {_PLACE}), cast({unknown} AS bigint))"
-
-
-def _within(ranges: Ranges) -> str | None:
-    """Return the condition that drops the rows of partial files outside their ranges; None if all are whole.
-
-    The bounds are in maps, which Spark passes to its generated code. Numbers in the text would be compiled into the
-    code, and compiled again for each micro-batch (Spark's Literal, CodeGenerator).
-    """
-    partial: dict[str, list[FileRange]] = {}
-    for split, part in ranges:
-        if part.rows < part.file.rows:
-            partial.setdefault(_place(split, part), []).append(part)
-    # A file's ranges rarely are several: one term has the first of each file, the next what is left of some.
-    terms = [dict(zip(partial, layer, strict=True)) for layer in zip_longest(*partial.values())]
-    others = chain([_WHOLE], repeat(_NOTHING))
-    return " OR ".join(_inside(parts, other) for parts, other in zip(terms, others, strict=False)) or None
-
-
-def _inside(parts: Mapping[str, FileRange | None], other: tuple[int, int]) -> str:
+def _inside(parts: Mapping[str, FileRange | None], place: str, other: tuple[int, int]) -> str:
     """Return the condition that a row is in the range of its file; `other` are the bounds for files not named."""
-    known = {place: (part.first, part.end) for place, part in parts.items() if part is not None}
+    known = {where: (part.first, part.end) for where, part in parts.items() if part is not None}
     first, end = (
-        f"coalesce(element_at(map({', '.join(f'{place}, {bounds[side]}L' for place, bounds in known.items())}),"
-        f" {_PLACE}), {other[side]}L)"
+        f"coalesce(element_at(map({', '.join(f'{where}, {bounds[side]}L' for where, bounds in known.items())}),"
+        f" {place}), {other[side]}L)"
         for side in (0, 1)
     )
     return f"(_metadata.row_index >= {first} AND _metadata.row_index < {end})"
-
-
-def _place(split: SplitId, part: FileRange) -> str:
-    """Return `split/file` as an SQL literal: the end of the file's URI, which is how Spark names it to a query."""
-    place = spark_uri_part(f"{split}/{part.file.name}")
-    return "'" + place.replace("'", "\\'") + "'"  # a backslash cannot be in it: it is quoted

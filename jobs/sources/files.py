@@ -1,91 +1,130 @@
-"""A source of Parquet files in folders: `<root>/<split>/*.parquet`. Each folder is a split.
+"""A source of files in folders. Each folder under the root is a split, unless all are one split (`input_files`).
 
 `file_position` has position and order. These things may happen to a folder between two polls:
 
 - A new file is read next, whatever its name. A new folder is a new split of the next tick.
 - A file that was read may be deleted, touched or renamed (`file_matching`), but not changed. If it was changed, the
   tables hold rows that the file no longer has. Polling then stops with an error that names the file and the way out.
-- A file whose name begins with `.` or `_`, or ends in `.tmp`, is ignored.
+- A hidden file, or one that is still being written, is ignored.
 - Everything else is passed over, counted and named (`folder_look`).
 
-`arrow_types` says which column types of other writers are read, and how nanoseconds are.
+`file_formats` says what is known of a file before it is read, `file_columns` which columns it must have, and
+`arrow_types` how the types of other writers are read.
 """
 
-import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Final
 
+import structlog
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import InvalidNameError, SplitId, VertexId, split_id
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId, split_id
 from checkpointing.messages import PollSource
 from jobs.engine_paths import typed
-from jobs.sources.file_footer import Conversions, Footer, check_columns, conversions_of, read_footer
+from jobs.sources.consumed_files import AfterReading, ConsumedFiles, must_be_behind_removed
+from jobs.sources.file_columns import Contract, Fit, OnMisfit
+from jobs.sources.file_footer import Footer
+from jobs.sources.file_formats import Options, format_named
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
-from jobs.sources.file_reader import read_ranges
+from jobs.sources.file_reader import FileReader
 from jobs.sources.file_seeking import in_file, names_file, rows_before, written
-from jobs.sources.folder_look import SUFFIX, FolderLook, entries, is_input, look
+from jobs.sources.folder_look import FolderLook
+from jobs.sources.found_columns import found_columns, remember
+from jobs.sources.input_files import InputFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.position_words import END
 
 _ASKED: Final = VertexId("SOURCE")
 """How messages name a source that does not know its own name."""
+_log = structlog.get_logger(__name__)
 
 
 class FileSource:
-    """Parquet files under `root`, one folder a split, all with the columns of `schema` (see `port.Source`)."""
+    """Files under `root`, all with the columns of `schema` (see `port.Source`).
 
-    def __init__(self, root: Path, schema: StructType) -> None:
-        """Raise SourceError if the schema has a column of a name that the source or Spark itself adds."""
+    `format` is `parquet`, `orc`, `csv` or `json` (a record a line), and `options` are those of Spark's reader for it.
+    `glob` is a pattern of paths below a split's folder, such as `**/*.csv`; without it, the files directly in the
+    folder are read whose names end as the format says. `one_split` makes the root itself the only split, `all`.
+
+    `columns` says what happens if a file has other columns than `schema`: `fail`, `ignore`, `quarantine` or `evolve`
+    (`file_columns`). `corrupt_column` adds a column of text. It holds a record that cannot be read, and is null
+    otherwise; `check_rows` can send such rows to quarantine. Without it, such a record fails the micro-batch.
+
+    `after_reading` says what becomes of a file when a completed checkpoint has all its rows: `keep`, `delete`, or
+    `archive`, which moves it to the folder `archive` (`consumed_files`).
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a question of its own, with an answer that suits most
+        self,
+        root: Path | str,
+        schema: StructType,
+        *,
+        format: str = "parquet",  # noqa: A002 - the word of Spark's readers
+        options: Options | None = None,
+        glob: str | None = None,
+        one_split: bool = False,
+        columns: str = "fail",
+        corrupt_column: str | None = None,
+        after_reading: str = "keep",
+        archive: Path | str | None = None,
+    ) -> None:
+        """Raise SourceError for a setting that is none, or a name of a column that is taken."""
+        self._format = format_named(format)
+        self._options = dict(options or {})
+        self._files = InputFiles(Path(root).absolute(), self._format.title, self._format.suffixes, glob, one_split)
+        self._contract = _contract(self._files.root, schema, columns, corrupt_column)
+        self._consumed = _consumed_files(Path(root).absolute(), after_reading, archive)
+        self._corrupt = corrupt_column
+        own = list(self._contract.schema)
+        self._schema = StructType(own).add(corrupt_column, StringType()) if corrupt_column else StructType(own)
         for name in (SPLIT_COLUMN, POSITION_COLUMN, "_metadata"):
-            if name in schema.names:
+            if name in self._schema.names:
                 raise SourceError(f"{root}: the schema has a column {name!r}, a name that is taken: rename it")
-        self._root = root.absolute()
-        self._schema = schema
+        if corrupt_column in schema.names:
+            raise SourceError(f"{root}: the schema has the corrupt column {corrupt_column!r} too: leave it out there")
 
     @property
     def root(self) -> Path:
-        """The folder whose folders are the splits, absolute."""
-        return self._root
+        """The folder of the files, absolute."""
+        return self._files.root
 
     def look(self) -> FolderLook:
         """Return which files lie under the root, and which are passed over; see `port.LiesInFolder`."""
-        try:
-            return look(self._root)
-        except OSError as error:
-            raise self._not_listed(self._root, error) from error
+        return self._files.look()
 
     def schema(self) -> StructType:
-        """Return the columns of the files."""
+        """Return the columns of the files, and the corrupt column."""
         return self._schema
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the folders under the root; see `port.Source.splits`."""
-        return tuple(sorted(self._splits()))
+        """Return the folders under the root, or `all`; see `port.Source.splits`."""
+        return self._files.splits()
 
     def described(self) -> SourceDescription:
-        """Return that these are Parquet files, and their folder; see `port.DescribesItself`."""
-        return SourceDescription("parquet", str(self._root))
+        """Return the format of the files, and their folder; see `port.DescribesItself`."""
+        return SourceDescription(self._format.name, str(self.root))
 
     def named(self, split: SplitId, position: str) -> str:
         """Return the last file and its rows that were read; see `port.NamesPositions`."""
         del split
         return written(FilePosition.parse(position))
 
-    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
-        """Return the rows between two positions; see `port.CountsRows`."""
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions, None for files that are read whole; see `port.CountsRows`."""
         del split
+        if self._format.is_whole:
+            return None
         return rows_before(FilePosition.parse(end)) - rows_before(FilePosition.parse(start))
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position that `end` or `FILE:ROWS` names; see `port.SeeksPositions`.
+        """Return the position that `end`, `FILE:ROWS` or `FILE` names; see `port.SeeksPositions`.
 
         A file that was read already needs no look at the folder. So a reset can go back even if a file of the folder
         has changed or is lost.
@@ -99,20 +138,21 @@ class FileSource:
         return in_file(end, words).text()
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return the unread rows of each folder, and how old its oldest unread file is; see `port.KnowsLag`."""
+        """Return the unread rows of each split, and how old its oldest unread file is; see `port.KnowsLag`."""
         return {split: self._lag(split, positions.get(split)) for split in self.splits()}
 
     def _lag(self, split: SplitId, position: str | None) -> Lag:
         _, ranges = self._rest(PollSource(_ASKED, split, position, sys.maxsize))
         oldest_ns = min((part.file.modified_ns for part in ranges), default=None)
         age_s = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
-        return Lag(sum(part.rows for part in ranges), age_s)
+        return Lag(self._rows_of(ranges), age_s)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next rows of a folder; see `port.Source.poll`.
+        """Return the next rows of a split; see `port.Source.poll`.
 
         Raises SourceError too if a consumed file changed.
         """
+        must_be_behind_removed(self._files.folder(request.split), FilePosition.parse(request.position))
         end, ranges = self._rest(request)
         if not ranges:
             return None
@@ -122,93 +162,82 @@ class FileSource:
             start=FilePosition().text() if request.position is None else request.position,
             end=end.text(),
             detail=SliceDetail(ranges=ranges).model_dump_json(),
-            rows=sum(part.rows for part in ranges),
+            rows=self._rows_of(ranges),
             bytes=sum(part.bytes for part in ranges),
+            rows_estimated=self._format.is_whole,
         )
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices by one scan of their files; see `port.Source.read`."""
         ranges = [(split_id(piece.split), part) for piece in slices for part in SliceDetail.parse(piece.detail).ranges]
-        alike: dict[Conversions, list[tuple[SplitId, FileRange]]] = {}
+        alike: dict[Fit, list[tuple[SplitId, FileRange]]] = {}
         for split, part in ranges:
-            now = self._check_present(split, part)
-            alike.setdefault(self._conversions(split, now), []).append((split, part))
-        frames = [read_ranges(spark, self._root, self._schema, parts, dict(found)) for found, parts in alike.items()]
-        return reduce(DataFrame.unionAll, frames)
+            alike.setdefault(self._fit(split, self._check_present(split, part)), []).append((split, part))
+        reader = FileReader(self._files, self._format, self._options, self._contract.schema, self._corrupt)
+        return reduce(DataFrame.unionAll, [reader.read(spark, parts, how) for how, parts in alike.items()])
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Remove the files that were read, if the source is told to; see `port.CommitsPositions`."""
+        if self._consumed.after is AfterReading.KEEP:
+            return
+        for split, position in positions.items():
+            found = self._files.listed(split)
+            self._consumed.remove(self._files.folder(split), split, FilePosition.parse(position), found, checkpoint)
 
     def _rest(self, request: PollSource) -> tuple[FilePosition, tuple[FileRange, ...]]:
         """Return the position after at most so many more rows, and the ranges read on the way."""
-        found = self._listed(request.split)
+        found = self._files.listed(request.split)
         known = self._matched(request, FilePosition.parse(request.position), found)
-        unseen = (self._discovered(request.split, found[name]) for name in known.unseen)
-        return advance(known.position.remembering(found), unseen, request.max_rows)
+        unseen = self._discovered(request.split, (found[name] for name in known.unseen))
+        estimate = self._rows_in if self._format.is_whole else None
+        return advance(known.position.remembering(found), unseen, request.max_rows, estimate)
 
-    def _conversions(self, split: SplitId, file: FoundFile) -> Conversions:
-        """Return the conversions that the types of a file need."""
-        return conversions_of(_footer(self._root / split, file), self._schema.names)
+    def _rows_of(self, ranges: Iterable[FileRange]) -> int:
+        return sum(self._rows_in(part.file) if self._format.is_whole else part.rows for part in ranges)
 
-    def _splits(self) -> Iterator[SplitId]:
-        for entry in self._entries(self._root):
-            if entry.is_dir():
-                yield self._as_split(entry.name)
-            elif entry.name.endswith(SUFFIX):
-                raise SourceError(f"{entry.path} lies beside the folders of splits: move it into one of them")
+    def _rows_in(self, file: SeenFile) -> int:
+        return self._format.rows_in(file.size)
 
-    def _as_split(self, name: str) -> SplitId:
+    def _fit(self, split: SplitId, file: FoundFile) -> Fit:
+        path = self._files.folder(split) / file.name
+        return self._contract.fit(path, self._footer(split, file))
+
+    def _discovered(self, split: SplitId, files: Iterable[FoundFile]) -> Iterator[SeenFile]:
+        """Yield the files up to one whose columns only the next tick's schema has; raise SourceError."""
+        for file in files:
+            footer, unknown = self._footer(split, file), self._fit(split, file).unknown
+            if unknown and self._contract.on_misfit is OnMisfit.EVOLVE:
+                path = self._files.folder(split) / file.name
+                remember(self._files.root, path, unknown)
+                _log.info("waits for the next tick, which has its columns", file=str(path))
+                return
+            yield SeenFile(
+                name=file.name, size=file.size, modified_ns=file.modified_ns, rows=footer.rows, contents=footer.contents
+            )
+
+    def _footer(self, split: SplitId, file: FoundFile) -> Footer:
+        return _footer(self._format.name, tuple(self._options.items()), self._files.folder(split), file)
+
+    def _footer_if_any(self, split: SplitId, file: FoundFile) -> Footer | None:
         try:
-            return split_id(name)
-        except InvalidNameError as error:
-            raise SourceError(f"folder {self._root / name} cannot be a split: {error}; rename the folder") from error
-
-    def _listed(self, split: SplitId) -> dict[str, FoundFile]:
-        """Return the split's finished files by name, in order of their names."""
-        found = {}
-        for entry in sorted(self._entries(self._root / split), key=lambda entry: entry.name):
-            if is_input(entry):
-                self._must_be_text(split, entry.name)
-                status = entry.stat()
-                found[entry.name] = FoundFile(entry.name, status.st_size, status.st_mtime_ns)
-        return found
-
-    def _must_be_text(self, split: SplitId, name: str) -> None:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise SourceError(f"{name!r} in {self._root / split} is not UTF-8: rename the file") from None
-
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        try:
-            return entries(folder)
-        except OSError as error:
-            raise self._not_listed(folder, error) from error
-
-    def _not_listed(self, folder: Path, error: OSError) -> SourceError:
-        return SourceError(
-            f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
-        )
-
-    def _discovered(self, split: SplitId, file: FoundFile) -> SeenFile:
-        folder = self._root / split
-        footer = _footer(folder, file)
-        check_columns(folder / file.name, footer, self._schema)
-        return SeenFile(
-            name=file.name, size=file.size, modified_ns=file.modified_ns, rows=footer.rows, contents=footer.contents
-        )
+            return self._footer(split, file)
+        except SourceError:
+            return None
 
     def _matched(self, request: PollSource, position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
         """Match the files with the position; raise SourceError if one changed, or was removed half read."""
         try:
-            known = matched(position, found, lambda name: _footer_if_any(self._root / request.split, found[name]))
+            known = matched(position, found, lambda name: self._footer_if_any(request.split, found[name]))
         except FileChangedError as error:
-            raise SourceError(_changed(self._root, request, error)) from error
+            raise SourceError(self._changed(request, error)) from error
         rest = known.position.rest
         if rest is not None and rest.file.name not in found:
-            raise SourceError(_gone(self._root, request, rest))
+            raise SourceError(self._gone(request, rest))
         return known
 
     def _check_present(self, split: SplitId, part: FileRange) -> FoundFile:
         """Return the present file; raise SourceError unless it has the contents that were polled."""
-        path = self._root / split / part.file.name
+        path = self._files.folder(split) / part.file.name
         try:
             status = path.stat()
         except OSError as error:
@@ -217,43 +246,58 @@ class FileSource:
             ) from error
         now = FoundFile(part.file.name, status.st_size, status.st_mtime_ns)
         untouched = (now.size, now.modified_ns) == (part.file.size, part.file.modified_ns)
-        if not untouched and not is_same(part.file, now, lambda _: _footer_if_any(path.parent, now)):
+        if not untouched and not is_same(part.file, now, lambda _: self._footer_if_any(split, now)):
             raise SourceError(
                 f"{path} was found with other contents than it has now ({_sizes(part.file, now)}): put it back as it "
                 "was (its time does not matter), and bring new rows in a file of a new name"
             )
         return now
 
+    def _changed(self, request: PollSource, error: FileChangedError) -> str:
+        path = self._files.folder(request.split) / error.read.name
+        return (
+            f"{path} has been read, and its contents have changed ({_sizes(error.read, error.now)}). Put it back as it "
+            "was (its time does not matter), or remove it: what has been read is no longer needed. Bring new rows in a "
+            "file of a new name. To read it, and all that was found after it, once more: "
+            f"{_reset(request, error.read.name, 0)}"
+        )
+
+    def _gone(self, request: PollSource, rest: FileRange) -> str:
+        path = self._files.folder(request.split) / rest.file.name
+        return (
+            f"{path} is gone, with {rest.rows} rows not yet consumed: put it back as it was. To go on without those "
+            f"rows: {_reset(request, rest.file.name, rest.file.rows)}"
+        )
+
 
 @lru_cache(maxsize=4_096)
-def _footer(folder: Path, file: FoundFile) -> Footer:
+def _footer(kind: str, options: tuple[tuple[str, str], ...], folder: Path, file: FoundFile) -> Footer:
     """Return the footer of a file from a cache, so that it is opened once."""
-    return read_footer(folder / file.name)
+    return format_named(kind).footer(folder / file.name, dict(options))
 
 
-def _footer_if_any(folder: Path, file: FoundFile) -> Footer | None:
-    try:
-        return _footer(folder, file)
-    except SourceError:
-        return None
+def _contract(root: Path, schema: StructType, columns: str, corrupt_column: str | None) -> Contract:
+    known = [each.value for each in OnMisfit]
+    if columns not in known:
+        raise SourceError(f"columns={columns!r}: write one of {', '.join(known)}")
+    if columns == OnMisfit.QUARANTINE.value and not corrupt_column:
+        raise SourceError('columns="quarantine" needs a corrupt_column: it holds the rows that do not fit')
+    if columns != OnMisfit.EVOLVE.value:
+        return Contract(schema, OnMisfit(columns))
+    later = [field for field in found_columns(root) if field.name not in schema.names]
+    return Contract(StructType([*schema, *later]), OnMisfit.EVOLVE, frozenset(field.name for field in later))
 
 
-def _changed(root: Path, request: PollSource, error: FileChangedError) -> str:
-    path = root / request.split / error.read.name
-    return (
-        f"{path} has been read, and its contents have changed ({_sizes(error.read, error.now)}). Put it back as it "
-        "was (its time does not matter), or remove it: what has been read is no longer needed. Bring new rows in a "
-        "file of a new name. To read it, and all that was found after it, once more: "
-        f"{_reset(request, error.read.name, 0)}"
-    )
-
-
-def _gone(root: Path, request: PollSource, rest: FileRange) -> str:
-    path = root / request.split / rest.file.name
-    return (
-        f"{path} is gone, with {rest.rows} rows not yet consumed: put it back as it was. To go on without those rows: "
-        f"{_reset(request, rest.file.name, rest.file.rows)}"
-    )
+def _consumed_files(root: Path, after_reading: str, archive: Path | str | None) -> ConsumedFiles:
+    known = [each.value for each in AfterReading]
+    if after_reading not in known:
+        raise SourceError(f"after_reading={after_reading!r}: write one of {', '.join(known)}")
+    if (after_reading == AfterReading.ARCHIVE.value) != (archive is not None):
+        raise SourceError('after_reading="archive" and archive=FOLDER belong together: give both, or neither')
+    folder = None if archive is None else Path(archive).absolute()
+    if folder is not None and (folder == root or root in folder.parents):
+        raise SourceError(f"archive {folder} lies below the source's root {root}: name a folder elsewhere")
+    return ConsumedFiles(AfterReading(after_reading), folder)
 
 
 def _reset(request: PollSource, name: str, rows: int) -> str:
@@ -263,5 +307,5 @@ def _reset(request: PollSource, name: str, rows: int) -> str:
 
 def _sizes(read: SeenFile, now: FoundFile) -> str:
     if read.size == now.size:
-        return f"{now.size} bytes as before, but another Parquet footer"
+        return f"{now.size} bytes as before, but other contents"
     return f"{now.size} bytes instead of {read.size}"

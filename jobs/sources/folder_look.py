@@ -1,8 +1,7 @@
-"""Says which files of a folder a file source reads, and counts and names those that it passes over.
+"""Counts the files of a folder that a file source reads, and counts and names those that it passes over.
 
-By Spark's convention, names that begin with `_` or `.` are hidden, and names that end in `.tmp` or `._COPYING_` are
-files that are still being written. These are ignored silently. Any other file that is not read may be input that
-somebody misses.
+Hidden files and files that are still being written are ignored silently (`input_files`). Any other file that is not
+read may be input that somebody misses.
 """
 
 import os
@@ -12,7 +11,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-SUFFIX: Final = ".parquet"
 _HIDDEN: Final = (".", "_")
 _IN_THE_MAKING: Final = (".tmp", "._COPYING_")
 _NAMED_AT_MOST: Final = 3
@@ -21,7 +19,7 @@ _NAMED_AT_MOST: Final = 3
 class Why(Enum):
     """Why a file is passed over, worded to follow the number of files in a message, and what to do about it."""
 
-    SUFFIX = ("whose names do not end in .parquet", "write those as Parquet, or rename them")
+    SUFFIX = ("whose names do not end in {suffix}", "write those as {format}, or rename them")
     NESTED = ("in folders inside a split's folder", "move those up into the split's folder")
     BESIDE = ("beside the folders of splits", "move those into one of the folders")
     NO_FILE = ("that cannot be opened as files (broken links?)", "repair or remove those")
@@ -36,6 +34,10 @@ class FolderLook:
     """The files under a source's root: how many the source reads, and the names of those that it passes over."""
 
     root: Path
+    pattern: str
+    """The paths of the files that the source reads."""
+    files_are: tuple[str, str]
+    """How the names of the source's files end, and what they are called."""
     splits: int = 0
     files: int = 0
     passed_over: dict[Why, list[str]] = field(default_factory=dict)
@@ -45,14 +47,21 @@ class FolderLook:
         """How many files are passed over."""
         return sum(len(names) for names in self.passed_over.values())
 
+    def pass_over(self, why: Why, name: str) -> None:
+        """Count and remember a file that the source does not read."""
+        self.passed_over.setdefault(why, []).append(name)
+
     def told(self) -> tuple[str, str] | None:
         """Return a message about the files that are passed over, and what to do; None if there is none."""
         if not self.count:
             return None
         kinds = {why: sorted(self.passed_over[why]) for why in Why if why in self.passed_over}
-        found = " and ".join(f"{len(names)} {why.found} ({_few(names)})" for why, names in kinds.items())
+        suffix, kind = self.files_are
+        found = " and ".join(
+            f"{len(names)} {why.found.format(suffix=suffix)} ({_few(names)})" for why, names in kinds.items()
+        )
         what = f"passes over {self.count} {'file' if self.count == 1 else 'files'} in {self.root}: {found}"
-        read = " and ".join(why.way_out for why in kinds)
+        read = " and ".join(why.way_out.format(format=kind) for why in kinds)
         return what, f"to have them read, {read}; to silence this message, let their names begin with an underscore"
 
 
@@ -67,44 +76,11 @@ def entries(folder: str | Path) -> list[os.DirEntry[str]]:
         return [entry for entry in found if not is_hidden(entry.name)]
 
 
-def is_input(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a split's folder is a file that the source reads."""
-    return entry.name.endswith(SUFFIX) and not is_hidden(entry.name) and entry.is_file()
-
-
-def look(root: Path) -> FolderLook:
-    """Look through the folder of a source; raises OSError if it cannot be listed."""
-    found = FolderLook(root)
-    for entry in entries(root):
-        if entry.is_dir():
-            found.splits += 1
-            _look_into(entry, found)
-        else:
-            _pass_over(found, Why.BESIDE, entry.name)
-    return found
-
-
-def _look_into(split: os.DirEntry[str], found: FolderLook) -> None:
-    for entry in entries(split.path):
-        name = f"{split.name}/{entry.name}"
-        if is_input(entry):
-            found.files += 1
-        elif entry.is_dir():
-            for nested in _below(entry.path):
-                _pass_over(found, Why.NESTED, f"{split.name}/{os.path.relpath(nested, split.path)}")
-        else:
-            _pass_over(found, Why.SUFFIX if entry.is_file() else Why.NO_FILE, name)
-
-
-def _below(folder: str) -> Iterator[str]:
+def files_below(folder: str) -> Iterator[str]:
     """Yield the files below a folder, hidden ones left out; links to folders are not followed."""
     for where, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         yield from (f"{where}/{name}" for name in files if not is_hidden(name))
-
-
-def _pass_over(found: FolderLook, why: Why, name: str) -> None:
-    found.passed_over.setdefault(why, []).append(name)
 
 
 def _few(names: list[str]) -> str:

@@ -23,8 +23,9 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.sources.change_rows import HEAD, TABLE
+from jobs.sources.file_columns import Fit
 from jobs.sources.file_position import SliceDetail
-from jobs.sources.file_reader import read_ranges
+from jobs.sources.file_reader import parquet_reader
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.connection import Server
@@ -161,7 +162,7 @@ class PostgresChanges:
             path = self._log.folder / part.file.name
             if not path.is_file():
                 raise SourceError(f"{path} is gone, with {part.rows:,} changes to read: put it back from a backup")
-        return read_ranges(spark, self._log.root, self.schema(), ranges, {})
+        return parquet_reader(self._log.root, self.schema()).read(spark, ranges, Fit())
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:  # noqa: ARG002
         """Let the server forget what the checkpoint has, and delete files that `keep` no longer asks for (F2).

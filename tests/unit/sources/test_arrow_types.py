@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from jobs.sources.arrow_types import Conversion, conversion_of, spark_name
+from jobs.sources.arrow_types import Conversion, conversion_of
+from jobs.sources.file_footer import column
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from jobs.sources.arrow_types import Conversion, conversion_of, spark_name
 )
 def test_a_type_that_can_be_read_has_sparks_name(arrow, name):
     """It is read in any form that its writer chose."""
-    assert name == spark_name(arrow)
+    assert name == column("c", arrow).said == column("c", arrow).type.simpleString()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,8 @@ def test_a_type_that_can_be_read_has_sparks_name(arrow, name):
 )
 def test_a_type_that_spark_would_refuse_or_misread_keeps_its_own_name(arrow):
     """So that the refusal says what the file holds."""
-    assert str(arrow) == spark_name(arrow)
+    found = column("c", arrow)
+    assert (str(arrow), None) == (found.said, found.type)
 
 
 @pytest.mark.parametrize(

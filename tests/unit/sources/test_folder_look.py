@@ -9,7 +9,7 @@ from checkpointing.identifiers import VertexId
 from jobs.runtime.input_look import look_at_input
 from jobs.sources.committed_positions import CommitsToFile
 from jobs.sources.files import FileSource
-from jobs.sources.folder_look import Why, look
+from jobs.sources.folder_look import Why
 from jobs.sources.sequence import SequenceSource
 
 SCHEMA = StructType().add("n", LongType())
@@ -58,7 +58,7 @@ def test_nested_files_and_files_beside_the_splits_are_named_each_with_its_way_ou
 def test_a_link_that_leads_nowhere_is_named(root):
     """It has the right name, and is no file."""
     (root / "EWR" / "2.parquet").symlink_to(root / "gone.parquet")
-    assert {Why.NO_FILE: ["EWR/2.parquet"]} == look(root).passed_over
+    assert {Why.NO_FILE: ["EWR/2.parquet"]} == FileSource(root, SCHEMA).look().passed_over
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_link_that_leads_nowhere_is_named(root):
 def test_what_is_hidden_by_convention_is_passed_over_without_a_word(root, name):
     """As Spark passes it over."""
     touch(root, name)
-    assert (1, {}) == ((found := look(root)).files, found.passed_over)
+    assert (1, {}) == ((found := FileSource(root, SCHEMA).look()).files, found.passed_over)
     assert [] == sentences(root)
 
 

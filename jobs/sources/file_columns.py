@@ -1,0 +1,122 @@
+"""Compares the columns of an input file with the schema of its source, and says how each column is read.
+
+| `columns=`   | the file has another column   | it lacks a column         | a column has another type          |
+|--------------|-------------------------------|---------------------------|------------------------------------|
+| `fail`       | refused                       | refused                   | refused                            |
+| `ignore`     | the column is not read        | the column is null        | cast; null where a value cannot be |
+| `quarantine` | the column is not read        | its rows are set aside    | its rows are set aside             |
+| `evolve`     | the schema gets it, see below | null for a later column   | refused                            |
+
+A row that is set aside has no value in the columns of the schema. Its own columns are in the corrupt column, as JSON.
+With `evolve`, the file waits for the next tick, whose schema has the column (`found_columns`).
+A file that does not name its columns always fits: a CSV file without a header, and JSON lines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pyspark.sql.types import DataType, StructField, StructType
+
+from jobs.sources.arrow_types import Conversion
+from jobs.sources.file_footer import Column, Footer
+from jobs.sources.port import SourceError
+
+
+class OnMisfit(Enum):
+    """What a source does with a file whose columns are not those of its schema."""
+
+    FAIL = "fail"
+    IGNORE = "ignore"
+    QUARANTINE = "quarantine"
+    EVOLVE = "evolve"
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A column is read with its own type, and cast to that of the schema."""
+
+    type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a file is read: the columns that Spark cannot read as the schema says, in its order.
+
+    `names` are the file's columns in their order, if Spark finds them by their place (CSV). `set_aside` is the path of
+    a file all of whose rows are set aside. `unknown` are columns that the schema does not have.
+    """
+
+    conversions: tuple[tuple[str, Conversion | Cast], ...] = ()
+    names: tuple[str, ...] | None = None
+    set_aside: str | None = None
+    unknown: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The columns that files must have. `found` are those that were found in files, and that others may lack."""
+
+    schema: StructType
+    on_misfit: OnMisfit
+    found: frozenset[str] = frozenset()
+
+    def fit(self, path: Path, footer: Footer) -> Fit:
+        """Return how the file is read; raise SourceError if it must not be.
+
+        Columns may be in any order.
+        """
+        if footer.columns is None:
+            return Fit()
+        by_name = _by_name(path, footer.columns)
+        unknown = tuple(column for name, column in by_name.items() if name not in self.schema.names)
+        names = tuple(by_name) if all(column.said is None for column in footer.columns) else None
+        wrong = [why for field in self.schema if (why := self._misfit(by_name, field)) is not None]
+        if wrong and self.on_misfit is OnMisfit.QUARANTINE:
+            return Fit(names=names, set_aside=str(path))
+        if self.on_misfit in {OnMisfit.FAIL, OnMisfit.EVOLVE}:
+            self._must_fit(path, wrong, unknown)
+        read = ((field.name, _conversion(by_name.get(field.name), field)) for field in self.schema)
+        return Fit(tuple((name, how) for name, how in read if how is not None), names, None, unknown)
+
+    def _misfit(self, columns: Mapping[str, Column], field: StructField) -> str | None:
+        """Return what is wrong with a column of the file; None if it fits."""
+        column = columns.get(field.name)
+        if column is None:
+            return None if field.name in self.found else f" has no column {field.name!r} (it has {', '.join(columns)})"
+        if column.fits(field.dataType):
+            return None
+        wanted = field.dataType.simpleString()
+        return f": column {field.name!r} is {column.said}, but the source's schema says {wanted}"
+
+    def _must_fit(self, path: Path, wrong: list[str], unknown: tuple[Column, ...]) -> None:
+        for why in wrong:
+            raise SourceError(
+                f"{path}{why}: write it with the columns of the source's schema, change the schema, or let the source "
+                'read it all the same (columns="ignore")'
+            )
+        if self.on_misfit is OnMisfit.EVOLVE:
+            return
+        for column in unknown:
+            raise SourceError(
+                f"{path} has a column {column.name!r} that the source's schema does not have: add it to the schema, or "
+                'let the source pass over such columns (columns="ignore") or add them itself (columns="evolve")'
+            )
+
+
+def _by_name(path: Path, columns: tuple[Column, ...]) -> dict[str, Column]:
+    by_name = {column.name: column for column in columns}
+    if len(by_name) < len(columns):
+        names = [column.name for column in columns]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SourceError(f"{path} has two columns {twice!r} (it has {', '.join(names)}): write one of each name")
+    return by_name
+
+
+def _conversion(column: Column | None, field: StructField) -> Conversion | Cast | None:
+    if column is None:
+        return Conversion.NOTHING
+    if not column.fits(field.dataType) and column.type is not None:
+        return Cast(column.type)
+    return column.conversion

@@ -1,0 +1,155 @@
+"""The formats of input files: how their names end, what is known of a file without Spark, and how Spark reads them.
+
+| format    | is read in part | the number of rows is          | the columns are                        |
+|-----------|-----------------|--------------------------------|----------------------------------------|
+| `parquet` | yes             | known before, from the footer  | in the footer, with types              |
+| `orc`     | no              | estimated from the size        | in the footer, with types              |
+| `csv`     | no              | estimated from the size        | in the header, if the options say so   |
+| `json`    | no              | estimated from the size        | in each record; a record a line        |
+
+Spark gives rows an address in Parquet files only. A file of another format is read whole: a slice never ends in it.
+"""
+
+import bz2
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import IO, Final, cast
+
+import pyarrow as pa
+from pyarrow import orc
+from pyspark.sql.types import StringType
+
+from jobs.sources.file_footer import Column, Footer, column, digest, read_footer, unreadable
+from jobs.sources.file_position import PLACES
+from jobs.sources.port import SourceError
+
+Options = Mapping[str, str]
+"""Options of Spark's reader for the format, all as text."""
+
+_COMPRESSED: Final = ("", ".gz", ".bz2")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A format under Spark's name for it. `bytes_per_row` is a guess, if nobody counts the rows before reading."""
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    footer: Callable[[Path, Options], Footer]
+    bytes_per_row: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether each file is read whole."""
+        return self.bytes_per_row is not None
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether single records of a file may be unreadable."""
+        return self.name in {"csv", "json"}
+
+    def rows_in(self, size: int) -> int:
+        """Return an estimate of the rows of a whole file of `size` bytes."""
+        return max(1, size // (self.bytes_per_row or 1))
+
+
+def format_named(name: str) -> FileFormat:
+    """Return the format of that name; raise SourceError naming all of them."""
+    if name not in _FORMATS:
+        raise SourceError(f"there is no format {name!r} of input files: write one of {', '.join(sorted(_FORMATS))}")
+    return _FORMATS[name]
+
+
+def csv_header(path: Path, options: Options) -> tuple[str, ...]:
+    """Return the names in the first line of a CSV file; raise SourceError if it cannot be read."""
+    try:
+        with _opened(path) as opened:
+            encoding = options.get("encoding", options.get("charset", "utf-8"))
+            quote = options.get("quote", '"')
+            rows = csv.reader(
+                _without_comments((line.decode(encoding) for line in opened), options),
+                delimiter=options.get("sep", options.get("delimiter", ",")),
+                quotechar=quote or None,
+                quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+            )
+            names = next(rows, [])
+    except (OSError, EOFError, UnicodeDecodeError, LookupError, csv.Error, TypeError) as error:
+        raise unreadable(path, "CSV", error) from error
+    trimmed = options.get("ignoreLeadingWhiteSpace", "false").lower() == "true"
+    return tuple(name.removeprefix("\ufeff").strip() if trimmed else name.removeprefix("\ufeff") for name in names)
+
+
+def _without_comments(lines: Iterator[str], options: Options) -> Iterator[str]:
+    comment = options.get("comment")
+    return (line for line in lines if line.strip() and not (comment and line.startswith(comment)))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    match path.suffix:
+        case ".gz":
+            return cast("IO[bytes]", gzip.open(path))
+        case ".bz2":
+            return bz2.open(path)
+        case _:
+            return path.open("rb")
+
+
+def _of_parquet(path: Path, _: Options) -> Footer:
+    return read_footer(path)
+
+
+def _of_orc(path: Path, _: Options) -> Footer:
+    try:
+        schema = orc.ORCFile(str(path)).schema
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, "ORC", error) from error
+    return _whole(path, tuple(map(_orc_column, schema)))
+
+
+def _orc_column(field: pa.Field) -> Column:
+    """Return a column. Both of ORC's kinds of timestamps fit both of Spark's."""
+    found = column(field.name, field.type)
+    return Column(field.name, None, found.type) if pa.types.is_timestamp(field.type) else found
+
+
+def _of_csv(path: Path, options: Options) -> Footer:
+    if options.get("header", "false").lower() != "true":
+        return _whole(path, None)
+    return _whole(path, tuple(Column(name, None, StringType()) for name in csv_header(path, options)))
+
+
+def _of_json(path: Path, _: Options) -> Footer:
+    return _whole(path, None)
+
+
+def _whole(path: Path, columns: tuple[Column, ...] | None) -> Footer:
+    """Return what is known of a file that is read whole; raise SourceError if it cannot be read.
+
+    Its contents are compared in full, since such a file has no footer that its writer writes anew each time.
+    """
+    try:
+        with path.open("rb") as opened:
+            contents = digest(file_digest(opened, "blake2b").digest())
+            return Footer(PLACES if opened.tell() else 0, contents, columns)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read ({error.strerror}): correct its rights, or remove it") from error
+
+
+def _suffixes(*plain: str) -> tuple[str, ...]:
+    return tuple(f"{suffix}{compressed}" for suffix in plain for compressed in _COMPRESSED)
+
+
+_FORMATS: Final = {
+    each.name: each
+    for each in (
+        FileFormat("parquet", "Parquet", (".parquet",), _of_parquet),
+        FileFormat("orc", "ORC", (".orc",), _of_orc, bytes_per_row=20),
+        FileFormat("csv", "CSV", _suffixes(".csv", ".tsv"), _of_csv, bytes_per_row=100),
+        FileFormat("json", "JSON lines", _suffixes(".json", ".jsonl", ".ndjson"), _of_json, bytes_per_row=200),
+    )
+}

@@ -1,0 +1,68 @@
+"""Remembers the columns that a source of files found in them and that its declared schema does not have.
+
+They are in a hidden file in the source's folder, `_columns.json`. A column that was found once stays, also when the
+files that had it are gone: a table never loses a column because of its input.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pyspark.sql.types import DataType, NullType, StructField, StructType
+
+from jobs.sources.file_footer import Column
+from jobs.sources.port import SourceError
+from jobs.stores.files import write_document
+
+FOUND: Final = "_columns.json"
+
+
+class FoundColumns(BaseModel):
+    """The content of the file: the columns in the order in which they were found, as Spark writes a schema as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    columns: dict[str, JsonValue]
+
+
+def found_columns(root: Path) -> StructType:
+    """Return the columns that were found so far; raise SourceError if the file that says so cannot be read."""
+    path = root / FOUND
+    try:
+        said = FoundColumns.model_validate_json(path.read_bytes())
+        schema: StructType = StructType.fromJson(said.columns)
+    except FileNotFoundError:
+        return StructType()
+    except (OSError, ValidationError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(
+            f"{path}, which names the columns that were found in files, cannot be read ({type(error).__name__}): put "
+            "it back as it was, or add its columns to the source's schema and delete it"
+        ) from error
+    return schema
+
+
+def remember(root: Path, file: Path, columns: Iterable[Column]) -> None:
+    """Add columns that were found in a file; raise SourceError if one has a type that cannot be read."""
+    known = found_columns(root)
+    new = [StructField(each.name, _type(file, each)) for each in columns if each.name not in known.names]
+    try:
+        write_document(root / FOUND, FoundColumns(columns=StructType([*known, *new]).jsonValue()))
+    except OSError as error:
+        raise SourceError(
+            f"{root / FOUND} cannot be written ({error.strerror}), to add the columns of {file}: correct the rights of "
+            "the folder, or add the columns to the source's schema"
+        ) from error
+
+
+def _type(file: Path, column: Column) -> DataType:
+    if column.type is None:
+        raise SourceError(
+            f"{file}: column {column.name!r} is {column.said}, a type that Spark cannot read: write another"
+        )
+    if isinstance(column.type, NullType):
+        raise SourceError(
+            f"{file}: column {column.name!r} has no values and no type: write it with a type, or leave it out"
+        )
+    return column.type

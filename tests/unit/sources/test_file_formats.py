@@ -1,0 +1,149 @@
+"""What is known of an input file of any format without Spark."""
+
+import gzip
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.file_formats import csv_header
+from jobs.sources.files import FileSource
+from jobs.sources.port import SourceError
+
+SCHEMA = StructType().add("n", LongType()).add("word", StringType())
+
+
+def poll(source, position=None, rows_max=100):
+    return source.poll(PollSource(VertexId("in"), SplitId("a"), position, rows_max))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a").mkdir()
+    return tmp_path / "a"
+
+
+def source(folder, **given):
+    return FileSource(folder.parent, SCHEMA, **given)
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "names"),
+    [
+        (b"n,word\n", {}, ("n", "word")),
+        (b"\xef\xbb\xbfn,word\r\n", {}, ("n", "word")),
+        (b'"n";"a;b"\n', {"sep": ";"}, ("n", "a;b")),
+        (b"'n'\t'a\nb'\n", {"delimiter": "\t", "quote": "'"}, ("n", "a\nb")),
+        (b"\n# said\nn,word\n", {"comment": "#"}, ("n", "word")),
+        ("n,größe\n".encode("latin-1"), {"encoding": "latin-1"}, ("n", "größe")),
+        (b"", {}, ()),
+    ],
+)
+def test_the_header_of_a_csv_file_is_read_as_spark_reads_it(folder, line, options, names):
+    """With the separators, quotes, comments and encodings of the options; also in a compressed file."""
+    (folder / "1.csv").write_bytes(line)
+    with gzip.open(folder / "1.csv.gz", "wb") as file:
+        file.write(line)
+    assert names == csv_header(folder / "1.csv", options) == csv_header(folder / "1.csv.gz", options)
+
+
+def test_a_csv_file_in_another_encoding_is_named(folder):
+    """The error names the file."""
+    (folder / "1.csv").write_bytes("größe,n\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"1\.csv cannot be read as CSV"):
+        poll(source(folder, format="csv", options={"header": "true"}))
+
+
+def test_a_slice_of_whole_files_stays_within_the_estimate(folder):
+    """A file is never split, and at least one is taken."""
+    for name in "123":
+        (folder / f"{name}.jsonl").write_bytes(b'{"n": 1}\n' * 200)  # 1,800 bytes: nine rows by estimate
+    read = source(folder, format="json")
+    first = poll(read, rows_max=1)
+    assert 9 == first.rows
+    both = poll(read, first.end, rows_max=18)
+    assert 18 == both.rows
+    assert poll(read, both.end) is None
+
+
+def test_an_empty_file_has_no_rows(folder):
+    """It is passed over until rows follow."""
+    (folder / "1.jsonl").touch()
+    assert poll(source(folder, format="json")) is None
+
+
+def test_contents_are_compared_in_full(folder):
+    """A byte in the middle changes: size and name are the same, and the file was read."""
+    path = folder / "1.jsonl"
+    path.write_bytes(b'{"n": 1}\n' * 100_000)
+    read = source(folder, format="json")
+    end = poll(read).end
+    path.write_bytes(b'{"n": 1}\n' * 50_000 + b'{"n": 2}\n' + b'{"n": 1}\n' * 49_999)
+    with pytest.raises(SourceError, match="its contents have changed"):
+        poll(read, end)
+
+
+def test_files_of_other_formats_are_passed_over_by_name(folder):
+    """The message says how the names of the source's files end."""
+    (folder / "1.parquet").touch()
+    what, way_out = source(folder, format="csv").look().told()
+    assert "1 whose names do not end in .csv (a/1.parquet)" in what
+    assert "write those as CSV, or rename them" in way_out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"format": "xls"}, r"no format 'xls' of input files: write one of csv, json, orc, parquet"),
+        ({"glob": "../*.csv"}, "write a pattern of paths below the folder"),
+        ({"glob": "/data/*"}, "write a pattern of paths below the folder"),
+        ({"glob": ""}, "write a pattern of paths below the folder"),
+        ({"columns": "guess"}, "write one of fail, ignore, quarantine, evolve"),
+        ({"columns": "quarantine"}, "needs a corrupt_column"),
+        ({"corrupt_column": "n"}, "has the corrupt column 'n' too"),
+        ({"corrupt_column": "_position"}, "a name that is taken"),
+    ],
+)
+def test_a_wrong_setting_is_refused_when_the_pipeline_is_built(folder, given, message):
+    """The message says what to write."""
+    with pytest.raises(SourceError, match=message):
+        source(folder, **given)
+
+
+def test_a_column_that_appears_is_refused_by_default(folder):
+    """The message has both ways out."""
+    pq.write_table(pa.table({"n": [1], "word": ["w"], "more": [1]}), folder / "1.parquet")
+    with pytest.raises(SourceError, match=r"a column 'more' that the source's schema does not have: add it .*ignore"):
+        poll(source(folder))
+    assert 1 == poll(source(folder, columns="ignore")).rows
+
+
+@pytest.mark.parametrize("columns", ["ignore", "quarantine"])
+def test_a_file_that_lacks_a_column_is_read_if_the_source_says_so(folder, columns):
+    """It is refused by default."""
+    pq.write_table(pa.table({"n": [1]}), folder / "1.parquet")
+    with pytest.raises(SourceError, match="no column 'word'"):
+        poll(source(folder))
+    assert 1 == poll(source(folder, columns=columns, corrupt_column="unfit")).rows
+
+
+def test_orc_files_have_columns_with_types(folder):
+    """A wrong type is refused; a timestamp fits both kinds of timestamps."""
+    moments = pa.array([0], pa.timestamp("us"))
+    orc.write_table(pa.table({"n": [1], "at": moments}), folder / "1.orc")
+    right = StructType().add("n", LongType()).add("at", TimestampType())
+    assert poll(FileSource(folder.parent, right, format="orc")) is not None
+    wrong = StructType().add("n", StringType()).add("at", TimestampType())
+    with pytest.raises(SourceError, match="column 'n' is bigint, but the source's schema says string"):
+        poll(FileSource(folder.parent, wrong, format="orc"))
+
+
+def test_a_half_written_orc_file_is_named(folder):
+    """The way out is a temporary name."""
+    (folder / "1.orc").write_bytes(b"ORC half")
+    with pytest.raises(SourceError, match=r"1\.orc cannot be read as ORC .*temporary name"):
+        poll(source(folder, format="orc"))
