@@ -100,6 +100,19 @@ def test_a_missing_root_names_itself(tmp_path):
         FileSource(tmp_path / "nowhere", SCHEMA).splits()
 
 
+def test_a_folder_that_is_gone_is_named_with_the_ways_out(source, root):
+    """Empty, it lets the others go on; when it comes back, nothing of it is read a second time."""
+    end = poll(source).end
+    (root / "EWR").rename(root.parent / "away")
+    with pytest.raises(SourceError, match=r"EWR, a folder that was a split of the source, is gone: put it back, or"):
+        poll(source, end)
+    (root / "EWR").mkdir()
+    assert poll(source, end) is None
+    (root / "EWR").rmdir()
+    (root.parent / "away").rename(root / "EWR")
+    assert poll(source, end) is None
+
+
 def test_a_consumed_file_that_changed_is_an_error(source, root):
     """Its rows are in the tables already: going on would contradict them."""
     end = poll(source).end
