@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from heapq import heapify
 from random import Random
 from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
-from checkpointing.identifiers import CheckpointId, Generation, SplitId
+from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
@@ -186,3 +187,15 @@ def _written(output: SubtaskOutput) -> frozenset[str]:
     rows = (*output.emitted, *(file for _, file in output.staged))
     keyed = (*output.state, *(file for entry in output.ranges for file in entry.files))
     return frozenset({file.path for file in rows} | {each.file.path for each in keyed})
+
+
+def drop_judgement(outstanding: list[tuple[int, int, Effect]], cancelled: CancelJudgement) -> None:
+    """Drop a judgement that still waits for a thread. One that has begun answers late."""
+    if cancelled.checkpoint % 2 == 0:
+        asked = cancelled.vertex, cancelled.checkpoint
+        outstanding[:] = [each for each in outstanding if not _judges(each[2], asked)]
+        heapify(outstanding)
+
+
+def _judges(effect: Effect, asked: tuple[VertexId, CheckpointId]) -> bool:
+    return isinstance(effect, JudgeSuites) and (effect.vertex, effect.checkpoint) == asked

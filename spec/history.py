@@ -16,6 +16,7 @@ from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableNa
 from checkpointing.messages import Effect, EndTick, Fact, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
+from spec.attempt_events import AttemptEvent
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
@@ -348,6 +349,7 @@ Event = (
     | TickOver
     | TickStuck
     | DoorBroke
+    | AttemptEvent
 )
 
 Rows = tuple[tuple[int, ...], ...]

@@ -14,6 +14,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, T
 from spec import hooks, model
 from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
+from spec.attempts import wrongly_repeated
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
 from spec.counted import miscounted
@@ -325,4 +326,5 @@ INVARIANTS |= {
     "failures-counted": wrongly_counted,
     "tried-again": badly_retried,
     "ends-settled": left_unsettled,
+    "attempts": wrongly_repeated,
 }

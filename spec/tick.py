@@ -7,7 +7,7 @@ theirs. In a turn it does as the driver: tells the time, carries out an effect, 
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from random import Random
 from typing import assert_never
 
@@ -64,8 +64,9 @@ from checkpointing.tick.messages import (
     WorkEnded,
 )
 from spec.at_the_door import NOBODY, Carrier
+from spec.attempt_events import attempts_told, process_began
 from spec.behind import standing
-from spec.carrying_out import Hands
+from spec.carrying_out import Hands, drop_judgement
 from spec.cleaning import cleaning_while_held
 from spec.clocks import Clock
 from spec.faults import Scenario, with_state_of_nobody
@@ -130,11 +131,13 @@ class Tick:
     def _held(self) -> Turns:
         """Drive the tick door to its end."""
         carrier = Carrier(self.world, self._is_held, self._name, self.plan.eyes)
-        door = TickDoor(TICK, self._terms())
+        door, events = TickDoor(TICK, self._terms()), self.world.history.events
+        events.append(process_began(self._terms(), self._clock_ms()))
         waiting = deque(door.start(carrier.moment()))
         before: TickEffect | None = None
         while waiting:
             effect = waiting.popleft()
+            events.extend(attempts_told(self.plan.number, effect, self._clock_ms()))
             carrier.begin(effect)
             yield from self._takes_time(effect, before)
             match effect:
@@ -333,7 +336,7 @@ class Tick:
                 case EndTick():
                     self._ended(effect)
                 case CancelJudgement():
-                    self._cancel(effect)
+                    drop_judgement(self.outstanding, effect)
                 case NotifyComplete():
                     self._completed += 1
                 case CloseHook() | NotifyAborted() | SavepointTaken() | SavepointFailed():
@@ -358,19 +361,6 @@ class Tick:
                 case _:
                     assert_never(effect)
 
-    def _cancel(self, cancelled: CancelJudgement) -> None:
-        """Drop a judgement that still waits for a thread. One that has begun answers late."""
-        if cancelled.checkpoint % 2:
-            return
-        asked = JudgeSuites, cancelled.vertex, cancelled.checkpoint
-        kept = [
-            each
-            for each in self.outstanding
-            if not isinstance(each[2], JudgeSuites) or (JudgeSuites, each[2].vertex, each[2].checkpoint) != asked
-        ]
-        self.outstanding[:] = kept
-        heapify(self.outstanding)
-
     def _latency_ms(self, effect: Effect) -> int:
         longest = self.scenario.latency_ms
         if isinstance(effect, PollSource):
@@ -387,6 +377,9 @@ class Tick:
 
     def _stuck(self, why: str) -> None:
         self.world.history.add(TickStuck(self.generation, why))
+
+    def _clock_ms(self) -> int:
+        return self.plan.eyes.at(self.world.now_ms)
 
     def _after(self, longest_ms: int) -> int:
         return self.world.now_ms + self.random.randint(1, longest_ms)

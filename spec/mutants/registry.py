@@ -3,6 +3,7 @@
 from typing import Final
 
 from spec.mutants import (
+    attempting,
     barriers,
     cleaning,
     columns,
@@ -47,6 +48,7 @@ _ROOMS = (
     coordinating,
     committing,
     holding,
+    attempting,
     keeping,
     cleaning,
     living,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, TickOutcome
+from spec.attempt_events import ProcessBegan, ProcessOver
 from spec.history import CheckpointEnded, DoorStarted, SegmentsRun, SegmentsTakenBack, TickOver
 
 
@@ -18,6 +19,12 @@ def fail_before_anything_failed(events):
     *_, last = (event for event in events if isinstance(event, TickOver))
     end = EndTick(TickOutcome.FAILED, Reason.CHECKPOINT_EXPIRED)
     return [*events, replace(last, generation=Generation(1), end=end)]
+
+
+def restart_uncounted(events):
+    """A process says at its end that it has restarted the job, and it never has."""
+    began = next(event for event in events if isinstance(event, ProcessBegan))
+    return [*events, ProcessOver(began.process, 7)]
 
 
 def try_again_at_once(events):

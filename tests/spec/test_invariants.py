@@ -41,7 +41,12 @@ from spec.rest_events import CameToRest
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
-from tests.spec.declining_falsified import fail_before_anything_failed, fail_for_no_reason, try_again_at_once
+from tests.spec.declining_falsified import (
+    fail_before_anything_failed,
+    fail_for_no_reason,
+    restart_uncounted,
+    try_again_at_once,
+)
 from tests.spec.descriptions_falsified import describe_no_state
 from tests.spec.entries_falsified import (
     build_on_another_version,
@@ -335,6 +340,7 @@ FALSIFIED = {
     "declines": fail_for_no_reason,
     "failures-counted": fail_before_anything_failed,
     "tried-again": try_again_at_once,
+    "attempts": restart_uncounted,
     "triggers-end": forget_an_end,
     "ends-settled": end_before_the_cut,
     "told-truly": tell_too_early,

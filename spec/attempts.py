@@ -1,0 +1,106 @@
+"""What must be true of a process and its attempts: restarts are counted, limits hold for all of them together (G4)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from checkpointing.coordinator.restart import FixedDelay, NoRestart
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import Generation
+from checkpointing.messages import EndTick, TickOutcome
+from checkpointing.metadata.record import Claim
+from spec.attempt_events import AttemptBegan, ProcessBegan, ProcessOver, RestartTold
+from spec.history import History, JobClaimed, RowCommitted, TickOver
+
+_ENDS_FOR_GOOD: Final = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
+
+
+@dataclass(slots=True)
+class _Process:
+    """One process, its generations, and the entries that they have committed."""
+
+    began: ProcessBegan
+    generations: set[Generation] = field(default_factory=set)
+    committed: int = 0
+    restarts: int = 0
+    ended: EndTick | None = None
+    """How the job of its last attempt ended."""
+    is_alone: bool = True
+    """Nobody else has claimed the job since its first attempt, so it has told its own entries as complete itself."""
+
+
+def wrongly_repeated(history: History) -> Iterator[str]:
+    """Yield every restart that is counted or comes wrongly, and every attempt whose limits are not what is left."""
+    processes: dict[int, _Process] = {}
+    for event in history.events:
+        match event:
+            case ProcessBegan():
+                processes[event.process] = _Process(event)
+            case JobClaimed(claim):
+                _claimed(processes, claim)
+            case RowCommitted(record, _) if record.commits:
+                for known in processes.values():
+                    known.committed += record.generation in known.generations
+            case AttemptBegan():
+                yield from _of_limits(event, processes[event.process])
+            case RestartTold():
+                yield from _of_restart(event, processes[event.process])
+            case TickOver(generation, end):
+                for known in processes.values():
+                    known.ended = end if generation in known.generations else known.ended
+            case ProcessOver():
+                yield from _of_end(event, processes[event.process])
+            case _:
+                pass
+
+
+def _claimed(processes: Mapping[int, _Process], claim: Claim) -> None:
+    for number, known in processes.items():
+        if number == claim.holder.pid:
+            known.generations.add(claim.generation)
+        elif known.generations:
+            known.is_alone = False
+
+
+def _of_limits(event: AttemptBegan, known: _Process) -> Iterator[str]:
+    given, left = known.began.limits, event.limits
+    where = f"generation {event.generation} of process {event.process}"
+    if given.checkpoints is not None:
+        due = max(0, given.checkpoints - known.committed)
+        right = left.checkpoints is not None and left.checkpoints >= due
+        if not right or (known.is_alone and left.checkpoints != due):
+            yield f"{where} may take {left.checkpoints} checkpoints, {due} are left"
+    if given.duration_ms is not None:
+        due = given.duration_ms - (event.at_ms - known.began.at_ms) if known.restarts else given.duration_ms
+        if left.duration_ms != max(0, due):
+            yield f"{where} may take {left.duration_ms} ms, {due} are left"
+
+
+def _of_restart(event: RestartTold, known: _Process) -> Iterator[str]:
+    known.restarts += 1
+    strategy, where = known.began.strategy, f"restart {event.restart} of process {event.process}"
+    if event.restart != known.restarts:
+        yield f"{where} is its {known.restarts}."
+    if event.after.outcome is not TickOutcome.FAILED:
+        yield f"{where} follows on {event.after}"
+    if event.after.reason in _ENDS_FOR_GOOD:
+        yield f"{where} follows on {event.after.reason}"
+    match strategy:
+        case NoRestart():
+            yield f"{where}: nothing is to be restarted"
+        case FixedDelay(attempts, delay_ms):
+            if known.restarts > attempts or event.delay_ms != delay_ms:
+                yield f"{where} comes after {event.delay_ms} ms, the strategy says {strategy}"
+        case _:
+            pass
+
+
+def _of_end(event: ProcessOver, known: _Process) -> Iterator[str]:
+    """No simulated process is asked to stop between two attempts, so a failure alone says whether one more is due."""
+    if event.restarts != known.restarts:
+        yield f"process {event.process} has restarted {known.restarts} times, and says {event.restarts}"
+    strategy, end = known.began.strategy, known.ended
+    failed = end is not None and end.outcome is TickOutcome.FAILED and end.reason not in _ENDS_FOR_GOOD
+    may = isinstance(strategy, FixedDelay) and known.restarts < strategy.attempts
+    if failed and may and known.is_alone and known.began.limits.duration_ms is None:
+        yield f"process {event.process} is over after {known.restarts} restarts, {strategy} allows more"

@@ -1,0 +1,74 @@
+"""Mutants of the attempts of one tick: what is left of its limits, and how often it restarts."""
+
+from dataclasses import replace
+
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.coordinator import restart
+from checkpointing.coordinator.restart import FailureHistory, FixedDelay, RestartDecision, RestartStrategy
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import EndTick
+from checkpointing.tick.attempts import Attempts
+from checkpointing.tick.messages import Recovered, RestartDue
+from spec.mutants.judges import RESTARTS
+from spec.mutants.planting import Patch, mutant
+
+
+@mutant("attempts", RESTARTS)
+def each_attempt_has_all_limits(patch: Patch) -> None:
+    patch.put(Attempts, "limits", lambda self, at: self._limits)
+
+
+@mutant("attempts", RESTARTS)
+def restarts_are_not_counted(patch: Patch) -> None:
+    real = Attempts.follows
+
+    def follows(self: Attempts, end: EndTick, at: Stamp, seed: int) -> RestartDue | EndTick:
+        decided = real(self, end, at, seed)
+        self.restarts = 0
+        return decided
+
+    patch.put(Attempts, "follows", follows)
+
+
+@mutant("attempts", RESTARTS)
+def what_a_later_attempt_publishes_is_not_counted(patch: Patch) -> None:
+    def recovered(self: Attempts, done: Recovered) -> None:
+        """Count nothing."""
+
+    patch.put(Attempts, "recovered", recovered)
+
+
+@mutant("attempts", RESTARTS)
+def the_duration_begins_anew_with_each_attempt(patch: Patch) -> None:
+    real = Attempts.limits
+
+    def limits(self: Attempts, at: Stamp) -> TickLimits:
+        return replace(real(self, at), duration_ms=self._limits.duration_ms)
+
+    patch.put(Attempts, "limits", limits)
+
+
+@mutant("attempts", RESTARTS)
+def one_restart_too_many_is_allowed(patch: Patch) -> None:
+    real = restart.after_failure
+
+    def after_failure(
+        strategy: RestartStrategy, history: FailureHistory, now_ms: int, seed: int = 0
+    ) -> RestartDecision:
+        allowed = replace(strategy, attempts=strategy.attempts + 1) if isinstance(strategy, FixedDelay) else strategy
+        return real(allowed, history, now_ms, seed)
+
+    patch.function(restart, "after_failure", after_failure)
+
+
+@mutant("attempts", RESTARTS)
+def a_rejected_suite_restarts_the_job(patch: Patch) -> None:
+    fatal = CheckpointFailureReason.FENCED
+    patch.function(restart, "may_restart", lambda reason: reason is not fatal)
+
+
+@mutant("attempts", RESTARTS)
+def a_failure_that_is_counted_ends_the_tick(patch: Patch) -> None:
+    counted = CheckpointFailureReason.TASK_FAILURE
+    patch.function(restart, "may_restart", lambda reason: reason is not counted)
