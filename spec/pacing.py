@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
-from checkpointing.messages import Effect, Fact, PollSource, RunMicroBatch, SliceOffered
+from checkpointing.messages import Effect, Fact, NotifyAborted, PollSource, RunMicroBatch, SliceOffered
 from checkpointing.metadata.record import CheckpointRecord
 from spec.steps import Begun
 from spec.watching import DoorJudge, Split, Watched, drafted
@@ -32,11 +32,16 @@ class Pacing(DoorJudge):
         self._before: Counter[VertexId] = Counter()
         """How many rows each source had sent before the barrier of the newest entry."""
         self._limits = _limits(door)
+        self._by_slice = False
+        """The step that is judged began with a slice of rows."""
+        self._counted_at: dict[CheckpointId, int] = {CheckpointId(0): 0}
+        """How many rows the counted sources had sent at each trigger; one that was aborted may have had no barrier."""
 
     def told(self, fact: Begun | Fact) -> None:
         """Count the rows of a slice."""
         if isinstance(fact, Begun):
             self._reached |= {(split, None): 0 for split in _splits(self.door) if split not in self._at}
+        self._by_slice = isinstance(fact, SliceOffered)
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
             split = (fact.slice.source, fact.slice.split)
             self._at[split] = fact.slice.end
@@ -49,13 +54,17 @@ class Pacing(DoorJudge):
             self._polled(effect)
         elif isinstance(effect, RunMicroBatch):
             self._ran(effect)
+        elif isinstance(effect, NotifyAborted):
+            self._counted_at.pop(effect.checkpoint, None)
         else:
             record = drafted(effect)
             if record is not None and self._limits:
                 self._between(record)
 
-    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge how many rows were read, or are being read, since the newest entry."""
+        if given:
+            self._triggered(given[-1])
         if not self._limits:
             return
         granted: Counter[VertexId] = Counter()
@@ -65,6 +74,18 @@ class Pacing(DoorJudge):
         for (name, limit), now in zip(self._limits.items(), self._sums(granted), strict=True):
             if now - self._before[name] > limit * epochs:
                 self.wrong(f"{name}: {now - self._before[name]} rows since {self._newest}, {limit} are its epoch's")
+
+    def _triggered(self, checkpoint: CheckpointId) -> None:
+        """A slice triggers a checkpoint only if the counted sources have sent enough rows since the last barrier."""
+        every = self.door.setup.config.every_rows
+        read: Counter[VertexId] = Counter()
+        for (source, _), rows in self._read.items():
+            read[source] += rows
+        counted = self._of(ALL, read)
+        since = counted - max(self._counted_at.values())
+        if self._by_slice and (every is None or since < every):
+            self.wrong(f"checkpoint {checkpoint} is triggered after {since} rows, it is due after {every}")
+        self._counted_at[checkpoint] = counted
 
     # -------------------------------------------------------------- polls
 

@@ -1,5 +1,6 @@
 """Mutants of the flow of rows and of timers: credit, quotas, pauses, intervals, timeouts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointing.channel_items import Barrier, Segment, SourceSlice
@@ -160,6 +161,34 @@ def what_a_slice_brought_more_than_one_row_is_not_counted(patch: Patch) -> None:
         return sent
 
     patch.put(SourceReaders, "offered", offered)
+
+
+def _due(counts: Callable[[SourceReaders], int]) -> property:
+    """Return `barrier_due` with other rows counted."""
+
+    def barrier_due(self: SourceReaders) -> bool:
+        every = self._pacing.every_rows
+        return every is not None and not self._asked and counts(self) >= every
+
+    return property(barrier_due)
+
+
+@mutant("paced")
+def a_checkpoint_is_due_after_rows_of_any_source(patch: Patch) -> None:
+    patch.put(SourceReaders, "_counted_rows", lambda self: self.rows)
+
+
+@mutant("paced")
+def a_checkpoint_is_due_one_row_early(patch: Patch) -> None:
+    patch.put(SourceReaders, "barrier_due", _due(lambda self: self._counted_rows() + 1))
+
+
+@mutant("paced")
+def rows_that_are_only_asked_for_make_a_checkpoint_due(patch: Patch) -> None:
+    def sent_or_asked_for(self: SourceReaders) -> int:
+        return self._counted_rows() + sum(self._granted[source] for source in self._counted)
+
+    patch.put(SourceReaders, "barrier_due", _due(sent_or_asked_for))
 
 
 # ------------------------------------------------------------------ too early
