@@ -4,6 +4,7 @@ import importlib.util
 import random
 import subprocess
 import sys
+from multiprocessing.pool import ThreadPool as Pool
 
 import pytest
 
@@ -11,7 +12,7 @@ from spec.sharpness import __main__ as command
 from spec.sharpness.__main__ import report, sharp_enough
 from spec.sharpness.core import all_slips, changed, lines_of
 from spec.sharpness.equivalent import EQUIVALENT
-from spec.sharpness.judges import reach, trials
+from spec.sharpness.judges import UNIT_TESTS, Trial, reach, rooms, trials
 from spec.sharpness.slips import Slip, slips
 
 SOURCE = '''
@@ -127,6 +128,7 @@ def test_a_slip_in_the_head_of_a_statement_is_in_none_of_its_body(drawn):
 def test_a_run_goes_on_where_another_has_stopped(tmp_path, capsys, monkeypatch):
     """Results are written one by one; a slip that has one is not judged again, and the report counts all."""
     monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
+    monkeypatch.setattr(command, "rooms", lambda: rooms()[:0])
     results = tmp_path / "results.ndjson"
     asked = ["--sample", "2", "--only", "gate.aligner:Aligner._block", "--processes", "1", "--results", str(results)]
     command.main([*asked, "--portion", "1"])
@@ -140,6 +142,17 @@ def test_a_run_goes_on_where_another_has_stopped(tmp_path, capsys, monkeypatch):
     assert results.read_text(encoding="utf-8").startswith(first)
     assert 0 == command.main([*asked, "--portion", "0"])
     assert not capsys.readouterr().err
+
+
+def test_unit_tests_that_fail_anyway_are_left_out(capsys, monkeypatch):
+    """They would find every slip. A judge of the spec that fails on the core as it is ends the run."""
+    broken = Trial(UNIT_TESTS, "broken", lambda: True)
+    with Pool(1) as pool:
+        monkeypatch.setattr(pool, "imap", map)
+        assert not list(command._reached(pool, [broken]))
+        assert "unit tests, broken" in capsys.readouterr().err
+        with pytest.raises(AssertionError, match="simulator, seed 1 finds the core wrong"):
+            list(command._reached(pool, [Trial("simulator", "seed 1", lambda: True)]))
 
 
 def _slip(drawn, place):
