@@ -18,7 +18,8 @@ from checkpointing.identifiers import CheckpointId, SplitId
 from jobs.sources.file_matching import FoundFile
 from jobs.sources.file_position import FilePosition, SeenFile
 from jobs.sources.port import SourceError
-from jobs.stores.files import write_document
+from jobs.storage.documents import document
+from jobs.storage.place import local
 
 LEDGER: Final = "_consumed.json"
 
@@ -68,7 +69,7 @@ class ConsumedFiles:
             return
         before = position.before + (position.consumed if position.rest is None else 0)
         archive = None if self.archive is None else str(self.archive)
-        write_document(folder / LEDGER, Ledger(checkpoint=checkpoint, before=before, archive=archive))
+        local(folder / LEDGER).replace(document(Ledger(checkpoint=checkpoint, before=before, archive=archive)))
         for file in whole:
             self._remove(folder, file.name, split)
 

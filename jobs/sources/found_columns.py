@@ -13,7 +13,8 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from jobs.sources.file_footer import Column
 from jobs.sources.port import SourceError
-from jobs.stores.files import write_document
+from jobs.storage.documents import document
+from jobs.storage.place import local
 
 FOUND: Final = "_columns.json"
 
@@ -48,7 +49,7 @@ def remember(root: Path, file: Path, columns: Iterable[Column]) -> None:
     known = found_columns(root)
     new = [StructField(each.name, _type(file, each)) for each in columns if each.name not in known.names]
     try:
-        write_document(root / FOUND, FoundColumns(columns=StructType([*known, *new]).jsonValue()))
+        local(root / FOUND).replace(document(FoundColumns(columns=StructType([*known, *new]).jsonValue())))
     except OSError as error:
         raise SourceError(
             f"{root / FOUND} cannot be written ({error.strerror}), to add the columns of {file}: correct the rights of "
