@@ -127,8 +127,8 @@ class InputFiles:
         except OSError as error:
             if folder != self.root and not folder.exists() and self.root.is_dir():
                 raise SourceError(
-                    f"{folder}, a folder that was a split of the source, is gone: put it back, or create it empty to go "
-                    "on with the other splits (if it comes back later, what was read of it is not read again)"
+                    f"{folder}, a folder that was a split of the source, is gone: put it back, or create it empty to "
+                    "go on with the other splits (if it comes back later, what was read of it is not read again)"
                 ) from error
             raise SourceError(
                 f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
