@@ -38,12 +38,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a clean-up found and did. `beside` names the process that holds the job, `notes` the tables left alone.
+    """What a clean-up found and did. `beside` names the process that holds the job, `notes` the tables left alone."""
 
-    Only files that generations before `generation` staged were judged.
-    """
-
-    generation: Generation
     decision: CleanupDecision
     deleted: Deleted
     beside: str | None
@@ -130,4 +126,4 @@ def _report(
     warehouse: Warehouse, found: Gathered, decision: CleanupDecision, deleted: Deleted, beside: str | None
 ) -> Cleanup:
     free = free_bytes(warehouse.root)
-    return Cleanup(found.facts.current, decision, deleted, beside, (*found.notes, *deleted.failed), free)
+    return Cleanup(decision, deleted, beside, (*found.notes, *deleted.failed), free)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from checkpointing.commit.fencing import newest_claim
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import RowAppended
 from checkpointing.metadata.files import files_of
@@ -21,6 +22,7 @@ from jobs.runtime.cleaning import clean_up, plan_cleanup
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.stores import holders
+from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
@@ -294,7 +296,7 @@ def test_beside_a_running_tick_a_clean_up_takes_nothing_from_it(root, tmp_path, 
     gate = tmp_path / "gate"
     old = orphan(root)
     ticking = threading.Thread(target=_tick, args=(root, gate))
-    claimed = plan_cleanup(at(root), 0).generation
+    claimed = newest_claim(CheckpointStore(at(root)).observe()[1]).generation + 1
     ticking.start()
     while not (root / f"_tidemark/{JOB}/traces/{claimed}.ndjson").exists() and ticking.is_alive():
         ticking.join(0.01)
