@@ -3,7 +3,8 @@
 `InputGate` is the door.
 """
 
-from checkpointing.gate.config import UNLIMITED, GateConfig, GatePolicy
+from checkpointing.config import UNLIMITED
+from checkpointing.gate.config import GateConfig, GatePolicy
 from checkpointing.gate.input_gate import GateSnapshot, InputGate
 from checkpointing.gate.messages import (
     AbortCheckpoint,

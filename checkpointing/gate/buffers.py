@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checkpointing.channel_items import ChannelItem, SourceSlice, StagedSegment
-from checkpointing.gate.config import UNLIMITED
+from checkpointing.config import UNLIMITED
 from checkpointing.identifiers import ChannelId
 
 Queued = tuple[ChannelId, ChannelItem]

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-UNLIMITED = -1
-"""The value of `max_alignment_bytes` that means no limit."""
+from checkpointing.config import UNLIMITED
 
 
 class GatePolicy(Enum):
