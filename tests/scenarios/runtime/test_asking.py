@@ -74,7 +74,7 @@ def patiently(waiting):
 
 
 def test_a_running_tick_takes_a_savepoint_and_goes_on(tmp_path, undisturbed):
-    """It answers with the savepoint's id, leaves no file behind, and its result is that of an undisturbed run."""
+    """The tick answers with the savepoint's id and leaves no request file. Its result is that of an undisturbed run."""
     with running(tmp_path) as tick:
         taken = take_savepoint(at(tmp_path), patiently)
         assert this_process() == taken.by
@@ -137,7 +137,7 @@ def test_a_tick_that_ends_leaves_the_asker_to_do_it_at_rest(tmp_path):
 
 
 def test_a_malformed_request_harms_no_tick(tmp_path, undisturbed):
-    """The answer says what is wrong, and the tick ends as it would without the request."""
+    """The answer says what is wrong. The tick ends as it would without the request."""
     run(tmp_path, 1)
     folder = tmp_path / "_tidemark/numbers/requests"
     folder.mkdir()
@@ -162,7 +162,7 @@ def test_whoever_stops_waiting_takes_the_request_back(tmp_path):
 
 
 def test_a_failing_savepoint_is_told_with_the_reason(tmp_path, monkeypatch):
-    """What the tick says against it is what the user reads."""
+    """The user reads the reason that the tick gives."""
     run(tmp_path, 1)
     with running(tmp_path):
         monkeypatch.setattr("jobs.at_rest.asking.RequestFolder.answer_to", refused)

@@ -72,7 +72,7 @@ def test_a_full_trace_makes_the_tick_go_on_in_another(tmp_path, undisturbed, bou
 
 
 def test_a_trace_without_its_predecessors_is_accepted_and_a_changed_one_refused(tmp_path):
-    """The newest trace needs no other; one fact that is taken out or told otherwise is found."""
+    """The newest trace is judged without the others. If one fact is removed or changed, the judge finds it."""
     root = tmp_path / "warehouse"
     run(root, TraceBounds(checkpoints=3))
     *older, newest = traces(root)[:-1]
@@ -108,7 +108,10 @@ def test_a_user_who_stops_the_tick_stops_it(tmp_path):
 
 @pytest.mark.parametrize("ends", ["stop", "cancel"])
 def test_a_waiting_tick_is_asked_over_its_traces_and_ends_when_it_is_told(tmp_path, ends):
-    """A tick that waits for more writes trace after trace; a request reaches it, also between two attempts."""
+    """A tick that waits for more input writes one trace after the other.
+
+    A request reaches it, also between two attempts.
+    """
     root = tmp_path / "warehouse"
     words = [sys.executable, sequence_job.__file__, str(root), "--wait", "20000"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}

@@ -96,7 +96,10 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undi
 
 
 def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed, monkeypatch):
-    """Rows, cuts and state go, as the environment says; the tables keep what they show; no tick begins on them."""
+    """Entries, cuts and state are deleted, as the environment says.
+
+    The tables keep what they show, and no tick begins on them.
+    """
     monkeypatch.setenv("TIDEMARK_RETAIN_ON_CANCELLATION", "false")
     run(tmp_path, 2)
     before = contents(tmp_path)
@@ -122,7 +125,7 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed
 
 
 def test_once_its_tables_are_deleted_too_the_job_starts_over(tmp_path, undisturbed):
-    """The third way out: the ids go on behind the deleted ones, and the result is that of a first run."""
+    """This is the third way out. The ids continue after the deleted ones, and the result is that of a first run."""
     run(tmp_path, 2)
     delete_checkpoints(at(tmp_path), build())
     for table in (BRONZE, GOLD):
@@ -134,7 +137,10 @@ def test_once_its_tables_are_deleted_too_the_job_starts_over(tmp_path, undisturb
 
 
 def test_a_savepoint_outlives_the_deletion_and_is_restored_from_where_it_lies(tmp_path, undisturbed, typed):
-    """Its row, its files and its parent's cut stay; `--from WAREHOUSE@N` into an empty one ends exactly."""
+    """Its entry, its files and its parent's cut stay.
+
+    `--from WAREHOUSE@N` into an empty warehouse ends with exact tables.
+    """
     root, fork = tmp_path / "warehouse", tmp_path / "fork"
     run(root, 1)
     savepoint = savepoint_at_rest(at(root))
@@ -152,7 +158,7 @@ def test_a_savepoint_outlives_the_deletion_and_is_restored_from_where_it_lies(tm
 
 
 def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletion(tmp_path, undisturbed):
-    """What its tables show is the savepoint that a stop left, so nothing would come into them twice."""
+    """The tables show the savepoint that the stop left, so no row would come into them twice."""
     tick = Running(tmp_path).start()
     taken = stop(at(tmp_path), SavepointKind.SUSPEND, patiently)
     tick.join()
@@ -164,7 +170,7 @@ def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletio
 
 
 def test_tables_that_went_on_after_a_kept_savepoint_are_not_filled_twice(tmp_path, undisturbed):
-    """Its savepoint is older than what the tables show: refused there by name, restored into an empty warehouse."""
+    """The tables show more than the savepoint. It is refused there by name, and restored into an empty warehouse."""
     root, fork = tmp_path / "warehouse", tmp_path / "fork"
     run(root, 1)
     tick = Running(root, engine=LocalEngine(gate=tmp_path / "gate")).start()
@@ -210,7 +216,7 @@ def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeyp
 
 
 def test_what_is_committed_is_published_before_it_is_deleted(tmp_path):
-    """A tick that died after its commit point: the tables show its last checkpoint, then no row is left."""
+    """A tick died after its commit point. The tables show its last checkpoint, and then no entry is left."""
     with suppress(Dead):
         run_tick(
             build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal("after:AppendRow", 2)
@@ -263,7 +269,10 @@ def lease(root):
 
 
 def test_at_rest_nothing_is_asked(tmp_path, typed):
-    """Retained, the answer says what is there; deleted, it says so at once; and once more, that nothing was left."""
+    """The answer says which checkpoints stay, or that they are deleted.
+
+    A second deletion says that nothing was left.
+    """
     run(tmp_path, 2)
     assert None is end_now(at(tmp_path), nobody_waits).by
     code, out, _ = typed("cancel", PIPELINE, "--warehouse", tmp_path)

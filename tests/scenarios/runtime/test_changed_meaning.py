@@ -45,7 +45,10 @@ def root(tmp_path):
     ],
 )
 def test_another_aggregate_under_an_old_name_is_refused_before_the_claim(root, columns, column, was, now):
-    """A count of 50 and a sum of 49 would make 99 of nothing. The job is as it was, and its own pipeline goes on."""
+    """A count of 50 and a sum of 49 would become a meaningless 99.
+
+    The job is unchanged, and its own pipeline goes on.
+    """
     before = JobStores(at(root), cross_freely).observe().rows
     says = rf"checkpoint 2: state of operator 'by_key': column {column} was {was} and is now {now}: .*another name"
     with pytest.raises(CutDoesNotFitError, match=says):
@@ -55,7 +58,7 @@ def test_another_aggregate_under_an_old_name_is_refused_before_the_claim(root, c
 
 
 def test_every_checkpoint_records_what_its_state_means(root):
-    """The row alone tells it, wherever it is copied to."""
+    """The entry alone says it, also in a copy."""
     (by_key,) = [vertex for vertex in records(root)[2].vertices if vertex.vertex == "by_key"]
     assert ["rows count()", "total sum(value bigint)"] == [f"{each.column} {each}" for each in by_key.meanings]
 
@@ -77,7 +80,7 @@ def test_a_dry_run_in_place_shows_every_change_and_fails(root, typed):
 
 
 def test_a_dry_run_of_a_fork_shows_it_too(root, typed, tmp_path):
-    """A restore from another warehouse is compared with what that one's row records."""
+    """A restore from another warehouse is compared with the entry in that warehouse."""
     code, out, err = typed("run", f"{HERE}:counting", "--from", root, "--warehouse", tmp_path / "fork", "--dry-run")
     assert ExitCode.FAILED is code
     assert "max(value bigint)" in out

@@ -48,7 +48,7 @@ def names(root):
 
 
 def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on(tmp_path):
-    """As the issue has it: ADD COLUMN by a tick that read nothing, and then the previous version was refused."""
+    """ADD COLUMN once happened in a tick that read nothing, and then the previous version was refused."""
     laid_out(tmp_path, HALF)
     before = versions(tmp_path)
     tick(tmp_path, HALF, SECOND)
@@ -58,7 +58,10 @@ def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on
 
 
 def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
-    """Rows and columns together; a key that no row reached is null there, and the column says since when it counts."""
+    """Rows and columns come together.
+
+    A key that no row reached is null there, and the column says since when it counts.
+    """
     laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, versions(tmp_path)
     heard = Notes()
@@ -133,7 +136,7 @@ def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch
 )
 @pytest.mark.parametrize("version", [FIRST, SECOND])
 def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, version):
-    """SIGKILL behind the commit point: recovery publishes the columns, whichever version finds the row."""
+    """After SIGKILL behind the commit point, either version of the pipeline publishes the columns."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     killed(tmp_path, HALF + 7, "second", boundary)
@@ -147,7 +150,10 @@ def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, v
 @pytest.mark.parametrize("boundary", ["before:RecordCut", f"before:PublishTable:{GOLD}"])
 @pytest.mark.parametrize("died_again", [None, "after:CorrectCuts"])
 def test_a_column_that_went_stays_away_from_a_table_that_lost_that_entry(tmp_path, boundary, died_again, monkeypatch):
-    """Gold loses the entry that took the column out, and the row that said so is subsumed by one not published yet."""
+    """Gold loses the log entry that removed the column.
+
+    A newer, unpublished checkpoint has subsumed the one that said so.
+    """
     monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     monkeypatch.setattr(evolving_job, "CONFIG", evolving_job.CONFIG.model_copy(update={"retained": 1}))
     tick(tmp_path, HALF, SECOND)
@@ -178,7 +184,7 @@ def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_p
 
 
 def test_all_changes_are_told_before_they_happen(tmp_path):
-    """What `--dry-run` shows: a row for each column of each table, and since when a new one counts."""
+    """`--dry-run` shows a line for each column of each table, and since when a new column counts."""
     laid_out(tmp_path, HALF, SECOND)
     restored, planned = newest(tmp_path), build(HALF, THIRD)
     changes = all_changes(planned, restored, find_migrations(planned, restored, tmp_path))

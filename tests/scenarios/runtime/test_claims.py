@@ -89,9 +89,9 @@ def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturb
 
 @pytest.mark.parametrize("before", [0, 1], ids=["a table ahead", "a file gone"])
 def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbed, monkeypatch, before):
-    """Others complete checkpoints between a tick's look at the rows and that at tables and files: it looks again.
+    """Others complete checkpoints after a tick has read the entries and before it reads tables and files.
 
-    By then a table shows more than the rows that were seen, and what only the oldest of them named is deleted.
+    It looks again.
     """
     if before:
         tick(limits=TickLimits(checkpoints=before), reader_grace_ms=0)
@@ -110,7 +110,7 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
 
 
 def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(start, tmp_path, undisturbed):
-    """While one process runs, another ends with the first one's pid; the first ends as if alone."""
+    """While one process runs, another ends and names the first one's pid. The first one ends as if it were alone."""
     gate = tmp_path / "gate"
     first = start("--gate", str(gate))
     wait_for(tmp_path / LEASE)
@@ -121,7 +121,10 @@ def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(start, tmp
 
 
 def test_a_process_that_was_taken_over_commits_nothing_more(start, tmp_path, undisturbed):
-    """With --take-over the second process gets the job; the first is refused its next row and ends, naming why."""
+    """With --take-over the second process gets the job.
+
+    The first one's next entry is refused, and it ends with the reason.
+    """
     gate = tmp_path / "gate"
     first = start("--gate", str(gate))
     wait_for(tmp_path / LEASE)
@@ -149,7 +152,7 @@ def test_sigterm_ends_a_tick_in_order(start, tmp_path, undisturbed):
 @pytest.mark.kill
 @pytest.mark.parametrize("kill_at", ["before:AppendRow#2", "after:LogCommit:tables#3"])
 def test_a_killed_process_is_taken_over_at_once(start, tmp_path, undisturbed, kill_at):
-    """SIGKILL leaves a holder that is certainly dead: the next process starts at once and makes up for it."""
+    """After SIGKILL the holder is certainly dead. The next process starts at once and recovers."""
     killed = start(kill_at=kill_at)
     killed.communicate(timeout=120)
     assert -signal.SIGKILL == killed.returncode

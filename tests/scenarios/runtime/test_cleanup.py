@@ -104,7 +104,10 @@ def expected(tmp_path_factory):
 
 
 def test_after_a_clean_up_every_retained_row_restores_and_every_cut_reads(root, tmp_path, expected):
-    """Each checkpoint and savepoint, checksums and all, ends in an undisturbed run's tables; nothing else is left."""
+    """Each checkpoint and savepoint restores, with checksums, into an undisturbed run's tables.
+
+    Nothing else is left.
+    """
     orphan(root)
     DeltaTable(root / BRONZE).optimize.compact()  # so that only older versions, those of cuts, show what was staged
     before = _cut_contents(root)
@@ -132,7 +135,10 @@ def _cut_contents(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]
 
 
 def test_readers_have_their_grace(root):
-    """What a table no longer shows stays 24 h from the clean-up that first found it unneeded; then it goes."""
+    """A file that a table no longer shows stays for 24 h after the first clean-up that found it unneeded.
+
+    Then it goes.
+    """
     at(root).path(at(root).paths.cleanup_looks).unlink()
     now_ms = at(root).now_ms() + 1_000
     gone = {each.file.path for each in plan_cleanup(at(root), 0).decision.delete if each.file.shown}
@@ -193,7 +199,7 @@ def test_an_interrupted_clean_up_is_just_run_again(root, monkeypatch):
 
 
 def test_a_file_that_cannot_be_deleted_is_told_and_stops_no_other(root, monkeypatch):
-    """The clean-up goes on, and names it with the reason."""
+    """The clean-up goes on, and names the file with the reason."""
     stuck, real = orphan(root), Path.unlink
 
     def refuses(path, *, missing_ok=False):
@@ -230,7 +236,7 @@ def test_a_table_that_lost_its_newest_entry_is_brought_back_first(root):
 
 
 def test_a_clean_up_leaves_another_jobs_table_alone(root):
-    """A clean-up touches the tables that this job made, or that its rows name."""
+    """A clean-up touches only tables that this job made, or that its entries name."""
     shutil.copytree(root / GOLD, root / "gold/others")
     DeltaTable(root / "gold/others").alter.set_table_properties({"tidemark.job": "others"}, raise_if_not_exists=False)
     before = {path for path in staged(root) if path.startswith("gold/others")}
@@ -266,7 +272,10 @@ def _leave_a_cut_behind(root: Path) -> int:
 
 
 def test_a_cut_whose_row_is_gone_is_not_offered_and_its_files_go(root):
-    """A tick that died between its row and its cut left cuts of subsumed rows: first they go, then their files."""
+    """A tick died between its entry and its cut, and left cuts of subsumed checkpoints.
+
+    The cuts go first, then their files.
+    """
     oldest = _leave_a_cut_behind(root)
     assert oldest in CutStore(at(root)).recorded()
     clean_up(at(root), 0)
@@ -292,7 +301,10 @@ def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, t
 
 
 def test_beside_a_running_tick_a_clean_up_takes_nothing_from_it(root, tmp_path, expected):
-    """Again and again while a tick works: every cut reads whole at any moment, and the tick ends as if undisturbed."""
+    """Clean-ups run all the time while a tick works.
+
+    Every cut can be read at any moment, and the tick ends undisturbed.
+    """
     gate = tmp_path / "gate"
     old = orphan(root)
     ticking = threading.Thread(target=_tick, args=(root, gate))
@@ -320,7 +332,7 @@ def _tick(root: Path, gate: Path) -> None:
 
 
 def test_a_tick_cleans_up_as_its_last_act(tmp_path, tick):
-    """What was left behind long ago goes with the next tick's end, once a grace; its cuts are as if it had not."""
+    """Old leftovers go at the end of the next tick, once in a grace period. Its cuts are not affected."""
     tick()
     left = orphan(tmp_path)
     now_ms = at(tmp_path).now_ms

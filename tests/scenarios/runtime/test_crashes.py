@@ -51,7 +51,7 @@ def test_a_crash_anywhere_changes_nothing_in_the_end(tick, tmp_path, undisturbed
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "RollForward" in name or "Leftovers" in name])
 def test_a_crash_during_recovery_is_met_by_the_next_recovery(tick, tmp_path, undisturbed, name):
-    """A tick that dies while it makes up for another one's death leaves its work to the third."""
+    """A tick recovers from a crash and dies meanwhile. The third tick finishes the work."""
     assert dies(tick, "after:AppendRow", 2)
     recovering = Mortal(name)
     with pytest.raises(Dead):
@@ -75,7 +75,10 @@ def test_every_boundary_is_crossed(tick):
 
 
 def test_a_committed_row_is_published_by_the_next_tick(tick):
-    """Dead right after the commit point, the checkpoint is the next tick's first one: not lost, not anew."""
+    """The tick died right after the commit point. Its checkpoint is the next tick's first one.
+
+    It is not lost or repeated.
+    """
     assert dies(tick, "after:AppendRow", 2)
     report = tick(take_over=True)
     first = report.completed[0]

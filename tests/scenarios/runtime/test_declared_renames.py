@@ -85,7 +85,7 @@ def rows_of_state(root, state):
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_declared_rename_keeps_everything(tmp_path, version):
-    """State, positions and rows go on under the new names; ticks after it, with the same code, change nothing."""
+    """State, positions and rows go on under the new names. Later ticks with the same code change nothing."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, version)
     must_be_exact(tmp_path, version, HALF + 1)
@@ -95,7 +95,7 @@ def test_a_declared_rename_keeps_everything(tmp_path, version):
 
 
 def test_nothing_is_seen_under_the_new_name_before_its_checkpoint(tmp_path):
-    """A tick without news renames nothing yet: no row of the old table is shown twice, and its cut stays the newest."""
+    """A tick without news renames nothing yet. No row of the old table is shown twice, and its cut stays the newest."""
     laid_out(tmp_path, HALF)
     first, before = newest(tmp_path), shown(tmp_path, GOLD)
     tick(tmp_path, HALF, RENAMED)
@@ -116,7 +116,7 @@ def test_the_old_code_goes_on_after_a_tick_that_renamed_nothing(tmp_path):
 
 
 def test_a_rename_happens_in_one_commit_a_table(tmp_path):
-    """The first commit after the empty table shows every row, old and new; there is nothing in between to be read."""
+    """The first commit after the empty table shows every row, old and new. No reader sees a part of them."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     for table in (GOLD_2, BRONZE_2):
@@ -127,7 +127,7 @@ def test_a_rename_happens_in_one_commit_a_table(tmp_path):
 
 
 def test_a_rename_moves_no_byte(tmp_path):
-    """The files of the old tables have a second name, and the new tables' first version has no file of its own."""
+    """The files of the old tables get a second name. The new tables' first version has no other files."""
     laid_out(tmp_path, HALF)
     old = {path.stat().st_ino for path in (tmp_path / BRONZE / "_data").rglob("*.parquet")}
     tick(tmp_path, HALF + 1, RENAMED)
@@ -137,7 +137,7 @@ def test_a_rename_moves_no_byte(tmp_path):
 
 
 def test_renamed_twice_and_back(tmp_path):
-    """Each version says what the thing was called in the one before; old names come free again."""
+    """Each version declares the names of the version before it. Old names become free again."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     third = Version(
@@ -158,7 +158,7 @@ def test_renamed_twice_and_back(tmp_path):
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version):
-    """Old cuts go on naming the old tables; behind the rollback the rename happens again, or never happened."""
+    """Old cuts go on naming the old tables. After the rollback, the rename happens again or is gone."""
     laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, shown(tmp_path, GOLD)
     tick(tmp_path, HALF + 9, version)
@@ -187,7 +187,7 @@ def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
 
 
 def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
-    """The cut that the job goes back to has the new names, so the rename has happened there."""
+    """The job goes back to a cut with the new names. There the rename has happened already."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     second = newest(tmp_path).checkpoint
@@ -212,7 +212,7 @@ def test_readers_of_an_old_cut_find_the_old_tables(tmp_path):
 
 
 def test_rows_of_others_in_an_append_table_come_along(tmp_path):
-    """Others may append to an append table; the new one shows their rows as the old one did."""
+    """Others may append to an append table. The new table shows their rows as the old one did."""
     laid_out(tmp_path, HALF)
     frame = pl.read_delta(str(tmp_path / BRONZE)).head(1).with_columns(n=pl.lit(-1, dtype=pl.Int64))
     frame.write_delta(str(tmp_path / BRONZE), mode="append")
@@ -232,7 +232,7 @@ def test_columns_and_names_change_at_once(tmp_path):
 
 
 def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_path, monkeypatch):
-    """Rows of format 3 say no columns: the old tables' logs tell them."""
+    """Entries of format 3 list no columns, so the columns come from the old tables' logs."""
     with monkeypatch.context() as older:
         older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
         tick(tmp_path, HALF)
@@ -244,7 +244,7 @@ def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
-    """The tick that finds it renames; the cut of the old checkpoint has every table of its own, and none of the new."""
+    """The tick that rolls it forward renames afterwards. The old checkpoint's cut has all old tables and no new one."""
     monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     with pytest.raises(Dead):
@@ -269,7 +269,10 @@ def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
 
 
 def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
-    """No row names them yet, and they are as old as the first file. But they belong to the generation at work."""
+    """No entry names the links yet, and they are as old as the first file.
+
+    But they belong to the current generation.
+    """
     laid_out(tmp_path, HALF)
     seen = []
 
@@ -313,7 +316,7 @@ def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
 
 
 def test_a_savepoint_of_after_has_the_new_tables_alone(tmp_path):
-    """Whether it was taken behind the first checkpoint or before it, its copy holds no table of the old names."""
+    """Whether it was taken before or after the first checkpoint, its copy holds no table with an old name."""
     root, copy = tmp_path / "root", tmp_path / "copy"
     tick(root, HALF)
     tick(root, HALF + 1, RENAMED)
@@ -334,7 +337,10 @@ def unnamed(root, table):
 
 
 def test_a_second_rollback_takes_the_columns_of_an_abandoned_name_back(tmp_path):
-    """Behind the first one no row has the table, and its log keeps a column; behind the second that column is gone."""
+    """After the first rollback no entry has the table, and its log keeps a column.
+
+    The second one removes that column.
+    """
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     renamed = newest(tmp_path).checkpoint
@@ -378,7 +384,7 @@ def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path, swapped):
 
 
 def test_a_new_table_under_a_name_of_before_begins_empty(tmp_path):
-    """Its old rows belong to cuts from before. The table shows what came since, and a rollback brings them back."""
+    """Its old rows belong to older cuts. The table shows only later rows, and a rollback brings the old ones back."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 5, APPEND)

@@ -106,7 +106,7 @@ def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
 
 
 def test_an_upsert_table_of_an_older_format_is_not_read_for_double_keys(root):
-    """Its key is not recorded yet; the page says so instead of calling the table sound."""
+    """No checkpoint records its key yet. The page says so, and does not call the table sound."""
     rows = JobStores(at(root), cross_freely).rows()
     older = tuple(_without_keys(row) if isinstance(row, CheckpointRecord) else row for row in rows)
     section = key_section(at(root), older, verify=True)
@@ -128,7 +128,7 @@ def _without_keys(row: CheckpointRecord) -> CheckpointRecord:
 
 
 def test_a_running_tick_is_no_ailment(root):
-    """Its holder is named, and what it is about to do is not held against it."""
+    """The page names its holder. What the tick has not finished yet is no finding."""
     hold(root)
     found = examine(at(root), DAY_MS, verify=False)
     (job,) = (section for section in found.sections if section.name == "job")
@@ -137,7 +137,7 @@ def test_a_running_tick_is_no_ailment(root):
 
 
 def test_a_dead_holder_and_an_unpublished_checkpoint_are_repaired_by_the_next_tick(tmp_path, tick, monkeypatch):
-    """A tick that died right after its commit point: both are said, with the command, after which both are gone."""
+    """A tick died right after its commit point. The page names both findings and the command, which repairs both."""
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow", 2))
     monkeypatch.setattr(holders, "_process_alive", lambda _: False)
@@ -161,7 +161,7 @@ def test_a_dead_holder_and_an_unpublished_checkpoint_are_repaired_by_the_next_ti
     ],
 )
 def test_a_damaged_snapshot_is_named_with_the_older_one_to_go_back_to(root, damage, verify, expected):
-    """Missing, of another size, of another checksum: row, file, and the rollback that helps."""
+    """A file is missing, or has another size or checksum. The page names entry, file, and the rollback that helps."""
     newest = records(root)[2]
     names = {file.path for file in handles_to_restore(records(root)[1])}
     state = next(file for file in handles_to_restore(newest) if file.path not in names)
@@ -174,7 +174,7 @@ def test_a_damaged_snapshot_is_named_with_the_older_one_to_go_back_to(root, dama
 
 
 def test_a_damaged_savepoint_may_be_given_up(root):
-    """No tick begins from it: the command that disposes of it is what repairs."""
+    """No tick begins from it, so the repair is the command that disposes of it."""
     saved = savepoint_at_rest(at(root)).checkpoint
     run(root, 1)
     others = {file.path for number, row in records(root).items() if number != saved for file in handles_to_restore(row)}
@@ -198,7 +198,7 @@ def test_a_hollow_table_is_named(root):
 
 
 def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
-    """Files, bytes and tables, and the command, which repairs it."""
+    """The page shows files, bytes and tables, and the command that repairs it."""
     _left_behind(root)
     what, repair = the_one(of_job(root, grace_ms=0))
     assert f"unneeded: in {BRONZE}" in what
@@ -221,7 +221,7 @@ def test_others_changes_and_features_are_named(root):
 
 
 def test_a_table_whose_log_is_gone_is_named(root):
-    """A tick makes it anew from the newest row, and says so; the rest of the page is there all the same."""
+    """A tick makes the log again from the newest entry, and says so. The rest of the page is complete."""
     shutil.rmtree(root / GOLD / "_delta_log")
     what, repair = the_one(of_job(root))
     assert what.startswith(f"table {GOLD} shows less than the recorded cuts say")
@@ -229,14 +229,14 @@ def test_a_table_whose_log_is_gone_is_named(root):
 
 
 def test_a_long_log_is_told(root, monkeypatch):
-    """Opening such a table takes long. Ticks write a Delta log checkpoint, which helps."""
+    """It takes long to open such a table. Ticks write a Delta log checkpoint, which helps."""
     monkeypatch.setattr("jobs.doctor.table_health.LONG_LOG", 3)
     found = of_job(root)
     assert f"table {GOLD}: every reader has to read 3 log entries" in found
 
 
 def test_requests_that_nobody_answered_are_told(root, monkeypatch):
-    """An old one and one that cannot be read, each with its file; a fresh one may yet be answered."""
+    """The page names an old request and an unreadable one with their files. A new request may still be answered."""
     monkeypatch.setattr("jobs.doctor.job_health.UNANSWERED_MS", DAY_MS)
     folder = RequestFolder(at(root))
     dead = Holder(host="elsewhere", pid=1, started="s")
@@ -285,7 +285,7 @@ def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
 
 
 def test_rows_that_cannot_be_read_are_said_to_be_so(root, typed):
-    """It could not look: exit code 2, with what to do."""
+    """The doctor could not read them: exit code 2, with the way out."""
     for entry in (root / "_tidemark/numbers/checkpoints/_delta_log").glob("*.json"):
         entry.write_text("{")
     code, out, _ = typed("doctor", "numbers", "--warehouse", root)
@@ -311,7 +311,7 @@ def test_wrong_words_are_answered_with_what_to_type(typed, root, words, expected
 
 
 def test_a_clean_up_is_told_by_table(root, typed):
-    """The dry run and the real one show files, bytes and reasons; then there is nothing left to do."""
+    """The dry run and the real clean-up show files, bytes and reasons. Afterwards there is nothing left to do."""
     path = _left_behind(root)
     now = ("--warehouse", root, "--reader-grace", "0s")
     code, out, _ = typed("cleanup", "numbers", "--dry-run", *now)

@@ -68,7 +68,7 @@ def _with_add(handle):
 @pytest.mark.parametrize("where", [_with_state, _with_add])
 @pytest.mark.parametrize("absolute", [True, False])
 def test_a_restore_writes_no_file_outside(copy, victim, tmp_path, typed, where, absolute):
-    """The row's content would replace the victim's file. The refusal names row, field and way out."""
+    """The entry's content would replace the victim's file. The refusal names entry, field and way out."""
     path = victim if absolute else "../home/victim.txt"
     (number,) = records(copy)
     craft(copy, number, where(_handle(path)))
@@ -85,7 +85,7 @@ def test_a_restore_writes_no_file_outside(copy, victim, tmp_path, typed, where, 
     "path", ["_tidemark/../../home/victim.txt", "_tidemark/numbers/state/../../../../home/victim.txt"]
 )
 def test_disposing_deletes_no_file_outside(tmp_path, victim, typed, path):
-    """A savepoint's own row names the victim as a state file below `_tidemark`."""
+    """A savepoint's own entry names the victim as a state file below `_tidemark`."""
     root = tmp_path / "warehouse"
     run(root, 2)
     number = savepoint_at_rest(at(root)).checkpoint
@@ -108,7 +108,7 @@ def test_a_subsumed_checkpoint_deletes_no_file_outside(tmp_path, victim, typed):
 
 
 def test_a_table_elsewhere_loses_no_file_to_a_clean_up(tmp_path, typed):
-    """A row names a table outside the warehouse: what another job staged there stays."""
+    """An entry names a table outside the warehouse. Files that another job staged there stay."""
     root, other = tmp_path / "warehouse", tmp_path / "other"
     run(root, 1)
     run(other, 1)
@@ -125,7 +125,7 @@ def test_a_table_elsewhere_loses_no_file_to_a_clean_up(tmp_path, typed):
 
 
 def test_a_cut_of_a_table_elsewhere_is_refused(tmp_path, typed):
-    """`cuts` names a table of another warehouse: a clean-up would delete what that one has staged."""
+    """`cuts` names a table of another warehouse, and a clean-up would delete the files staged there."""
     root, other = tmp_path / "warehouse", tmp_path / "other"
     run(root, 1)
     run(other, 1)
@@ -144,7 +144,7 @@ def test_a_cut_of_a_table_elsewhere_is_refused(tmp_path, typed):
 
 
 def test_a_row_of_another_job_is_refused(tmp_path, typed):
-    """Its state would lie in the other job's folder, and go with the savepoint that is disposed of."""
+    """Its state would lie in the other job's folder, and go when the savepoint is disposed of."""
     root = tmp_path / "warehouse"
     run(root, 2)
     number = savepoint_at_rest(at(root)).checkpoint
@@ -165,7 +165,7 @@ def test_a_row_of_another_job_is_refused(tmp_path, typed):
     ("column", "value"), [("checkpoint", 1), ("kind", "checkpoint"), ("nonce", "x"), ("version", None)]
 )
 def test_columns_that_disagree_with_their_row_are_refused(tmp_path, typed, column, value):
-    """Retention goes by the columns: a savepoint that calls itself a checkpoint there would be subsumed."""
+    """Retention uses the columns, so a savepoint that they call a checkpoint would be subsumed."""
     root = tmp_path / "warehouse"
     run(root, 2)
     number = savepoint_at_rest(at(root)).checkpoint
@@ -176,7 +176,7 @@ def test_columns_that_disagree_with_their_row_are_refused(tmp_path, typed, colum
 
 
 def test_a_copy_that_counts_beyond_every_job_is_refused(copy, tmp_path, typed):
-    """Ids go on above those of the copy: near the largest one, the next tick's own rows could not be read."""
+    """Ids continue after those of the copy. Near the largest number, the next tick's own entries could not be read."""
     (number,) = records(copy)
 
     def change(row):
@@ -213,7 +213,7 @@ def test_a_pipe_in_a_copy_is_no_file(copy, tmp_path, typed):
 
 
 def test_no_clean_up_deletes_behind_a_symbolic_link(tmp_path):
-    """A generation's folder that is a link leads to files of another owner, whatever they are called."""
+    """If a generation's folder is a link, it leads to files of another owner, whatever their names."""
     root, elsewhere = tmp_path / "warehouse", tmp_path / "elsewhere"
     run(root, 1)
     name = next((root / "bronze/numbers/_data").rglob("*.parquet")).name

@@ -44,7 +44,7 @@ def must_have_gone_on(told, words, undisturbed):
     ("how", "words"), [("full", "the disk is full"), ("read-only", "the file system is read-only")]
 )
 def test_a_disk_that_takes_nothing_for_a_while_costs_checkpoints_and_no_row(how, words, tmp_path, undisturbed):
-    """Without Spark: the checkpoints fail with the cause, and the tick catches up once the disk takes files again."""
+    """Without Spark, the checkpoints fail with the cause. The tick catches up when the disk takes files again."""
     must_have_gone_on(ticked(tmp_path, how), words, undisturbed)
 
 
@@ -52,5 +52,5 @@ def test_a_disk_that_takes_nothing_for_a_while_costs_checkpoints_and_no_row(how,
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_disk_that_fills_up_under_spark_costs_checkpoints_and_no_row(tmp_path, undisturbed):
-    """The tasks of real Spark find the disk full; the same tick goes on, and leaves no file that nothing refers to."""
+    """Spark's tasks find the disk full. The same tick goes on, and leaves no unreferenced file."""
     must_have_gone_on(ticked(tmp_path, "full", "--spark", timeout_s=380), "the disk is full", undisturbed)

@@ -62,7 +62,7 @@ def notebook(tmp_path_factory):
 
 
 def test_a_hooks_state_is_in_each_row_and_given_back_to_the_next_tick(tick, tmp_path, notebook):
-    """Reset without a checkpoint, asked for each, closed at the end; then restored to the newest one, and asked on."""
+    """The hook is reset, asked for each checkpoint, and closed. The next tick restores it to the newest checkpoint."""
     report = tick(plan=hooked(("notebook", Notebook(notebook))))
     assert TickOutcome.CAUGHT_UP is report.outcome
     asked = [["trigger", number, number] for number in (1, 2, 3)]
@@ -101,7 +101,7 @@ def is_late_first(checkpoint):
 
 
 def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(tick, tmp_path, undisturbed):
-    """The checkpoint's rows belong to the next one; without a tolerated failure the tick fails and says which hook."""
+    """The checkpoint's rows belong to the next one. If no failure is tolerated, the tick fails and names the hook."""
     report = tick(plan=hooked(("ink", Answers(fails_first)), config=tolerant()))
     assert TickOutcome.CAUGHT_UP is report.outcome
     assert 1 not in [row.checkpoint for row in rows_at(tmp_path)]
@@ -110,14 +110,14 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(tick, tmp_pa
 
 
 def test_without_tolerated_failures_the_tick_fails_and_names_hook_and_line(tick):
-    """tolerable_failures is 0; the sentence says what was raised and where."""
+    """tolerable_failures is 0. The message says which error the hook raised, and where."""
     report = tick(plan=hooked(("ink", Answers(fails_first))))
     assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_DECLINED) == (report.outcome, report.reason)
     assert "master hook 'ink' failed at checkpoint 1: OSError: no ink (in fails_first" in report.message
 
 
 def test_a_hook_that_is_late_fails_its_checkpoint_by_name(tick, tmp_path, undisturbed):
-    """Its time is a part of the declaration; what it answers later is in no row."""
+    """Its time limit is part of its declaration. No entry has what it answers later."""
     planned = hooked(("slow", Answers(is_late_first)), timeout_s=0.3)
     report = tick(plan=planned)
     assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_EXPIRED) == (report.outcome, report.reason)
