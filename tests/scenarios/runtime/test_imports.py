@@ -39,7 +39,7 @@ def copy(root, tmp_path):
 
 
 def test_a_fork_ends_as_if_it_had_never_been_one(root, copy, tmp_path, undisturbed):
-    """What the copy holds is published under a new id, the rest is read once; the original stays as it was."""
+    """The copy's content is published under a new id, and the rest is read once. The original stays as it was."""
     before = read_cut(root)
     fork = tmp_path / "fork"
     row = import_row(wanted(str(copy), fork))
@@ -52,7 +52,7 @@ def test_a_fork_ends_as_if_it_had_never_been_one(root, copy, tmp_path, undisturb
 
 
 def test_a_restored_row_is_above_every_id_and_generation_of_its_origin(root, copy, tmp_path):
-    """Names of staged files and ids are never used twice, whichever history they are of."""
+    """Names of staged files and ids are never used twice, from either warehouse."""
     used = JobStores(at(root), cross_freely).observe().rows
     row = import_row(wanted(str(copy), tmp_path / "fork"))
     assert row.generation > max(each.generation for each in used)
@@ -61,7 +61,7 @@ def test_a_restored_row_is_above_every_id_and_generation_of_its_origin(root, cop
 
 
 def test_any_row_of_a_live_warehouse_can_be_restored(root, tmp_path, undisturbed):
-    """DIR@N forks an older checkpoint: the tables are as they were then, and go on from there."""
+    """DIR@N restores an older checkpoint. The tables are as they were then, and go on from there."""
     older = min(records(root))
     fork = tmp_path / "fork"
     row = import_row(wanted(f"{root}@{older}", fork))
@@ -71,7 +71,7 @@ def test_any_row_of_a_live_warehouse_can_be_restored(root, tmp_path, undisturbed
 
 
 def test_a_fork_of_the_newest_row_that_was_never_published(root, tmp_path, undisturbed):
-    """A crash between the commit point and the tables: the fork publishes what the row holds."""
+    """After a crash between the commit point and the tables, the restored job publishes what the entry holds."""
     with pytest.raises(Dead):
         run_dying(root, "before:PublishTable:bronze/numbers")
     fork = tmp_path / "fork"
@@ -96,7 +96,7 @@ def adds(row):
 
 
 def test_claiming_uses_the_copy_up(copy, tmp_path, undisturbed):
-    """With --claim the folder is gone once the row is in, and the fork needs nothing of it."""
+    """With --claim the folder is deleted once the entry is in, and the restored job needs nothing of it."""
     fork = tmp_path / "fork"
     import_row(wanted(str(copy), fork, claim=True))
     assert ["fork", "warehouse"] == sorted(path.name for path in tmp_path.iterdir())
@@ -134,7 +134,7 @@ def test_a_warehouse_with_checkpoints_takes_no_other_history(root, copy):
 
 
 def test_a_table_that_is_there_already_is_refused(copy, tmp_path):
-    """An empty job beside a full table of its name is no empty warehouse."""
+    """A warehouse is not empty if it has a full table of that name, even for a job without entries."""
     fork = tmp_path / "fork"
     pl.DataFrame({"split": ["x"]}).write_delta(str(fork / BRONZE))
     with pytest.raises(SavepointRefusedError, match=r"table bronze/numbers is already in .* and holds rows"):
@@ -154,7 +154,7 @@ def test_a_held_warehouse_is_left_alone(copy, tmp_path):
 
 
 def test_a_damaged_copy_is_refused_and_the_warehouse_starts_as_if_nothing_had_been(copy, tmp_path, undisturbed):
-    """A flipped bit is found while copying: no row comes in, and a tick without --from starts fresh."""
+    """The copying finds a flipped bit. No entry is appended, and a tick without --from starts fresh."""
     [row] = records(copy).values()
     path = copy / max(named_files(row))
     content = bytearray(path.read_bytes())
@@ -172,7 +172,10 @@ def test_a_damaged_copy_is_refused_and_the_warehouse_starts_as_if_nothing_had_be
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("boundary", ["after:Claim", "before:CopyFiles", "after:CopyFiles", "before:AppendImported"])
 def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tmp_path, undisturbed, boundary, again):
-    """SIGKILL before the commit point: --from works again, and without it the files go and the job starts fresh."""
+    """After SIGKILL before the commit point, --from works again.
+
+    Without --from, the files go and the job starts fresh.
+    """
     fork = tmp_path / "fork"
     killed("import", copy, fork, boundary)
     assert {} == records(fork)
@@ -187,7 +190,7 @@ def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tm
 @pytest.mark.parametrize("flags", [(), ("--claim",)])
 @pytest.mark.parametrize("boundary", ["after:AppendImported", "before:Release"])
 def test_a_restore_killed_after_its_row_is_one(copy, tmp_path, undisturbed, boundary, flags):
-    """SIGKILL after the commit point: the next tick publishes it and goes on; the copy is still whole."""
+    """After SIGKILL behind the commit point, the next tick publishes the entry and goes on. The copy is still whole."""
     fork = tmp_path / "fork"
     killed("import", copy, fork, boundary, *flags)
     assert 1 == len(records(fork))
@@ -199,7 +202,7 @@ def test_a_restore_killed_after_its_row_is_one(copy, tmp_path, undisturbed, boun
 
 
 def test_a_fresh_start_leaves_no_file_of_a_restore_behind(copy, tmp_path):
-    """What was copied and never committed is a leftover like any other."""
+    """Files that were copied and never committed are ordinary leftovers."""
     fork = tmp_path / "fork"
     with pytest.raises(Dead):
         import_row(wanted(str(copy), fork), boundary=Mortal("after:CopyFiles"))
@@ -219,7 +222,7 @@ def renamed(**how):
 
 
 def test_tables_that_the_pipeline_no_longer_has_are_named(copy, tmp_path):
-    """Without leave they are refused; with it they stay behind, and the rest is restored."""
+    """They are refused without the flag. With it they stay behind, and the rest is restored."""
     with pytest.raises(SavepointRefusedError, match=r"holds table gold/by_key.*--allow-non-restored-state"):
         restorable(wanted(str(copy), tmp_path / "fork", plan=renamed()))
     row = restorable(wanted(str(copy), tmp_path / "fork", plan=renamed(), allow_non_restored_state=True)).record
@@ -228,7 +231,10 @@ def test_tables_that_the_pipeline_no_longer_has_are_named(copy, tmp_path):
 
 
 def test_what_from_means(root, copy, tmp_path):
-    """A number and this warehouse's folder mean an own row; another folder, with or without @N, a foreign one."""
+    """A number, or this warehouse's folder, means an own entry.
+
+    Another folder, with or without @N, means a foreign one.
+    """
     newest = max(number for number, row in records(root).items() if row.kind is RowKind.CHECKPOINT)
     for text in (str(newest), str(root), f"{root}@{newest}", f"{root}/."):
         assert OwnRow(records(root)[newest], is_newest=True) == find_origin(text, root, JOB)
@@ -247,14 +253,14 @@ def test_what_from_means(root, copy, tmp_path):
     ],
 )
 def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatch, text, said):
-    """And how one gets there."""
+    """The message also says how to get there."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SavepointRefusedError, match=said):
         find_origin(text, root, JOB)
 
 
 def test_claims_of_an_import_are_ticks_of_the_history(copy, tmp_path):
-    """The import's own generation is the newest; its id block begins at the restored row."""
+    """The import's own generation is the newest, and its block of ids begins at the restored entry."""
     row = import_row(wanted(str(copy), tmp_path / "fork"))
     claim = newest_claim(JobStores(at(tmp_path / "fork"), cross_freely).observe().rows)
     assert (row.generation, row.checkpoint) == (claim.generation, CheckpointId(claim.first_id))

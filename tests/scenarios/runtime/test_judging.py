@@ -105,7 +105,7 @@ def test_an_expired_checkpoint_ends_its_judgement_on_spark(tmp_path, monkeypatch
 
 
 def test_a_judgement_that_nobody_waits_for_ends_at_its_next_step(tmp_path):
-    """The real judge reads no file and waits for no other judgement once it is cancelled."""
+    """Once it is cancelled, the real judge reads no file and waits for no other judgement."""
     suite = next(iter(judged().suites.values()))
 
     class Unread:
@@ -148,7 +148,7 @@ class PatientEngine(LocalEngine):
 
 @pytest.mark.timeout(120)
 def test_a_file_that_cannot_be_read_declines_the_checkpoint_and_the_job_goes_on(tmp_path, undisturbed):
-    """The real judge: the checkpoint fails with suite, table and cause, the next one has the same rows judged."""
+    """With the real judge, the checkpoint fails with suite, table and cause. The next one judges the same rows."""
     failed = Failed()
     hidden = Hidden(tmp_path)
     report = run_tick(

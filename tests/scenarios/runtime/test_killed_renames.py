@@ -40,7 +40,7 @@ def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
-    """Before the commit point it goes on as if nothing had been; behind it it is refused, and names both names."""
+    """Before the commit point it goes on as if nothing had happened. Behind it, it is refused with both names."""
     laid_out(tmp_path, HALF)
     killed(tmp_path, HALF + 7, "renamed", boundary)
     if boundary in COMMITTED:

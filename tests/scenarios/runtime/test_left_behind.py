@@ -46,7 +46,7 @@ def test_without_the_flag_nothing_is_claimed(root, typed):
 
 
 def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, typed):
-    """What the dry run accepts the tick does: it catches up, and later ticks need no flag."""
+    """The tick does what the dry run allowed: it catches up, and later ticks need no flag."""
     code, said = typed("run", WITHOUT, "--warehouse", root, ALLOW, "--dry-run")
     assert ExitCode.DONE is code, said
     code, said = typed("run", WITHOUT, "--warehouse", root, ALLOW)

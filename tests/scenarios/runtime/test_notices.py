@@ -108,7 +108,10 @@ def test_the_next_tick_tells_the_restored_checkpoint_again(tick):
 
 
 def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, undisturbed):
-    """The one behind it hears everything, the tick ends as if alone, and each failure is shown with its name."""
+    """The next listener hears everything, and the tick is not disturbed.
+
+    Each failure is shown with the listener's name.
+    """
     throws, hears, shown = Throws(), Hears(), Shown()
     report = tick(plan=listening(throws, hears), listener=shown)
     assert TickOutcome.CAUGHT_UP is report.outcome
@@ -123,7 +126,7 @@ def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, 
 
 
 def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
-    """A checkpoint that a table forbids is aborted: the listener hears which and why, and never that it is complete."""
+    """A table forbids the checkpoint. The listener hears that it was aborted and why, and never that it is complete."""
     listener = Hears()
     tick(plan=build(rows={"a": 50, "b": 50}))
     before = published(tmp_path).checkpoint
@@ -185,7 +188,7 @@ def _committed(file):
 @pytest.mark.matrix
 @pytest.mark.parametrize(("name", "occurrence"), FIRST_TICKS_BOUNDARIES)
 def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, occurrence):
-    """Whatever boundary a tick dies at, what was committed outside is a published checkpoint's, or an older one's."""
+    """Wherever a tick dies, the positions committed outside are those of a published checkpoint."""
     file, mortal = tmp_path / "committed.json", Mortal(name, occurrence)
     told = Committing(file)
     with suppress(Dead):

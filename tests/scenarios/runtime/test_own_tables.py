@@ -62,7 +62,7 @@ def test_a_savepoint_at_rest_tells_a_lost_cut_again_first(tmp_path):
 
 
 def test_a_cut_that_nothing_proves_is_refused_by_name(tmp_path, capsys):
-    """All files of `cuts` are gone, and bronze lost what the newest row brought: no version is guessed."""
+    """All files of `cuts` are gone, and bronze lost the newest checkpoint's rows. Tidemark guesses no version."""
     laid_out(tmp_path, 3)
     for path in row_files(tmp_path, "cuts"):
         path.unlink()
@@ -99,7 +99,7 @@ def test_what_others_append_is_passed_over(tmp_path, undisturbed, name):
 
 @pytest.mark.parametrize("name", OWN)
 def test_what_others_overwrite_is_refused_and_the_command_takes_it_back(tmp_path, undisturbed, name):
-    """Our rows are out of the table: nothing begins, and the line in the message repairs it as it stands."""
+    """Our rows are gone from the table. No tick begins, and the command in the message repairs it."""
     laid_out(tmp_path, 2)
     strange(tmp_path, name, "overwrite")
     with pytest.raises(OwnTableChangedError, match=rf"removed \d+ of Tidemark's own files from .*{name}") as refused:
@@ -127,7 +127,7 @@ def test_a_log_of_our_own_that_cannot_be_loaded_is_named(tmp_path, capsys, name)
 
 
 def test_a_lost_file_of_checkpoints_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_path, undisturbed):
-    """The row of the newest checkpoint is gone: the message names an older one, and going back to it works."""
+    """The newest checkpoint's entry is gone. The message names an older checkpoint, and the rollback to it works."""
     first, second = laid_out(tmp_path, 2)
     lost = next(path for path in row_files(tmp_path, "checkpoints") if holds(path, second))
     expected = at_cut(tmp_path, first)

@@ -84,7 +84,7 @@ def test_a_declared_rename_keeps_the_values(tmp_path):
 
 
 def test_a_renamed_column_counts_since_the_old_one_did(tmp_path):
-    """It came at a known checkpoint under its old name; the log says so of the new name too."""
+    """The column came at a known checkpoint under its old name. The log says the same of the new name."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, SECOND)
@@ -96,7 +96,7 @@ def test_a_renamed_column_counts_since_the_old_one_did(tmp_path):
 
 
 def test_a_rename_happens_in_one_commit_a_table(tmp_path):
-    """Before its checkpoint nobody sees it, and the version of then goes on after a tick that read nothing."""
+    """Before its checkpoint nobody sees it. After a tick that read nothing, the previous version still goes on."""
     laid_out(tmp_path, HALF)
     before = versions(tmp_path)
     tick(tmp_path, HALF, ROWS)
@@ -111,7 +111,7 @@ def test_a_rename_happens_in_one_commit_a_table(tmp_path):
 
 
 def test_columns_come_go_and_are_renamed_at_once(tmp_path):
-    """A new column begins empty, a renamed one goes on, and one that nobody names is dropped."""
+    """A new column begins empty, a renamed one keeps its values, and one that is not declared is dropped."""
     laid_out(tmp_path, HALF, SECOND)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, replace(SECOND, sums={"rows": count(renamed_from="n"), "last": max_of("n")}))
@@ -140,7 +140,7 @@ def test_vertex_table_and_column_are_renamed_at_once(tmp_path):
 
 
 def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
-    """It would begin the column empty. Nothing is claimed, and both names and the way out are said."""
+    """It would begin the column empty. Nothing is claimed, and the message has both names and the way out."""
     laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     before, row = versions(tmp_path), newest(tmp_path)
@@ -153,7 +153,7 @@ def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
 
 
 def test_a_rename_is_undone_by_the_opposite_one(tmp_path):
-    """Each version says what the columns were called in the one before; the first one then fits again."""
+    """Each version declares the names of the version before it. Then the first version fits again."""
     laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     tick(tmp_path, HALF + 2, BACK)
@@ -166,7 +166,7 @@ def test_a_rename_is_undone_by_the_opposite_one(tmp_path):
 
 
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
-    """The old cut has the old names. Behind the rollback the rename happens again, or has never happened."""
+    """The old cut has the old names. After the rollback, the rename happens again or is gone."""
     laid_out(tmp_path, HALF, SECOND)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 9, COUNTED)
@@ -180,7 +180,7 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
 
 
 def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
-    """The cut that the job goes back to has them, so the version of before stays refused."""
+    """The job goes back to a cut with the new names, so the previous version stays refused."""
     laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     second = newest(tmp_path).checkpoint
@@ -233,7 +233,7 @@ def test_a_savepoint_of_after_refuses_the_version_of_before(tmp_path):
 
 
 def test_a_row_that_was_written_before_columns_were_recorded(tmp_path, monkeypatch):
-    """Entries of format 3 say neither columns nor meanings: logs and footers do."""
+    """Entries of format 3 list neither columns nor meanings. These come from logs and files."""
     with monkeypatch.context() as older:
         older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
         tick(tmp_path, HALF, SECOND)
@@ -250,7 +250,7 @@ def told(root, version):
 
 
 def test_a_dry_run_shows_a_declared_rename_in_one_row_a_thing(tmp_path):
-    """Neither a new column nor a dropped one."""
+    """It shows neither a new column nor a dropped one."""
     laid_out(tmp_path, HALF)
     renamed = ("n", "rows", "renamed, with its values")
     assert {
@@ -287,7 +287,7 @@ def test_both_names_in_the_cut_are_refused(tmp_path):
 
 
 def test_the_name_of_two_versions_ago_is_refused(tmp_path):
-    """The column has its second name in the cut, which would be dropped. The message names it, and that works."""
+    """The column that has its second name in the cut would be dropped. The message names it, and its name works."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, ROWS)
     before = newest(tmp_path)
@@ -333,7 +333,7 @@ BOUNDARIES = [
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
-    """SIGKILL anywhere. Before the commit point the version of before goes on; behind it, it is refused."""
+    """After SIGKILL before the commit point the previous version goes on. Behind it, it is refused."""
     laid_out(tmp_path, HALF, SECOND)
     first = newest(tmp_path).checkpoint
     killed(tmp_path, HALF + 7, "counted", boundary)

@@ -33,7 +33,7 @@ def positions(root):
 
 
 def test_a_source_is_read_again_from_its_start(tmp_path):
-    """Tables stay as they are; the next tick appends every row once more, as it was said."""
+    """Tables stay as they are. The next tick appends every row again, as the command said."""
     laid_out(tmp_path, 2)
     before, shown = newest(tmp_path), contents(tmp_path)
     plan, row = reset(at(tmp_path), SOURCES, Reset("numbers", "start"))
@@ -47,7 +47,7 @@ def test_a_source_is_read_again_from_its_start(tmp_path):
 
 
 def test_one_split_goes_to_its_end_and_the_other_stays(tmp_path):
-    """What lies between is never counted."""
+    """Skipped rows are never counted."""
     laid_out(tmp_path, 1)
     stood = positions(tmp_path)
     plan, _ = reset(at(tmp_path), SOURCES, Reset("numbers", "end", "b"))
@@ -58,7 +58,7 @@ def test_one_split_goes_to_its_end_and_the_other_stays(tmp_path):
 
 
 def test_a_dry_run_changes_nothing(tmp_path):
-    """It tells the splits that move, and how many rows lie between."""
+    """It shows the splits that move, and how many rows lie between."""
     laid_out(tmp_path, 1)
     before = JobStores(at(tmp_path), cross_freely).observe()
     stood = positions(tmp_path)
@@ -79,7 +79,7 @@ def test_a_dry_run_changes_nothing(tmp_path):
     ],
 )
 def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said):
-    """Source, split and position; no row is appended."""
+    """The answer lists source, split or positions that exist. No entry is appended."""
     laid_out(tmp_path, 1)
     before = set(records(tmp_path))
     with pytest.raises(error, match=said):
@@ -88,7 +88,7 @@ def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said
 
 
 def test_a_job_that_runs_or_has_nothing_yet_is_refused(tmp_path):
-    """The holder is named; without a checkpoint there is nothing to move."""
+    """The message names the holder. Without a checkpoint there is nothing to move."""
     JobStores(at(tmp_path / "new"), cross_freely)
     with pytest.raises(SavepointRefusedError, match="completed no checkpoint yet"):
         reset(at(tmp_path / "new"), SOURCES, Reset("numbers", "start"))
@@ -114,7 +114,7 @@ def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
     "boundary", ["after:Claim", "before:AppendRow", "after:AppendRow", "before:RollForwardCut", "before:Release"]
 )
 def test_a_death_on_the_way_is_made_up_for(tmp_path, monkeypatch, boundary):
-    """Before the row nothing has happened, after it the next tick begins from it."""
+    """Before the entry nothing has changed. After it, the next tick begins from it."""
     laid_out(tmp_path, 1)
     monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     before = newest(tmp_path)

@@ -189,7 +189,7 @@ def test_what_was_committed_before_the_failure_is_published_by_the_restart(tick,
 
 
 def test_a_changed_table_is_no_reason_to_restart(tick, tmp_path):
-    """What the next attempt would meet again ends the tick at once, whatever the strategy."""
+    """The next attempt would meet the same problem, so the tick ends at once, with any strategy."""
     write_deltalake(str(tmp_path / BRONZE), pa.table({"split": [1]}))
     report = tick(plan=restarting())
     assert (CheckpointFailureReason.TABLE_CHANGED, 0) == (report.reason, report.restarts)
@@ -244,7 +244,7 @@ def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
 
 
 def test_what_a_rival_took_away_fails_the_tick_as_fenced_off(tick, tmp_path):
-    """A rival deletes what this tick had staged: the end names the rival, and no restart follows."""
+    """A rival deletes this tick's staged files. The message names the rival, and no restart follows."""
 
     class Robbed(Shaky):
         def run(self, planned, effect, warehouse, job):
@@ -269,7 +269,7 @@ def test_the_limit_of_checkpoints_counts_over_all_attempts(tick):
 
 
 def test_no_restart_comes_after_the_ticks_duration(tick):
-    """A delay that ends behind the tick's duration is not waited out."""
+    """If a delay ends after the tick's duration, the tick does not wait."""
     began = time.monotonic()
     report = tick(
         plan=restarting(restart_delay_ms=3_600_000), engine=Shaky(1), limits=TickLimits(duration_ms=1_800_000)

@@ -43,7 +43,10 @@ def version(root):
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILED)
 def test_a_tick_names_the_damage_and_the_way_back(tmp_path, undisturbed, spoil, said):
-    """Missing, short or with a flipped bit: refused before the claim; the named rollback goes through."""
+    """A file is missing, short, or has a flipped bit.
+
+    The tick is refused before its claim, and the named rollback works.
+    """
     _, second, third = laid_out(tmp_path, 3)
     spoil(state_file(tmp_path, third))
     before = version(tmp_path)
@@ -60,7 +63,7 @@ def test_a_tick_names_the_damage_and_the_way_back(tmp_path, undisturbed, spoil, 
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILED)
 def test_a_rollback_to_a_damaged_row_names_an_older_good_one(tmp_path, spoil, said):
-    """Nothing is appended, no table moves."""
+    """No entry is appended, and no table changes."""
     first, second, _ = laid_out(tmp_path, 3)
     spoil(state_file(tmp_path, second))
     before, shown = version(tmp_path), contents(tmp_path)
@@ -84,7 +87,7 @@ def test_a_lost_table_file_is_found_too(tmp_path):
 
 
 def test_a_committed_checkpoint_that_cannot_be_published_is_left_behind(tmp_path, undisturbed, monkeypatch):
-    """Its staged file is lost before its tables show it: the tick says so, and the rollback goes on without it."""
+    """Its staged file is lost before its tables show it. The tick says so, and the rollback goes on without it."""
     _, second = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, second)
     settings = RuntimeSettings(warehouse=tmp_path)
@@ -125,7 +128,10 @@ def rewrite_row(root, checkpoint, payload):
     ],
 )
 def test_a_row_that_cannot_be_read_is_named_and_left_behind(tmp_path, undisturbed, payload, which):
-    """The newest or an older one: the tick names a good one, and the rollback takes the damage with it."""
+    """The newest or an older entry is damaged.
+
+    The tick names a good one, and the rollback removes the damaged entry.
+    """
     ids = laid_out(tmp_path, 3)
     good = ids[1] if which == 2 else ids[2]
     expected = at_cut(tmp_path, ids[1])
@@ -141,7 +147,7 @@ def test_a_row_that_cannot_be_read_is_named_and_left_behind(tmp_path, undisturbe
 
 
 def test_if_nothing_is_whole_that_is_said(tmp_path):
-    """No checkpoint is offered that could not be gone back to."""
+    """The message offers no checkpoint to which the job could not go back."""
     only, *_ = laid_out(tmp_path, 1)
     spoil_missing(state_file(tmp_path, only))
     with pytest.raises(DamagedCheckpointError, match="No other retained checkpoint is whole"):

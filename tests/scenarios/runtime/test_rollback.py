@@ -41,7 +41,10 @@ def state_rows(root, version=None):
 
 
 def test_tables_state_and_positions_go_back_in_one_row(tmp_path, undisturbed):
-    """Every table shows what it showed at N, plainly and by cut; the row builds on N; going on ends exactly."""
+    """Every table shows the same as at N, by cut and without.
+
+    The entry's parent is N, and the next ticks end exactly.
+    """
     first, *_, last = laid_out(tmp_path, 3)
     expected, at_first = at_cut(tmp_path, first), records(tmp_path)[first]
     version = CutStore(at(tmp_path)).read(CheckpointId(first))[STATE]
@@ -60,7 +63,7 @@ def test_tables_state_and_positions_go_back_in_one_row(tmp_path, undisturbed):
 
 
 def test_a_dry_run_tells_all_and_changes_nothing(tmp_path):
-    """Tables with versions, files and rows, positions with the rows to be read again, abandoned checkpoints."""
+    """It shows tables with versions, files and rows, positions with rows to read again, and abandoned checkpoints."""
     first, second, third = laid_out(tmp_path, 3)
     before = JobStores(at(tmp_path), cross_freely).observe()
     plan = preview_rollback(at(tmp_path), first)
@@ -90,7 +93,7 @@ def test_old_txn_entries_skip_nothing(tmp_path, undisturbed):
 
 
 def test_a_rollback_is_rolled_back(tmp_path, undisturbed):
-    """To a row before it, and to the rollback's own row after the job has gone on."""
+    """The job goes back to an entry before the rollback, and to the rollback's own entry after it has gone on."""
     first, second, _ = laid_out(tmp_path, 3)
     cuts = {each: at_cut(tmp_path, each) for each in (first, second)}
     back = roll_back(at(tmp_path), second).record.checkpoint
@@ -121,7 +124,7 @@ def asked(root, kind, *, after=0, plan=KEEPS_ALL):
 
 
 def test_a_stop_s_savepoint_outlives_the_line_and_can_be_gone_back_to(tmp_path, undisturbed):
-    """Rolled back behind it, it stays, marked; going back to it brings its files in again, and its mark goes."""
+    """After a rollback to before it, it stays, marked. Going back to it brings its files back and removes the mark."""
     first, *_ = laid_out(tmp_path, 1)
     stopped = asked(tmp_path, SavepointKind.SUSPEND, after=1)
     expected = at_cut(tmp_path, stopped)
@@ -187,7 +190,7 @@ def test_checkpoints_of_another_parallelism_are_left_and_gone_back_to(tmp_path, 
 
 
 def test_what_others_appended_stays(tmp_path):
-    """Rows of another writer, before and after N, are in the table after the rollback as before."""
+    """Rows that another writer appended before and after N are still in the table."""
     first, *_ = laid_out(tmp_path, 1)
     expected = at_cut(tmp_path, first)[str(BRONZE)]
     append_foreign(tmp_path, 1)
@@ -208,7 +211,7 @@ def append_foreign(root, n):
 
 @pytest.mark.dear
 def test_what_others_compacted_before_n_stays_compacted(tmp_path):
-    """A foreign OPTIMIZE before N is part of what the table shows at N."""
+    """An OPTIMIZE before N belongs to what the table shows at N."""
     laid_out(tmp_path, 1)
     append_foreign(tmp_path, 1)
     DeltaTable(str(tmp_path / BRONZE)).optimize.compact()
@@ -222,7 +225,7 @@ def test_what_others_compacted_before_n_stays_compacted(tmp_path):
 
 
 def test_a_compaction_of_old_files_after_n_is_not_undone(tmp_path):
-    """Files of N that others merged since stay merged: their rows are there once."""
+    """Files of N that others merged later stay merged. Their rows are there once."""
     laid_out(tmp_path, 2)
     second = newest(tmp_path).checkpoint
     expected = read_cut(tmp_path)
@@ -233,7 +236,10 @@ def test_a_compaction_of_old_files_after_n_is_not_undone(tmp_path):
 
 
 def test_rows_that_others_merged_with_later_ones_are_refused_with_the_way_out(tmp_path, undisturbed):
-    """An OPTIMIZE over N's files and newer ones is named; taken back as the message says, the rollback goes through."""
+    """An OPTIMIZE over files of N and newer ones is named.
+
+    When it is undone as the message says, the rollback works.
+    """
     first, *_ = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, first)
     table = DeltaTable(str(tmp_path / BRONZE))
@@ -271,7 +277,7 @@ def test_what_a_table_lost_to_a_foreign_delete_in_an_upsert_table_comes_back(tmp
 
 
 def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeypatch, undisturbed):
-    """A tick died behind its commit point: its row is rolled forward first, then the job goes back."""
+    """A tick died behind its commit point. Its entry is rolled forward first, then the job goes back."""
     first, *_ = laid_out(tmp_path, 1)
     expected = read_cut(tmp_path)
     with pytest.raises(Dead):
@@ -300,7 +306,7 @@ def published(root):
 
 
 def test_a_tick_that_runs_is_left_alone(tmp_path):
-    """The refusal names its process; no row is appended."""
+    """The refusal names its process, and no entry is appended."""
     first, *_ = laid_out(tmp_path, 2)
     hold(tmp_path)
     before = JobStores(at(tmp_path), cross_freely).observe().version
@@ -323,7 +329,7 @@ def test_wrong_numbers_are_answered_with_right_ones(tmp_path):
 
 
 def test_what_the_abandoned_checkpoints_named_is_nobody_s_any_more(tmp_path):
-    """Rows and cuts of the abandoned line are gone at once; no file that a row names is missing."""
+    """Entries and cuts of the abandoned line are gone at once. No file that an entry names is missing."""
     first, *_ = laid_out(tmp_path, 3)
     done = roll_back(at(tmp_path), first)
     kept = records(tmp_path)
@@ -333,7 +339,7 @@ def test_what_the_abandoned_checkpoints_named_is_nobody_s_any_more(tmp_path):
 
 @pytest.mark.dear
 def test_retention_goes_on_over_a_rollback(tmp_path):
-    """The rollback's row counts as a retained one, and is subsumed like any other; its state is kept as long."""
+    """The rollback's entry counts as retained, and is subsumed like any other. Its state is kept as long."""
     run(tmp_path, 2)
     first, *_ = sorted(records(tmp_path))
     roll_back(at(tmp_path), first)

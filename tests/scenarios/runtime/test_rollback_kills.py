@@ -53,7 +53,7 @@ def pending(tmp_path, monkeypatch):
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_death_at_a_boundary_is_made_up_for_by_the_next_rollback(pending, undisturbed, boundary, occurrence):
-    """Gone back to once more, every table shows the cut again, and going on ends exactly."""
+    """After a second rollback, every table shows the cut again, and the next ticks end exactly."""
     root, first = pending
     expected = at_cut(root, first)
     with suppress(Dead):
@@ -68,7 +68,7 @@ def test_a_death_at_a_boundary_is_made_up_for_by_the_next_rollback(pending, undi
 @pytest.mark.kill
 @pytest.mark.parametrize(("boundary", "occurrence"), WHERE_IT_MATTERS)
 def test_a_death_at_a_boundary_is_made_up_for_by_the_next_tick(pending, undisturbed, boundary, occurrence):
-    """Before the row the rollback never was, after it the tick finishes it; either way the result is exact."""
+    """Before the entry, the rollback never happened. After it, the next tick finishes it. Both results are exact."""
     root, first = pending
     died = False
     try:
@@ -95,7 +95,7 @@ def test_a_killed_process_is_made_up_for_by_the_next_tick(tmp_path, undisturbed,
 
 
 def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbed):
-    """SIGKILL when bronze shows the new row and gold does not: by cut readers find the old one whole, then the new."""
+    """SIGKILL comes when bronze shows the new entry and gold does not. Readers by cut see a whole cut, old or new."""
     first, second = laid_out(tmp_path, 2)
     old, expected = at_cut(tmp_path, second), at_cut(tmp_path, first)
     assert killed(tmp_path, first, f"after:RollForward:{BRONZE}")
@@ -126,7 +126,7 @@ def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
 
 @pytest.mark.parametrize("step", [f"before:RollForward:{BRONZE}", "before:RollForwardCut", "before:LogCommit:tables"])
 def test_a_zombie_behind_its_row_publishes_nothing_twice(tmp_path, undisturbed, monkeypatch, step):
-    """Another tick finishes the rollback and goes on; the sleeper finds everything done, and undoes nothing."""
+    """Another tick finishes the rollback and goes on. The zombie finds everything done, and undoes nothing."""
     first, *_ = laid_out(tmp_path, 2)
     monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
     slept = []

@@ -22,7 +22,7 @@ def root(tmp_path):
 
 
 def test_a_savepoint_at_rest_is_told_with_its_files_and_how_to_drop_it(root, typed):
-    """Id, what it was made of, how much it names, and the command that disposes of it."""
+    """The command shows the id, the cut from which it was made, its size, and the command that disposes of it."""
     code, out, _ = typed("savepoint", "numbers", "--warehouse", root)
     number = max(records(root))
     assert ExitCode.DONE is code
@@ -52,7 +52,7 @@ def test_a_folder_in_use_is_refused_before_a_savepoint_is_taken(root, typed, tmp
 
 
 def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
-    """While a tick holds the job, its name and the way out; afterwards the savepoint goes."""
+    """While a tick holds the job, the message has its name and the way out. Afterwards the savepoint goes."""
     number = savepoint_at_rest(at(root)).checkpoint
     code, out, _ = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
     assert (ExitCode.DONE, f"savepoint {number} of numbers is gone\n") == (
@@ -68,7 +68,7 @@ def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
 
 
 def test_a_stop_of_nothing_says_so(root, typed):
-    """With why nothing runs, and what can be done instead."""
+    """The message says why no tick runs, and what to do instead."""
     code, _, err = typed("stop", "numbers", "--drain", "--warehouse", root)
     assert ExitCode.FAILED is code
     assert "nothing to stop: no tick of numbers runs in" in err
@@ -106,7 +106,7 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(root, typed, tmp_path):
 
 
 def test_a_dry_run_of_the_newest_row_shows_versions(root, typed):
-    """Where the tables are, nothing is copied: they stay as they are, at these versions."""
+    """The tables stay as they are, at these versions. Nothing is copied."""
     before = json.dumps(sorted(str(path) for path in root.rglob("*")))
     code, out, _ = typed("run", PIPELINE, "--warehouse", root, "--dry-run")
     assert ExitCode.DONE is code
@@ -126,7 +126,7 @@ def test_a_fork_runs_on_from_the_copy(root, typed, tmp_path, undisturbed):
 
 
 def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturbed):
-    """`--from` of what the tick begins from anyway is no error."""
+    """`--from` is no error if it names the entry from which the tick begins anyway."""
     code, out, _ = typed("run", PIPELINE, "--from", 2, "--warehouse", root)
     assert ExitCode.DONE is code
     assert "checkpoint 2 is the newest of numbers in" in out
@@ -148,7 +148,7 @@ def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturb
     ],
 )
 def test_a_wrong_from_says_what_to_type(root, typed, words, said):
-    """Nothing runs, nothing changes."""
+    """Nothing runs, and nothing changes."""
     before = pl.read_delta(str(root / BRONZE)).height
     code, _, err = typed("run", PIPELINE, *words, "--warehouse", root)
     assert code in (ExitCode.FAILED, ExitCode.USAGE, ExitCode.NOT_THERE)
@@ -157,7 +157,7 @@ def test_a_wrong_from_says_what_to_type(root, typed, words, said):
 
 
 def test_what_does_not_fit_is_said_before_anything_runs(root, typed, tmp_path):
-    """A missing operator is named with both ways out; with leave it is left behind by name."""
+    """A missing operator is named with both ways out. With the flag it is left behind by name."""
     other = "tests.scenarios.runtime.sequence_job:without_aggregate"
     fork = tmp_path / "fork"
     code, _, err = typed("run", other, "--from", f"{root}@2", "--warehouse", fork)

@@ -37,7 +37,10 @@ def there(folder):
 
 
 def test_a_copy_is_a_warehouse_that_anyone_can_read(root, tmp_path):
-    """Its tables show the cut with any reader, its one row names only files that it has, and it says what it is."""
+    """Any reader sees the cut in its tables.
+
+    Its one entry names only files in the copy, and the copy says what it is.
+    """
     to = tmp_path / "copy"
     made = copy_savepoint(at(root), newest(root), to)
     assert read_cut(root) == read_cut(to)
@@ -51,7 +54,7 @@ def test_a_copy_is_a_warehouse_that_anyone_can_read(root, tmp_path):
 
 
 def test_a_copy_needs_nothing_of_the_original(root, tmp_path):
-    """Moved away and with its original gone, it shows the same rows."""
+    """After it was moved and the original deleted, it shows the same rows."""
     expected = read_cut(root)
     copy_savepoint(at(root), newest(root), tmp_path / "copy")
     root.rename(tmp_path / "gone")
@@ -60,7 +63,7 @@ def test_a_copy_needs_nothing_of_the_original(root, tmp_path):
 
 
 def test_a_savepoint_can_be_copied_long_after(tmp_path):
-    """When its parent's row is gone and newer cuts are published, its copy still shows the tables as they were."""
+    """After its parent's entry is gone and newer cuts are published, its copy still shows the old tables."""
     root = tmp_path / "warehouse"
     run(root, 1)
     row, expected = savepoint_at_rest(at(root)), read_cut(root)
@@ -79,7 +82,7 @@ def test_any_row_is_copied_as_its_cut_was(root, tmp_path):
 
 
 def test_what_others_appended_is_part_of_the_table(root, tmp_path):
-    """Rows of another writer, and files that he compacted, are copied with statistics and a checksum."""
+    """Rows of another writer, and files that this writer compacted, are copied with statistics and a checksum."""
     rows = pl.DataFrame({"split": ["x"], "n": [1], "key": [1], "value": [1], "_split": ["x"], "_position": [1]})
     write_deltalake(str(root / BRONZE), rows.to_arrow(), mode="append")
     DeltaTable(str(root / BRONZE)).optimize.compact()
@@ -130,7 +133,7 @@ def spoil_bit(path):
     [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (spoil_bit, "is damaged: its checksum")],
 )
 def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(root, tmp_path, spoil, said):
-    """Missing, too short, or with a flipped bit: the file is named, and nothing of the copy is left."""
+    """A file is missing, too short, or has a flipped bit. It is named, and nothing of the copy is left."""
     row = records(root)[newest(root)]
     path = min(named_files(row))
     spoil(root / path)
@@ -155,7 +158,7 @@ def paths(table):
 
 
 def test_a_full_disk_leaves_nothing(root, tmp_path, monkeypatch):
-    """The error is named; neither the folder nor anything beside it is there."""
+    """The message names the error. The folder does not exist, and nothing lies beside it."""
     left = [3]
 
     def full(descriptor):
@@ -191,7 +194,7 @@ def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(root, tmp_path, a
 
 
 def test_a_row_that_is_not_there_is_refused_with_those_that_are(root, tmp_path):
-    """The ids are named."""
+    """The message lists the ids that exist."""
     ids = ", ".join(str(each) for each in sorted(records(root)))
     with pytest.raises(SavepointNotCopiedError, match=f"numbers has no savepoint 99: there are {ids}"):
         copy_savepoint(at(root), CheckpointId(99), tmp_path / "copy")

@@ -45,7 +45,7 @@ def hold(root):
 
 
 def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
-    """Its row names the same state and positions, nothing for any table, and its parent; the job is released again."""
+    """Its entry names the same state and positions, no tables, and its parent. The job is released again."""
     run(tmp_path, 2)
     newest = newest_checkpoint(tuple(records(tmp_path).values()))
     taken = take_savepoint(at(tmp_path), nobody_waits)
@@ -90,7 +90,7 @@ def test_a_savepoint_changes_nothing_for_the_ticks_that_follow(tmp_path, undistu
 
 
 def test_what_a_savepoint_names_outlives_the_retained_checkpoints(tmp_path):
-    """Checkpoints go, one by one; every file that the savepoint names is still there, and so is its row."""
+    """Checkpoints go, one by one. Every file that the savepoint names still exists, and so does its entry."""
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
     run(tmp_path)
@@ -119,7 +119,7 @@ def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
 
 
 def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undisturbed):
-    """Its row goes, its state files go, whatever a checkpoint names stays."""
+    """Its entry and its state files go. Everything that a checkpoint names stays."""
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
     run(tmp_path)
@@ -145,7 +145,7 @@ def test_state_that_a_reader_has_reserved_outlives_the_savepoint_that_kept_it(tm
 
 
 def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_path, tick, undisturbed, monkeypatch):
-    """Its row no longer names the files that state tables still show: they are readable afterwards all the same."""
+    """The newest entry no longer names files that state tables still show. They can still be read afterwards."""
     planned = build(config=CONFIG.model_copy(update={"retained": 1}))
     run(tmp_path, 1, plan=planned)
     savepoint = savepoint_at_rest(at(tmp_path))
@@ -180,7 +180,7 @@ def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_f
 
 
 def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
-    """The newest checkpoint, an older one and an id that is none are refused by name; nothing goes."""
+    """The newest checkpoint, an older one and an unknown id are refused by name. Nothing is deleted."""
     run(tmp_path, 2)
     row = savepoint_at_rest(at(tmp_path))
     older, newest = sorted(each for each in records(tmp_path) if each != row.checkpoint)
