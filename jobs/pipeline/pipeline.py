@@ -8,6 +8,7 @@ from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.ports import DEFAULT_TIMEOUT_S, CheckpointListener, DeclaredHook, MasterHook, Report, declared_hook
 from jobs.pipeline.streams import Stream
+from jobs.sources.belonging import introduce
 from jobs.sources.port import Source, read_schema
 
 
@@ -51,6 +52,7 @@ class Pipeline:
         rows = read_schema(source)
         require_unique(f"source {id}", rows.names)
         self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch, former_id(renamed_from)))
+        introduce(source, self.name, name)
         return Stream(self._declarations, name, (), rows)
 
     def listen(self, listener: CheckpointListener) -> "Pipeline":

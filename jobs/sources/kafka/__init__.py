@@ -1,0 +1,1 @@
+"""A source of Kafka topics. Only this package uses Kafka's client, which the extra `kafka` installs."""

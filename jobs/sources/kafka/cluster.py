@@ -1,0 +1,210 @@
+"""Asks a Kafka cluster for topics and offsets, and commits offsets, without Spark.
+
+A broker that restarts is waited for, once it has answered in this process. The first question is answered or refused
+within seconds, so that a wrong address is told before the job is claimed.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as Asked
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from jobs.sources.kafka.failures import BrokerAwayError, NoSuchTopicError, failure, is_refused_login
+from jobs.sources.kafka.position import TopicPartition
+from jobs.sources.kafka.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+FIRST_ANSWER_S: Final = 5.0
+PATIENCE_S: Final = 60.0
+"""How long a broker that has answered before may be away."""
+
+_AGAIN_S: Final = 0.5
+_RECORD_S: Final = 5.0
+
+_QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
+"""A broker that comes back is found soon; librdkafka would wait up to ten seconds."""
+
+_LOOKING: Final = {
+    "group.id": "tidemark-lag",
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",
+    "isolation.level": "read_committed",
+}
+
+_silent = logging.getLogger("tidemark.kafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a partition holds: the offsets from `first` to before `end`, in the topic of this id.
+
+    Records of transactions that are still open come after `end`.
+    """
+
+    topic_id: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLook:
+    """What the partitions of some topics held at one moment, by `time.monotonic`."""
+
+    topics: frozenset[str]
+    partitions: Mapping[TopicPartition, Extent]
+    at: float
+    told_idle: set[TopicPartition] = field(default_factory=set)
+    """The partitions of which this look has already said that there is nothing to read."""
+
+
+class Cluster:
+    """One Kafka cluster, as one user sees it. Any thread may ask it."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        """Connect to nothing yet."""
+        self._settings = settings
+        self._client: AdminClient | None = None
+        self._last: KafkaError | None = None
+        self._answered = False
+
+    def topics(self, pattern: str) -> list[str]:
+        """Return the topics whose whole name matches, sorted, without Kafka's own."""
+        found = self._asked(f"topics {pattern!r}", lambda client, s: client.list_topics(timeout=s))
+        return sorted(name for name in found.topics if re.fullmatch(pattern, name) and not name.startswith("__"))
+
+    def partitions(
+        self, topics: Iterable[str], *, missing_ok: bool = False, patience_s: float = PATIENCE_S
+    ) -> dict[TopicPartition, str]:
+        """Return the partitions of these topics, with the id of each topic.
+
+        With `missing_ok`, a topic that is gone has none. Otherwise raises NoSuchTopicError.
+        """
+        found = {}
+        for topic in topics:  # one by one, so that an error names its topic
+            try:
+                described = self._asked(f"topic {topic}", partial(_described, topic), patience_s)
+            except NoSuchTopicError:
+                if not missing_ok:
+                    raise
+                continue
+            for each in described.partitions:
+                found[TopicPartition(topic, each.id)] = str(described.topic_id)
+        return found
+
+    def look(self, topics: Iterable[str], *, missing_ok: bool = False) -> ClusterLook:
+        """Return what the partitions of these topics hold. With `missing_ok`, a topic that is gone has none."""
+        asked = tuple(topics)
+        ids = self.partitions(asked, missing_ok=missing_ok)
+        at = time.monotonic()
+        first, end = (self.offsets(dict.fromkeys(ids, spec)) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+        return ClusterLook(frozenset(asked), {place: Extent(ids[place], first[place], end[place]) for place in ids}, at)
+
+    def offsets_at(self, places: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        """Return the first offset whose record is not older; -1 if a partition has no such record."""
+        return self.offsets(dict.fromkeys(places, OffsetSpec.for_timestamp(timestamp_ms)))
+
+    def offsets(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+        """Return the offset that each partition has for its question."""
+        if not wanted:
+            return {}
+        asked = {Asked(*place): spec for place, spec in wanted.items()}
+        names = ", ".join(sorted({place.topic for place in wanted}))
+        answers: dict[Any, int] = self._asked(f"topic {names}", lambda client, s: _offsets(client, asked, s))
+        return {TopicPartition(each.topic, each.partition): offset for each, offset in answers.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str) -> None:
+        """Commit the offsets of a group, with a note; raise SourceError, also if no broker answers within seconds."""
+        listed = [Asked(*place, offset, note) for place, offset in offsets.items()]
+        asked = [ConsumerGroupTopicPartitions(group, listed)]
+        self._asked(f"group {group}", lambda client, s: _committed(client, asked, s), FIRST_ANSWER_S)
+
+    def timestamp_at(self, place: TopicPartition, offset: int) -> int | None:
+        """Return when the next record from this offset on was written, in ms; None if there is none."""
+        consumer = Consumer({**self._settings.for_librdkafka(), **_LOOKING}, logger=_silent)
+        try:
+            consumer.assign([Asked(*place, offset)])
+            message = consumer.poll(_RECORD_S)
+            if message is None or message.error() is not None:
+                return None
+            when: int = message.timestamp()[1]
+            return when
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """Close the connection. The next question opens it again."""
+        self._client = None
+
+    def _asked(
+        self, what: str, question: Callable[[AdminClient, float], _Answer], patience_s: float = PATIENCE_S
+    ) -> _Answer:
+        """Return the answer to a question. A broker that has answered before is asked for `patience_s` seconds."""
+        limit = time.monotonic() + (patience_s if self._answered else FIRST_ANSWER_S)
+        while True:
+            try:
+                answer = question(self._opened(), FIRST_ANSWER_S)
+            except KafkaException as error:
+                said = self._failure(error, what)
+                if not isinstance(said, BrokerAwayError) or time.monotonic() + _AGAIN_S > limit:
+                    raise said from None
+                time.sleep(_AGAIN_S)
+            else:
+                self._answered = True
+                return answer
+
+    def _failure(self, error: KafkaException, what: str) -> Exception:
+        said: KafkaError = error.args[0]
+        if self._client is not None and said.name() in {"_TIMED_OUT", "_TRANSPORT"}:
+            self._client.poll(0)  # the reason is told to `_hear` alone
+            said = self._last or said
+        return failure(said, self._settings.servers, what, self._settings.without_secrets(said.str()))
+
+    def _hear(self, error: KafkaError) -> None:
+        """Note an error of the connection. Brokers that refuse a log-in are called down too, which says less."""
+        if self._last is None or not is_refused_login(self._last):
+            self._last = error
+
+    def _opened(self) -> AdminClient:
+        if self._client is None:
+            heard = {"error_cb": self._hear}
+            self._client = AdminClient({**_QUICK, **self._settings.for_librdkafka(), **heard}, logger=_silent)
+        self._last = None
+        return self._client
+
+
+def _described(topic: str, client: AdminClient, seconds: float) -> Any:  # noqa: ANN401 - a TopicDescription
+    return client.describe_topics(TopicCollection([topic]), request_timeout=seconds)[topic].result()
+
+
+def _offsets(client: AdminClient, asked: Mapping[Any, OffsetSpec], seconds: float) -> dict[Any, int]:
+    level = IsolationLevel.READ_COMMITTED
+    found = client.list_offsets(dict(asked), isolation_level=level, request_timeout=seconds)
+    return {place: future.result().offset for place, future in found.items()}
+
+
+def _committed(client: AdminClient, asked: list[Any], seconds: float) -> None:
+    futures: Iterable[Future[Any]] = client.alter_consumer_group_offsets(asked, request_timeout=seconds).values()
+    for future in futures:
+        for each in future.result().topic_partitions:
+            if each.error is not None:
+                raise KafkaException(each.error)

@@ -1,0 +1,68 @@
+"""Words what Kafka's client says as one sentence that names the thing and the way out."""
+
+from typing import TYPE_CHECKING, Final
+
+from jobs.sources.port import SourceError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+_PASSING: Final = frozenset(
+    {
+        "_TIMED_OUT",
+        "_TRANSPORT",
+        "_ALL_BROKERS_DOWN",
+        "_RESOLVE",
+        "_WAIT_COORD",
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "BROKER_NOT_AVAILABLE",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+        "OFFSET_NOT_AVAILABLE",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+    }
+)
+"""Errors of a broker that starts, stops or hands a partition over: the same question may be answered soon."""
+
+_LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
+
+
+class BrokerAwayError(SourceError):
+    """No broker answers. It may answer later."""
+
+
+class NoSuchTopicError(SourceError):
+    """The cluster has no topic of this name."""
+
+
+def is_refused_login(error: "KafkaError") -> bool:
+    """Return whether a broker refused name, password or certificate."""
+    return error.name() in _LOGIN
+
+
+def failure(error: "KafkaError", servers: str, what: str, said: str) -> SourceError:
+    """Return the error for what a client answered when it was asked for `what`; `said` is its text."""
+    name = error.name()
+    if is_refused_login(error):
+        return SourceError(
+            f"Kafka at {servers} refused the log-in: correct security.protocol, sasl.mechanism and the secrets of the "
+            f"KafkaSource. The client said: {said}"
+        )
+    if name in _PASSING or error.retriable():
+        return BrokerAwayError(
+            f"Kafka at {servers} does not answer: start the broker, or correct the servers of the KafkaSource. "
+            f"The client said: {said}"
+        )
+    if name in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
+        return NoSuchTopicError(f"Kafka at {servers} has no {what}: create the topic, or correct its name")
+    if name.endswith("AUTHORIZATION_FAILED"):
+        right = "READ on the group" if name.startswith("GROUP") else "DESCRIBE and READ on the topic"
+        return SourceError(f"Kafka at {servers} does not let this user read {what}: give it {right}")
+    if name == "_INVALID_ARG":
+        return SourceError(f"Kafka's client does not take a setting of the KafkaSource: {said}; correct its options")
+    return SourceError(f"Kafka at {servers} could not be asked for {what}: {name}, {said}")

@@ -1,0 +1,109 @@
+"""Turns Kafka's records into a source's columns: as they are, or from JSON.
+
+A record that does not decode becomes a row too. Its columns are null, and `_undecoded` holds its bytes, so that a row
+rule can send it to a quarantine. In all other rows `_undecoded` is null. A record without a value, which a compacted
+topic has for a deleted key, decodes to nulls.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
+
+from jobs.quality.expectation import Expectation
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+
+UNDECODED_COLUMN: Final = "_undecoded"
+"""The bytes of a record's value that did not decode; null for all other rows."""
+
+DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDECODED_COLUMN})
+"""The row rule that a record decodes: `check_rows(DECODED, quarantine="quarantine/orders")`."""
+
+Format = Literal["json", "raw"]
+
+_HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+METADATA: Final = {
+    "key": StructField("_key", BinaryType()),
+    "timestamp": StructField("_timestamp", TimestampType()),
+    "headers": StructField("_headers", _HEADERS),
+    "topic": StructField("_topic", StringType()),
+}
+"""What can be asked for besides the value, and the column that it becomes."""
+
+_PARSED: Final = "_parsed"
+_CORRUPT: Final = "_corrupt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordForm:
+    """How a record becomes a row: the columns of its value, then those that were asked for."""
+
+    format: Format
+    value: StructType
+    """The value's columns; for `raw`, the value itself."""
+    metadata: tuple[str, ...] = ()
+
+    def schema(self) -> StructType:
+        """Return the source's own columns. All may be null."""
+        fields = [StructField(field.name, field.dataType) for field in self.value.fields]
+        undecoded = [] if self.format == "raw" else [StructField(UNDECODED_COLUMN, BinaryType())]
+        return StructType([*fields, *undecoded, *(METADATA[name] for name in self.metadata)])
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether the connector is to bring the headers."""
+        return "headers" in self.metadata
+
+    def rows(self, records: DataFrame, split: Column) -> DataFrame:
+        """Return the rows of the connector's records, with split and position."""
+        own = [F.col(name).alias(METADATA[name].name) for name in self.metadata]
+        place = [split.alias(SPLIT_COLUMN), F.col("offset").alias(POSITION_COLUMN)]
+        if self.format == "raw":
+            return records.select("value", *own, *place)
+        parsed = records.withColumn(_PARSED, self._parsed())
+        bad = self._bad()
+        fields = [F.when(~bad, F.col(_PARSED).getField(field.name)).alias(field.name) for field in self.value.fields]
+        return parsed.select(*fields, F.when(bad, F.col("value")).alias(UNDECODED_COLUMN), *own, *place)
+
+    def _parsed(self) -> Column:
+        """Return the value's columns and, last, the text of a record that is no such JSON."""
+        value = self.schema().fields[: len(self.value.fields)]
+        told = StructType([*value, StructField(_CORRUPT, StringType())])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        return F.from_json(F.col("value").cast("string"), told, options)
+
+    def _bad(self) -> Column:
+        """Return whether a record has a value that did not decode; never null."""
+        no_text = ~F.coalesce(F.is_valid_utf8(F.col("value").cast("string")), F.lit(False))  # noqa: FBT003
+        return F.col("value").isNotNull() & (
+            F.col(_PARSED).isNull() | F.col(_PARSED).getField(_CORRUPT).isNotNull() | no_text
+        )
+
+
+def record_form(form: Format, schema: StructType | None, metadata: tuple[str, ...]) -> RecordForm:
+    """Return how records become rows; raise SourceError for what does not fit together."""
+    unknown = [name for name in metadata if name not in METADATA]
+    if unknown:
+        raise SourceError(f"a KafkaSource has no metadata {unknown[0]!r}: write some of {', '.join(METADATA)}")
+    match form:
+        case "raw":
+            if schema is not None:
+                raise SourceError("a KafkaSource with format='raw' has the column 'value' alone: leave the schema out")
+            value = StructType().add("value", BinaryType())
+        case "json":
+            if not isinstance(schema, StructType):
+                raise SourceError(
+                    "a KafkaSource with format='json' needs schema=, a StructType of the value's columns; format='raw' "
+                    "gives the bytes"
+                )
+            value = schema
+        case _:
+            raise SourceError(f"a KafkaSource has no format {form!r}: write 'json' or 'raw'")
+    made = RecordForm(format=form, value=value, metadata=metadata)
+    taken = {SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN, _CORRUPT, *(field.name for field in METADATA.values())}
+    clash = [name for name in value.names if name in taken]
+    if clash:
+        raise SourceError(f"the schema of a KafkaSource has a column {clash[0]!r}, a name that is taken: rename it")
+    return made

@@ -1,0 +1,162 @@
+"""The settings of Kafka's clients. Offsets are asked for by librdkafka, and records are read by Kafka's Java client.
+
+A user gives librdkafka's names (`sasl.username`, `ssl.ca.location`). Java's client gets what they mean in its own.
+Secrets are looked up when a client is made, from environment variables or by the user's function. They are in no row,
+message or description.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from jobs.sources.port import SourceError
+
+Secrets = Mapping[str, str] | Callable[[], Mapping[str, str]]
+"""For each setting the environment variable that has its value; or a function that returns the values."""
+
+_SECRET: Final = re.compile(r"password|secret|token|jaas|ssl\.key\.pem|keystore\.key", re.IGNORECASE)
+"""Settings whose values are secret. They may not be given openly."""
+
+_OURS: Final = ("bootstrap.servers", "group.id", "isolation.level", "enable.auto.commit", "auto.offset.reset")
+_FOR_SPARK: Final = "kafka."
+
+
+class WithheldSettings(Mapping[str, str]):
+    """Settings that no log and no traceback shows, even one that shows local variables."""
+
+    __slots__ = ("_settings",)
+
+    def __init__(self, *parts: Mapping[str, str]) -> None:
+        """Hold the settings of all parts; a later part wins."""
+        self._settings = {name: value for part in parts for name, value in part.items()}
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of a setting."""
+        return self._settings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        """Return how many settings there are."""
+        return len(self._settings)
+
+    def __repr__(self) -> str:
+        """Return their number alone."""
+        return f"<{len(self)} settings of Kafka's client>"
+
+
+class ClientSettings:
+    """What both of Kafka's clients are told."""
+
+    def __init__(self, servers: str, options: Mapping[str, str], secrets: Secrets | None) -> None:
+        """Raise SourceError for a setting that is the source's own, and for a secret that is given openly."""
+        for name in options:
+            if name.removeprefix(_FOR_SPARK) in _OURS:
+                raise SourceError(f"options of a KafkaSource cannot set {name!r}: the source sets it itself")
+            if _SECRET.search(name):
+                raise SourceError(
+                    f"options of a KafkaSource name {name!r}, and its value would be in the open: name an environment "
+                    f"variable that has it, as in secrets={{{name!r}: 'KAFKA_SECRET'}}"
+                )
+        self.servers = servers
+        self._options = dict(options)
+        self._secrets = secrets
+
+    def for_librdkafka(self) -> WithheldSettings:
+        """Return the configuration of librdkafka's clients, with secrets; raise SourceError if one cannot be had."""
+        given = self._options | self._looked_up()
+        own = {name: value for name, value in given.items() if not name.startswith(_FOR_SPARK)}
+        return WithheldSettings(own, {"bootstrap.servers": self.servers})
+
+    def for_spark(self) -> WithheldSettings:
+        """Return the same settings as options of Spark's connector, with secrets; raise SourceError if one is missing.
+
+        A setting whose name begins with `kafka.` is for Spark's connector alone.
+        """
+        given = self._options | self._looked_up()
+        own = {name: value for name, value in given.items() if name.startswith(_FOR_SPARK)}
+        shared = {name: value for name, value in given.items() if name not in own}
+        java = {f"{_FOR_SPARK}{name}": value for name, value in _for_java(shared)}
+        return WithheldSettings(java, own, {f"{_FOR_SPARK}bootstrap.servers": self.servers})
+
+    def without_secrets(self, text: str) -> str:
+        """Return a message of a client without any secret that it may repeat."""
+        for value in sorted(self._looked_up().values(), key=len, reverse=True):
+            text = text.replace(value, "***") if value else text
+        return text
+
+    def _looked_up(self) -> dict[str, str]:
+        if self._secrets is None:
+            return {}
+        if callable(self._secrets):
+            return dict(self._secrets())
+        return {name: _of_environment(name, variable) for name, variable in self._secrets.items()}
+
+
+def _of_environment(name: str, variable: str) -> str:
+    value = os.environ.get(variable)
+    if value is None:
+        raise SourceError(f"the environment has no variable {variable!r}, which is to hold {name!r}: set it")
+    return value
+
+
+def _for_java(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield librdkafka's settings as Kafka's Java client names them."""
+    yield from _jaas(given)
+    yield from _stores(given)
+    for name, value in given.items():
+        match name:
+            case "sasl.mechanism" | "sasl.mechanisms":
+                yield "sasl.mechanism", value
+            case "ssl.endpoint.identification.algorithm":
+                yield name, "" if value == "none" else value
+            case "sasl.username" | "sasl.password":
+                pass
+            case _ if name.startswith(("ssl.ca.", "ssl.certificate.")) or name in {"ssl.key.location", "ssl.key.pem"}:
+                pass
+            case _:
+                yield name, value
+
+
+def _jaas(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the log-in by name and password, which Java's client wants as one text."""
+    user, password = given.get("sasl.username"), given.get("sasl.password")
+    if user is None or password is None:
+        return
+    mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", "PLAIN"))
+    module = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
+    named = f"username={_quoted(user)} password={_quoted(password)}"
+    yield "sasl.jaas.config", f"org.apache.kafka.common.security.{module} required {named};"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _stores(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield certificates and keys, which Java's client takes as PEM texts."""
+    names = {
+        "ssl.ca": ("truststore", "ssl.truststore.certificates"),
+        "ssl.certificate": ("keystore", "ssl.keystore.certificate.chain"),
+        "ssl.key": ("keystore", "ssl.keystore.key"),
+    }
+    for name, (store, java) in names.items():
+        text = given.get(f"{name}.pem") or _read(f"{name}.location", given.get(f"{name}.location"))
+        if text is not None:
+            yield f"ssl.{store}.type", "PEM"
+            yield java, text
+
+
+def _read(name: str, path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(
+            f"{path}, which {name!r} names, cannot be read ({error.strerror}): correct the path"
+        ) from error

@@ -1,0 +1,283 @@
+"""A source of Kafka topics: each partition is a split, and the position in it is an offset.
+
+Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). These things may happen to a topic
+between two looks:
+
+- It gets partitions. They are new splits of the next tick, and are read from their first offset.
+- Transactions are aborted, or records compacted. Their offsets are passed over. So the rows of a slice are an estimate:
+  a slice may have fewer rows than offsets, or none.
+- Records that were not read are deleted, the topic is deleted or made again, or its end moves back. Polling then stops
+  with an error that names the partition, what is lost, and the ways out. Nothing is passed over silently.
+
+The topic's id is compared at every poll, and again before a micro-batch is built. Kafka's consumers cannot compare it.
+So if a topic is deleted, made again and filled up to the same offsets within the seconds of one micro-batch, this
+micro-batch reads other records, and the next poll says so.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.kafka.cluster import FIRST_ANSWER_S, Cluster, ClusterLook, Extent
+from jobs.sources.kafka.connector import records, split_column
+from jobs.sources.kafka.loss import held
+from jobs.sources.kafka.position import (
+    KafkaPosition,
+    OffsetRange,
+    PlacedRange,
+    TopicPartition,
+    joined,
+    place_of,
+    split_of,
+)
+from jobs.sources.kafka.records import Format, record_form
+from jobs.sources.kafka.settings import ClientSettings, Secrets, WithheldSettings
+from jobs.sources.kafka.starts import EARLIEST, LATEST, offset_named, offset_of, start_of
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
+from jobs.spark.jar_sets import KAFKA
+
+ROW_BYTES: Final = 128
+"""The estimated bytes of a record."""
+
+FRESH_S: Final = 1.0
+"""How old a look at the cluster may be from which a poll is given records."""
+
+ROUND_S: Final = 0.05
+"""How old a look may be from which a poll is told that there is nothing to read: the splits are polled in turn."""
+
+
+class KafkaSource:
+    """The records of Kafka topics (see `port.Source`).
+
+    | parameter       | is                                                                                        |
+    |-----------------|-------------------------------------------------------------------------------------------|
+    | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
+    | `topics`        | the names of the topics                                                                   |
+    | `pattern`       | instead of `topics`: a regular expression of their whole names, for each tick anew        |
+    | `schema`        | for JSON, a StructType of the value's columns                                             |
+    | `format`        | "json", or "raw": the one column `value`, bytes                                           |
+    | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
+    | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
+    | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
+    | `commit`        | False commits nothing                                                                     |
+    | `options`       | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
+    | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
+    | `spark_options` | options of Spark's connector, such as {"minPartitions": "8"}                              |
+
+    Only records of committed transactions are read. A record that does not decode has nulls, and its bytes are in
+    `_undecoded` (`kafka.records`).
+    """
+
+    jar_sets = (KAFKA.name,)
+
+    def __init__(  # noqa: PLR0913 - one for each thing that a user may say
+        self,
+        servers: str,
+        topics: str | Sequence[str] = (),
+        schema: StructType | None = None,
+        format: Format = "json",  # noqa: A002 - Spark's own word
+        start: str | datetime = EARLIEST,
+        *,
+        pattern: str | None = None,
+        metadata: Sequence[str] = (),
+        group: str | None = None,
+        commit: bool = True,
+        options: Mapping[str, str] | None = None,
+        secrets: Secrets | None = None,
+        spark_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Connect to nothing yet. Raises SourceError for parameters that do not fit together."""
+        self._topics = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
+        if bool(self._topics) == (pattern is not None):
+            raise SourceError("a KafkaSource reads either topics or the topics of a pattern: write one of the two")
+        self._pattern = pattern
+        self._form = record_form(format, schema, tuple(metadata))
+        self._start = start_of(start)
+        self._group = group
+        self._commits = commit
+        self._settings = ClientSettings(servers, options or {}, secrets)
+        self._spark_options = dict(spark_options or {})
+        self._cluster = Cluster(self._settings)
+        self._lock = threading.Lock()
+        self._look: ClusterLook | None = None
+        self._starts: dict[TopicPartition, KafkaPosition] = {}
+        """Where partitions begin that had no position when this process first asked."""
+        self._reads_on = False
+        """Whether a partition had a position: then the job is not new, and neither are its topics."""
+        self._committed = NO_CHECKPOINT
+
+    def belongs_to(self, job: JobName, source: VertexId) -> None:
+        """Name the consumer group after the job, unless the user named one; see `belonging.KnowsItsJob`."""
+        self._group = self._group or f"tidemark-{job}-{source}"
+
+    def schema(self) -> StructType:
+        """Return the value's columns and those that were asked for."""
+        return self._form.schema()
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the partitions that the topics have now; see `port.Source.splits`."""
+        with self._lock:
+            self._look = None
+            return tuple(sorted(split_of(place) for place in self._cluster.partitions(self._names())))
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next offsets of a partition; see `port.Source.poll`. Its rows are an estimate."""
+        place = place_of(request.split)
+        with self._lock:
+            position = None if request.position is None else KafkaPosition.parse(request.position)
+            look = self._looked(place, position)
+            extent = held(look, place, position, request.source)
+            begin = self._begin(place, position, look, request.source)
+            end = min(begin.offset + request.max_rows, extent.end)
+            pins = position is None and self._start == LATEST
+            if end <= begin.offset and not pins:
+                look.told_idle.add(place)
+                return None
+        detail = OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=max(end, begin.offset))
+        rows = max(detail.end - detail.first, 1)  # the end of a new partition is a slice of no record
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=begin.text() if request.position is None else request.position,
+            end=KafkaPosition(offset=detail.end, topic_id=begin.topic_id).text(),
+            detail=detail.model_dump_json(),
+            rows=rows,
+            bytes=rows * ROW_BYTES,
+            rows_estimated=True,
+        )
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the records of the slices; see `port.Source.read`."""
+        ranges = joined([PlacedRange(place_of(each.split), _range(each)) for each in slices])
+        if not ranges:
+            return spark.createDataFrame([], read_schema(self))
+        topics = sorted({one.place.topic for one in ranges})
+        look = self._cluster.look(topics, missing_ok=True)
+        for one in ranges:
+            held(look, one.place, KafkaPosition(offset=one.range.first, topic_id=one.range.topic_id), slices[0].source)
+        # With a group of their own, the connector's consumers stay open from one micro-batch to the next.
+        own = {"kafka.group.id": f"{self._group or 'tidemark'}-reader", "includeHeaders": str(self._form.reads_headers)}
+        found = records(spark, ranges, WithheldSettings(self._settings.for_spark(), own, self._spark_options))
+        return self._form.rows(found, split_column(topics))
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Commit the offsets to the consumer group; see `port.CommitsPositions`.
+
+        The offset of a topic that was made again since is not committed: it would name other records.
+        """
+        if not self._commits or self._group is None or checkpoint <= self._committed:
+            return
+        known = {place_of(split): KafkaPosition.parse(text) for split, text in positions.items()}
+        # A notice that fails is made up for by the next one, so a broker that is away does not hold up the tick's end.
+        topics = {place.topic for place in known}
+        present = self._cluster.partitions(topics, missing_ok=True, patience_s=FIRST_ANSWER_S)
+        offsets = {place: each.offset for place, each in known.items() if present.get(place) == each.topic_id}
+        if offsets:
+            self._cluster.commit(self._group, offsets, f"checkpoint {checkpoint}")
+        self._committed = checkpoint
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the position as `orders-3, offset 1,204,551`; see `port.NamesPositions`."""
+        return f"{place_of(split)}, offset {KafkaPosition.parse(position).offset:,}"
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position of `earliest`, `latest`, an offset or a moment; see `port.SeeksPositions`."""
+        del position
+        place = place_of(split)
+        extent = self._cluster.look([place.topic]).partitions.get(place)
+        if extent is None:
+            raise NoSuchPositionError(
+                f"topic {place.topic} has no partition {place.partition} now: only 'start' is there"
+            )
+        offset = offset_named(self._cluster, place, extent, words)
+        return KafkaPosition(offset=offset, topic_id=extent.topic_id).text()
+
+    def described(self) -> SourceDescription:
+        """Return the brokers and the topics; see `port.DescribesItself`."""
+        what = ", ".join(self._topics) if self._pattern is None else f"topics like {self._pattern}"
+        return SourceDescription("kafka", f"{self._settings.servers}, {what}")
+
+    def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
+        """Return the offsets that are not read, and the age of the oldest of their records; see `port.KnowsLag`."""
+        look = self._cluster.look(self._names())
+        extents = {split_of(place): (place, extent) for place, extent in look.partitions.items()}
+        return {split: self._lag(place, extent, positions.get(split)) for split, (place, extent) in extents.items()}
+
+    def close(self) -> None:
+        """Close the connection to the cluster; see `port.Closes`."""
+        with self._lock:
+            self._look = None
+            self._cluster.close()
+
+    def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
+        """Return a partition's lag. It is unknown where a poll has more to say: what is lost, or where to begin."""
+        if given is None and self._start == LATEST:
+            return Lag(None)
+        if given is None:
+            first = self._first(place, extent)
+        else:
+            position = KafkaPosition.parse(given)
+            first = position.offset
+            if position.topic_id != extent.topic_id or not extent.first <= first <= extent.end:
+                return Lag(None)
+        if first == extent.end:
+            return Lag(0, 0.0)
+        written_ms = self._cluster.timestamp_at(place, first)
+        return Lag(extent.end - first, None if written_ms is None else max(time.time() - written_ms / 1000, 0.0))
+
+    def _names(self) -> tuple[str, ...]:
+        if self._pattern is None:
+            return self._topics
+        found = tuple(self._cluster.topics(self._pattern))
+        if not found:
+            raise SourceError(
+                f"Kafka at {self._settings.servers} has no topic whose name matches {self._pattern!r}: create one, or "
+                "correct the pattern"
+            )
+        return found
+
+    def _looked(self, place: TopicPartition, position: KafkaPosition | None) -> ClusterLook:
+        """Return a look at all partitions that is fresh, and that has not told this partition yet that it is idle."""
+        look = self._look
+        if look is None or place in look.told_idle or time.monotonic() - look.at > _fresh_s(look, place, position):
+            known = {place.topic, *(look.topics if look is not None else self._topics)}
+            self._look = look = self._cluster.look(known, missing_ok=True)
+        return look
+
+    def _begin(
+        self, place: TopicPartition, position: KafkaPosition | None, look: ClusterLook, source: VertexId
+    ) -> KafkaPosition:
+        """Return the position to read from: the job's, or where a partition without one begins."""
+        if position is not None:
+            self._reads_on = self._reads_on or place not in self._starts
+            return position
+        if place not in self._starts:
+            extent = look.partitions[place]
+            self._starts[place] = KafkaPosition(offset=self._first(place, extent), topic_id=extent.topic_id)
+        begin = self._starts[place]
+        held(look, place, begin, source)
+        return begin
+
+    def _first(self, place: TopicPartition, extent: Extent) -> int:
+        """Return where a partition without a position begins."""
+        start = EARLIEST if self._reads_on and self._start == LATEST else self._start
+        return offset_of(self._cluster, place, extent, start)
+
+
+def _fresh_s(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None) -> float:
+    """Return how old the look may be if it is to answer a poll at this position."""
+    extent = look.partitions.get(place)
+    has_more = extent is not None and (position is None or position.offset < extent.end)
+    return FRESH_S if has_more else ROUND_S
+
+
+def _range(piece: SourceSlice) -> OffsetRange:
+    return OffsetRange.model_validate_json(piece.detail)

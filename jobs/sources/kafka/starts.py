@@ -1,0 +1,52 @@
+"""Where a KafkaSource begins to read a partition, and the places in one that a user can name."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from jobs.sources.kafka.cluster import Cluster, Extent
+from jobs.sources.kafka.position import TopicPartition
+from jobs.sources.port import NoSuchPositionError, SourceError
+from jobs.sources.position_words import END
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_NONE_SO_NEW: Final = -1
+
+_WORDS: Final = f"'{EARLIEST}', '{LATEST}'"
+_MOMENT: Final = "a moment such as 2026-01-31T12:00:00Z"
+
+
+def start_of(words: str | datetime) -> str | datetime:
+    """Return where to begin, a moment with its time zone (UTC if it has none); raise SourceError for other words."""
+    found = words if words in {EARLIEST, LATEST} else _moment(words)
+    if found is None:
+        raise SourceError(f"a KafkaSource cannot start at {words!r}: write {_WORDS} or {_MOMENT}")
+    return found
+
+
+def offset_of(cluster: Cluster, place: TopicPartition, extent: Extent, start: str | datetime) -> int:
+    """Return the offset of a start in a partition. A moment after the last record means the partition's end."""
+    if isinstance(start, datetime):
+        found = cluster.offsets_at([place], round(start.timestamp() * 1000))[place]
+        return extent.end if found == _NONE_SO_NEW else min(found, extent.end)
+    return extent.end if start == LATEST else extent.first
+
+
+def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words: str) -> int:
+    """Return the offset that a user's words name; raise NoSuchPositionError listing what may be named."""
+    if words.isdecimal() and extent.first <= int(words) <= extent.end:
+        return int(words)
+    start = {EARLIEST: EARLIEST, LATEST: LATEST, END: LATEST}.get(words) or _moment(words)
+    if words.isdecimal() or start is None:
+        raise NoSuchPositionError(
+            f"write 'start', 'end', {_WORDS}, an offset from {extent.first} to {extent.end}, or {_MOMENT}"
+        )
+    return offset_of(cluster, place, extent, start)
+
+
+def _moment(words: str | datetime) -> datetime | None:
+    try:
+        moment = words if isinstance(words, datetime) else datetime.fromisoformat(words)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

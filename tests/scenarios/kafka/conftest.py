@@ -1,0 +1,29 @@
+"""A real broker for all tests of this folder, and topics of their own for each."""
+
+import itertools
+import os
+
+import pytest
+
+from tests.kafka_broker import running_broker
+from tests.scenarios.kafka.topics import Topic, TopicMaker
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    """Return a running broker."""
+    with running_broker(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture
+def make_topic(broker):
+    """Return a function that makes a topic with so many partitions, under a name that no other test uses."""
+    maker = TopicMaker(broker.servers)
+
+    def made(partitions: int = 1, name: str = "orders", **config: str) -> Topic:
+        return maker.made(f"{name}-{os.getpid()}-{next(_numbers)}", partitions, config)
+
+    return made

@@ -1,0 +1,280 @@
+"""What a KafkaSource offers, refuses and commits, against a real broker and without Spark."""
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.kafka.source import KafkaSource
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
+from tests.kafka_broker import PASSWORD, Broker
+from tests.scenarios.kafka.topics import TopicMaker, done, eventually
+
+SOURCE = VertexId("orders")
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
+
+
+def raw(servers, topics=(), **more):
+    return KafkaSource(servers, topics, format="raw", **more)
+
+
+def ask(source, split, position=None, rows=1_000):
+    return source.poll(PollSource(SOURCE, SplitId(split), position, rows))
+
+
+def offsets(piece):
+    found = json.loads(piece.detail)
+    return found["first"], found["end"]
+
+
+def moved(piece):
+    """Return the offset of a slice's end."""
+    return json.loads(piece.end)["offset"]
+
+
+def test_each_partition_is_a_split_and_its_offsets_are_offered_once(make_topic):
+    """A slice begins where the last one ended, has no more rows than asked for, and an idle split offers nothing."""
+    topic = make_topic(2)
+    topic.write(["a", "b", "c"], 1)
+    source = raw(topic.servers, topic.name)
+    assert (f"{topic.name}-0", f"{topic.name}-1") == source.splits()
+    assert None is ask(source, f"{topic.name}-0")
+    first = ask(source, f"{topic.name}-1", rows=2)
+    second = ask(source, f"{topic.name}-1", first.end)
+    assert [(0, 2), (2, 3)] == [offsets(first), offsets(second)]
+    assert None is ask(source, f"{topic.name}-1", second.end)
+    topic.write(["d"], 1)
+    assert (3, 4) == offsets(ask(source, f"{topic.name}-1", second.end))
+
+
+def test_topics_are_found_by_a_pattern_and_odd_names_become_splits(make_topic):
+    """A new topic is found by the next tick. A name that no split may have gets one that can be read back."""
+    first = make_topic(1, name="_odd.names")
+    source = raw(first.servers, pattern=r"_odd\.names-.*")
+    (split,) = source.splits()
+    assert f"t={first.name}-0" == split
+    first.write(["a"])
+    assert (0, 1) == offsets(ask(source, split))
+    make_topic(2, name="_odd.names")
+    assert 3 == len(source.splits())
+    with pytest.raises(SourceError, match="no topic whose name matches 'none-of-these'"):
+        raw(first.servers, pattern="none-of-these").splits()
+
+
+def test_records_of_an_open_transaction_are_not_offered(make_topic):
+    """They may still be aborted. The marker of the commit has an offset too, and holds no row."""
+    topic = make_topic()
+    source = raw(topic.servers, topic.name)
+    topic.write(["a"])
+    with topic.transaction(["b", "c"], commit=True):
+        topic.write(["d"])
+        assert (0, 1) == offsets(ask(source, f"{topic.name}-0"))
+        after = ask(source, f"{topic.name}-0").end
+    assert (1, 5) == offsets(eventually(lambda: ask(source, f"{topic.name}-0", after)))
+
+
+def test_latest_begins_at_the_end_that_the_first_tick_saw(make_topic):
+    """The end is written down as a slice without records, or the next tick would begin at a later end."""
+    topic = make_topic()
+    topic.write(["old"])
+    pin = ask(raw(topic.servers, topic.name, start="latest"), f"{topic.name}-0")
+    assert (1, 1) == offsets(pin)
+    topic.write(["new"])
+    assert (1, 2) == offsets(ask(raw(topic.servers, topic.name, start="latest"), f"{topic.name}-0", pin.end))
+
+
+def test_a_partition_that_comes_later_is_read_from_its_start(make_topic):
+    """Its records came after the job began, so `latest` must not pass them over."""
+    topic = make_topic()
+    source = raw(topic.servers, topic.name, start="latest")
+    pin = ask(source, f"{topic.name}-0")
+    topic.add_partitions(2)
+    topic.write(["new"], 1)
+    next_tick = raw(topic.servers, topic.name, start="latest")
+    assert 2 == len(next_tick.splits())
+    assert None is ask(next_tick, f"{topic.name}-0", pin.end)
+    assert (0, 1) == offsets(ask(next_tick, f"{topic.name}-1"))
+
+
+def test_a_moment_begins_at_the_first_record_that_is_not_older(make_topic):
+    """A moment after all records begins at the end."""
+    topic = make_topic(retention_ms="-1")
+    topic.write(["a"], timestamp=1_000_000)
+    topic.write(["b", "c"], timestamp=2_000_000)
+    source = raw(topic.servers, topic.name, start=datetime.fromtimestamp(1_500, UTC))
+    assert (1, 3) == offsets(ask(source, f"{topic.name}-0"))
+    assert None is ask(raw(topic.servers, topic.name, start="2100-01-01T00:00:00Z"), f"{topic.name}-0")
+    with pytest.raises(SourceError, match="cannot start at 'yesterday': write 'earliest', 'latest' or a moment"):
+        raw(topic.servers, topic.name, start="yesterday")
+
+
+def test_deleted_records_that_were_not_read_are_an_error(make_topic):
+    """It names the partition, the lost offsets and the command that goes on without them. Read ones may go."""
+    topic = make_topic()
+    topic.write(["a", "b", "c", "d"])
+    source = raw(topic.servers, topic.name)
+    read = ask(source, f"{topic.name}-0", rows=2)
+    topic.delete_records(2)
+    source.splits()
+    assert (2, 4) == offsets(ask(source, f"{topic.name}-0", read.end))
+    topic.delete_records(3)
+    source.splits()
+    with pytest.raises(
+        SourceError, match=rf"{topic.name}-0 has lost .*: offsets 2 to 2 .*--split {topic.name}-0 --to e"
+    ):
+        ask(source, f"{topic.name}-0", read.end)
+
+
+def test_a_topic_that_was_made_again_is_an_error(make_topic):
+    """Its offsets begin anew: the same offset would be another record."""
+    topic = make_topic()
+    topic.write(["a", "b"])
+    source = raw(topic.servers, topic.name)
+    read = ask(source, f"{topic.name}-0", rows=1)
+    topic.delete()
+    gone = raw(topic.servers, topic.name)
+    with pytest.raises(SourceError, match=rf"partition {topic.name}-0 is gone, and the job has read it up to offset 1"):
+        ask(gone, f"{topic.name}-0", read.end)
+    make_again(topic)
+    topic.write(["x", "y", "z"])
+    with pytest.raises(SourceError, match=rf"topic {topic.name} was deleted and made again: it had the id"):
+        ask(raw(topic.servers, topic.name), f"{topic.name}-0", read.end)
+
+
+def make_again(topic):
+    TopicMaker(topic.servers).made(topic.name, 1, {})
+
+
+def test_an_end_that_moved_back_is_an_error(make_topic):
+    """The cluster lost records that the tables hold; what is written there now are other records."""
+    topic = make_topic()
+    topic.write(["a"])
+    source = raw(topic.servers, topic.name)
+    piece = ask(source, f"{topic.name}-0")
+    beyond = piece.end.replace('"offset":1', '"offset":9')
+    with pytest.raises(SourceError, match=r"ends at offset 1, and the job has read it up to offset 9.*--to latest"):
+        ask(source, f"{topic.name}-0", beyond)
+
+
+def test_committed_offsets_are_what_a_plain_consumer_sees(make_topic):
+    """They are those of the newest completed checkpoint, and an older notice changes nothing."""
+    topic = make_topic(2)
+    topic.write(["a", "b", "c"], 0)
+    source = raw(topic.servers, topic.name)
+    source.belongs_to(JobName("shop"), SOURCE)
+    one, two = ask(source, f"{topic.name}-0", rows=1), ask(source, f"{topic.name}-0", rows=3)
+    assert {0: -1001, 1: -1001} == topic.committed("tidemark-shop-orders", 2)
+    source.notify_checkpoint_complete(CheckpointId(2), {SplitId(f"{topic.name}-0"): two.end})
+    source.notify_checkpoint_complete(CheckpointId(1), {SplitId(f"{topic.name}-0"): one.end})
+    assert {0: 3, 1: -1001} == topic.committed("tidemark-shop-orders", 2)
+    silent = raw(topic.servers, topic.name, commit=False, group="mine")
+    silent.notify_checkpoint_complete(CheckpointId(2), {SplitId(f"{topic.name}-0"): two.end})
+    assert {0: -1001, 1: -1001} == topic.committed("mine", 2)
+
+
+def test_words_name_positions_and_positions_have_words(make_topic):
+    """As `tidemark reset --to` takes them, and as plans and messages show them."""
+    topic = make_topic(retention_ms="-1")
+    topic.write(["a"], timestamp=1_000_000)
+    topic.write(["b", "c"], timestamp=2_000_000)
+    topic.delete_records(1)
+    source, split = raw(topic.servers, topic.name), SplitId(f"{topic.name}-0")
+    words = ("earliest", "latest", "end", "2", "1970-01-01T00:20:00Z")
+    found = [json.loads(source.seek(split, None, each))["offset"] for each in words]
+    assert [1, 3, 3, 2, 1] == found
+    assert f"{topic.name}-0, offset 3" == source.named(split, source.seek(split, None, "end"))
+    for wrong in ("0", "4", "newest"):
+        with pytest.raises(
+            NoSuchPositionError, match="write 'start', 'end', 'earliest', 'latest', an offset from 1 to 3"
+        ):
+            source.seek(split, None, wrong)
+    assert SourceDescription("kafka", f"{topic.servers}, {topic.name}") == source.described()
+
+
+def test_the_lag_is_in_offsets_and_seconds(make_topic):
+    """The age is that of the oldest record that is not read. A source that was closed answers again."""
+    topic = make_topic(2)
+    topic.write(["a", "b", "c"], timestamp=round(time.time() * 1000) - 60_000)
+    source, split = raw(topic.servers, topic.name), SplitId(f"{topic.name}-0")
+    lag = source.lag({})
+    assert (3, Lag(0, 0.0)) == (lag[split].rows, lag[f"{topic.name}-1"])
+    assert 59 < lag[split].seconds < 90
+    source.close()
+    end = source.seek(split, None, "end")
+    source.close()
+    assert Lag(0, 0.0) == source.lag({split: end})[split]
+    assert Lag(None) == raw(topic.servers, topic.name, start="latest").lag({})[split]
+    begun = ask(source, split, rows=1).end
+    topic.delete_records(2)
+    assert Lag(None) == source.lag({split: begun})[split], "a poll says what is lost"
+
+
+def test_a_wrong_address_is_told_within_seconds():
+    """The user reads what to correct before the job is claimed."""
+    began = time.monotonic()
+    with pytest.raises(SourceError, match=r"Kafka at 127\.0\.0\.1:9 does not answer: start the broker, or correct"):
+        raw("127.0.0.1:9", "orders").splits()
+    assert time.monotonic() - began < 8
+
+
+def test_an_unknown_topic_is_named(broker):
+    """And what to do."""
+    with pytest.raises(SourceError, match="has no topic ordres: create the topic, or correct its name"):
+        raw(broker.servers, "ordres").splits()
+
+
+def test_a_log_in_takes_its_password_from_the_environment(make_topic, broker, monkeypatch):
+    """A wrong password is told without the password, and a missing variable by its name."""
+    topic = make_topic()
+    topic.write(["a"])
+    source = raw(broker.login_servers, topic.name, options=LOGIN, secrets={"sasl.password": "ORDERS_PASSWORD"})
+    with pytest.raises(SourceError, match=r"no variable 'ORDERS_PASSWORD', which is to hold 'sasl\.password'"):
+        source.splits()
+    monkeypatch.setenv("ORDERS_PASSWORD", PASSWORD)
+    assert (f"{topic.name}-0",) == source.splits()
+    wrong = raw(broker.login_servers, topic.name, options=LOGIN, secrets=lambda: {"sasl.password": "not-this-one"})
+    with pytest.raises(SourceError, match="refused the log-in") as caught:
+        wrong.splits()
+    assert "not-this-one" not in str(caught.value)
+
+
+def test_missing_rights_are_named(make_topic, broker):
+    """The message says which right the user needs."""
+    topic = make_topic()
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        topic.name,
+        ResourcePatternType.LITERAL,
+        "User:reader",
+        "*",
+        AclOperation.ALL,
+        AclPermissionType.DENY,
+    )
+    done(topic.admin(), lambda admin: admin.create_acls([rule]))
+    source = raw(broker.login_servers, topic.name, options=LOGIN, secrets=lambda: {"sasl.password": PASSWORD})
+    with pytest.raises(
+        SourceError, match=rf"does not let this user read topic {topic.name}: give it DESCRIBE and READ"
+    ):
+        source.splits()
+
+
+@pytest.mark.dear
+def test_a_broker_that_restarts_is_waited_for(tmp_path):
+    """Once it has answered, a broker may be away for a while. No position is lost."""
+    broker = Broker(tmp_path)
+    broker.start()
+    try:
+        topic = TopicMaker(broker.servers).made("orders", 1, {})
+        topic.write(["a", "b"])
+        source = raw(broker.servers, "orders")
+        piece = ask(source, "orders-0", rows=1)
+        broker.kill()
+        broker.start()
+        source.splits()
+        assert (1, 2) == offsets(ask(source, "orders-0", piece.end))
+    finally:
+        broker.kill()

@@ -1,0 +1,123 @@
+"""Makes topics and writes to them, with Kafka's own client."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+WAIT_S = 20
+
+Answer = TypeVar("Answer")
+
+
+def done(admin: AdminClient, ask: Callable[[AdminClient], Mapping[object, Future]]) -> list:
+    """Return the answers to what an admin client is asked. It must live until they are in."""
+    return [future.result(WAIT_S) for future in ask(admin).values()]
+
+
+def eventually(ask: Callable[[], Answer | None]) -> Answer:
+    """Return the first answer that is not None. A broker does some things a moment after it has confirmed them."""
+    limit = time.monotonic() + WAIT_S
+    while (answer := ask()) is None:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    return answer
+
+
+def answer_of(ask: Callable[[], Answer]) -> Answer | None:
+    """Return what a client answers, None while the broker still makes its topic of groups."""
+    try:
+        return ask()
+    except KafkaException as error:
+        if "COORDINATOR" not in error.args[0].name():
+            raise
+        return None
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of a test."""
+
+    servers: str
+    name: str
+
+    def write(self, values: Iterable[str | bytes | None], partition: int = 0, **more: object) -> None:
+        """Write records to a partition, and wait until they are in."""
+        producer = self._producer()
+        for value in values:
+            producer.produce(self.name, value, partition=partition, **more)
+            producer.poll(0)
+        assert 0 == producer.flush(WAIT_S)
+
+    @contextmanager
+    def transaction(self, values: Iterable[str], partition: int = 0, *, commit: bool):
+        """Write records in a transaction that is open within the block, and committed or aborted after it."""
+        producer = self._producer(**{"transactional.id": f"{self.name}-{time.monotonic_ns()}"})
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(self.name, value, partition=partition)
+        producer.flush(WAIT_S)
+        yield
+        if commit:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+
+    def delete_records(self, before: int, partition: int = 0) -> None:
+        """Delete the records before an offset, as retention does."""
+        asked = [TopicPartition(self.name, partition, before)]
+        done(self.admin(), lambda admin: admin.delete_records(asked))
+
+    def add_partitions(self, total: int) -> None:
+        """Give the topic more partitions."""
+        done(self.admin(), lambda admin: admin.create_partitions([NewPartitions(self.name, total)]))
+
+    def delete(self) -> None:
+        """Delete the topic, and wait until it is gone."""
+        admin = self.admin()
+        done(admin, lambda admin: admin.delete_topics([self.name]))
+        limit = time.monotonic() + WAIT_S
+        while self.name in admin.list_topics(timeout=WAIT_S).topics:
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+
+    def committed(self, group: str, partitions: int) -> dict[int, int]:
+        """Return a group's committed offsets, as a plain consumer sees them."""
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group})
+        try:
+            asked = [TopicPartition(self.name, partition) for partition in range(partitions)]
+            found = eventually(lambda: answer_of(lambda: consumer.committed(asked, timeout=WAIT_S)))
+            return {each.partition: each.offset for each in found}
+        finally:
+            consumer.close()
+
+    def admin(self) -> AdminClient:
+        """Return a client of the broker."""
+        return AdminClient({"bootstrap.servers": self.servers})
+
+    def _producer(self, **more: str) -> Producer:
+        return Producer({"bootstrap.servers": self.servers, "linger.ms": "5"} | more)
+
+
+@dataclass(frozen=True)
+class TopicMaker:
+    """Makes topics of one broker."""
+
+    servers: str
+
+    def made(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
+        """Make a topic, wait until the broker leads its partitions, and return it."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        asked = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        admin.create_topics([asked])[name].result(WAIT_S)
+        limit = time.monotonic() + WAIT_S
+        while len(admin.list_topics(name, timeout=WAIT_S).topics[name].partitions) < partitions:
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        return Topic(self.servers, name)

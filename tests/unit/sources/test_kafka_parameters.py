@@ -1,0 +1,147 @@
+"""What a KafkaSource is told: clients' settings and secrets, schemas, names of splits, and what it refuses at once."""
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+from rich.pretty import pretty_repr
+
+from checkpointing.identifiers import SplitId
+from jobs.sources.kafka.position import (
+    KafkaPosition,
+    OffsetRange,
+    PlacedRange,
+    TopicPartition,
+    joined,
+    place_of,
+    split_of,
+)
+from jobs.sources.kafka.settings import ClientSettings
+from jobs.sources.kafka.source import KafkaSource
+from jobs.sources.port import SourceError
+
+SCHEMA = StructType().add("customer", StringType()).add("amount", LongType())
+
+
+def test_both_clients_get_the_same_log_in_in_their_own_names():
+    """Java's client takes name and password as one text, in which quotation marks are escaped."""
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "me"}
+    settings = ClientSettings("k:1", given, lambda: {"sasl.password": 'a"b\\c'})
+    assert given | {"bootstrap.servers": "k:1", "sasl.password": 'a"b\\c'} == dict(settings.for_librdkafka())
+    spark = settings.for_spark()
+    login = 'required username="me" password="a\\"b\\\\c";'
+    assert f"org.apache.kafka.common.security.scram.ScramLoginModule {login}" == spark["kafka.sasl.jaas.config"]
+    assert {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-512"}.items() <= spark.items()
+    assert not {"kafka.sasl.username", "kafka.sasl.password"} & set(spark)
+
+
+def test_certificates_become_what_javas_client_reads(tmp_path):
+    """It takes PEM as texts. A setting that begins with `kafka.` is for Spark alone."""
+    (tmp_path / "ca.pem").write_text("the authority")
+    given = {"ssl.ca.location": str(tmp_path / "ca.pem"), "kafka.max.poll.records": "5", "client.id": "shop"}
+    settings = ClientSettings("k:1", given, None)
+    assert {
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": "the authority",
+        "kafka.max.poll.records": "5",
+        "kafka.client.id": "shop",
+        "kafka.bootstrap.servers": "k:1",
+    } == dict(settings.for_spark())
+    assert "kafka.max.poll.records" not in settings.for_librdkafka()
+    with pytest.raises(SourceError, match=r"nowhere\.pem, which 'ssl\.ca\.location' names, cannot be read"):
+        ClientSettings("k:1", {"ssl.ca.location": "nowhere.pem"}, None).for_spark()
+
+
+def test_a_traceback_that_shows_variables_shows_no_secret():
+    """Rich shows what lies in dicts, and logs show tracebacks by Rich."""
+    settings = ClientSettings("k:1", {"sasl.username": "me"}, lambda: {"sasl.password": "abcdef"})
+    for given in (settings.for_spark(), settings.for_librdkafka(), settings):
+        assert "abcdef" not in pretty_repr(given) + str(given)
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "kafka.sasl.jaas.config", "ssl.key.pem", "ssl.key.password"])
+def test_a_secret_may_not_be_given_in_the_open(name):
+    """It would be in the pipeline's code; the message says where it belongs."""
+    with pytest.raises(SourceError, match=r"its value would be in the open: name an environment variable"):
+        ClientSettings("k:1", {name: "x"}, None)
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.isolation.level", "bootstrap.servers"])
+def test_what_the_source_sets_itself_cannot_be_set(name):
+    """Another isolation level would read aborted records."""
+    with pytest.raises(SourceError, match="the source sets it itself"):
+        ClientSettings("k:1", {name: "x"}, None)
+
+
+def test_a_message_never_repeats_a_secret():
+    """The longest one is taken out first, so that none is left in part."""
+    settings = ClientSettings("k:1", {}, lambda: {"sasl.password": "abc", "ssl.key.password": "abcdef"})
+    assert "bad *** and ***" == settings.without_secrets("bad abcdef and abc")
+
+
+@pytest.mark.parametrize(
+    ("place", "split"),
+    [
+        (("orders", 3), "orders-3"),
+        (("eu.orders-v2", 0), "eu.orders-v2-0"),
+        (("_odd", 1), "t=_odd-1"),
+        ((".dot-7", 12), "t=.dot-7-12"),
+    ],
+)
+def test_a_split_names_its_partition(place, split):
+    """And back, for every name that Kafka gives a topic."""
+    assert split == split_of(TopicPartition(*place))
+    assert place == place_of(SplitId(split))
+
+
+def test_a_name_without_room_and_a_foreign_split_are_refused():
+    """No two topics share a split, so a long name is not cut."""
+    with pytest.raises(SourceError, match="its name has 200 characters"):
+        split_of(TopicPartition("x" * 200, 0))
+    with pytest.raises(SourceError, match="no partition of a topic"):
+        place_of(SplitId("berlin"))
+    with pytest.raises(SourceError, match="no position of Kafka: give the new source an id of its own"):
+        KafkaPosition.parse("17")
+
+
+def test_adjoining_ranges_become_one_and_empty_ones_none():
+    """So one micro-batch reads a partition once."""
+    made = [
+        PlacedRange(TopicPartition(topic, 0), OffsetRange(topic_id="i", first=first, end=end))
+        for topic, first, end in [("b", 5, 9), ("a", 3, 4), ("a", 0, 3), ("a", 7, 8), ("c", 2, 2)]
+    ]
+    shown = [(one.place.topic, one.range.first, one.range.end) for one in joined(made)]
+    assert [("a", 0, 4), ("a", 7, 8), ("b", 5, 9)] == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "either topics or the topics of a pattern"),
+        ({"topics": "a", "pattern": "b"}, "either topics or the topics of a pattern"),
+        ({"topics": "a"}, "format='json' needs schema="),
+        ({"topics": "a", "format": "raw", "schema": SCHEMA}, "has the column 'value' alone"),
+        ({"topics": "a", "format": "xml", "schema": SCHEMA}, "no format 'xml': write 'json' or 'raw'"),
+        ({"topics": "a", "schema": SCHEMA, "metadata": ["offset"]}, "no metadata 'offset': write some of key"),
+        ({"topics": "a", "schema": StructType().add("_key", LongType())}, "a column '_key', a name that is taken"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, said):
+    """Nothing is asked of a broker for that."""
+    with pytest.raises(SourceError, match=said):
+        KafkaSource("k:1", **given)
+
+
+def test_a_pipeline_without_kafka_imports_nothing_of_it():
+    """And with it, a missing library is named by the extra that installs it."""
+    program = (
+        "import sys; sys.modules['confluent_kafka'] = None; import importlib.util as u; real = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'confluent_kafka' else real(name, *more)\n"
+        "from tidemark import FileSource, Pipeline, SequenceSource\n"
+        "assert not any(name.startswith('jobs.sources.kafka') for name in sys.modules)\n"
+        "try: from tidemark import KafkaSource\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "confluent_kafka is not installed: pip install 'tidemark-spark[kafka]'" in done.stdout, done.stderr
