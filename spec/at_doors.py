@@ -10,11 +10,13 @@ from spec.measured import Measured
 from spec.pacing import Pacing
 from spec.timing import TooEarly, TooLate
 from spec.watching import DoorJudge, watch
+from spec.whole_slices import WholeSlices
 
 DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "credit": Credit,
     "splits-fail-alone": FailingSplits,
     "paced": Pacing,
+    "slices-whole": WholeSlices,
     "not-too-early": TooEarly,
     "not-too-late": TooLate,
     "measured": Measured,

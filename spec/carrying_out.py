@@ -61,6 +61,8 @@ class Hands:
         self._random = random
         self._micro_batches = MicroBatches(world, in_order=in_order)
         self.readable: dict[SplitId, int] = {}
+        self.transaction_rows = 1
+        """How many rows a transaction of a source has."""
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
 
     def begin(self, effect: Effect, generation: Generation) -> None:
@@ -116,8 +118,11 @@ class Hands:
         rows = min(effect.max_rows, readable.get(effect.split, 0) - start)
         if rows <= 0:
             return SourceIdle(effect.source, effect.split)
-        ends = (position_before(start), position_before(start + rows))
-        size, estimated = rows * ROW_BYTES, effect.split == ESTIMATED
+        whole = (start + rows) // self.transaction_rows * self.transaction_rows
+        end = whole if whole > start else (start // self.transaction_rows + 1) * self.transaction_rows
+        ends = (position_before(start), position_before(end))
+        rows, estimated = end - start, effect.split == ESTIMATED
+        size = rows * ROW_BYTES
         return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, size, rows_estimated=estimated))
 
     def _run(self, effect: RunMicroBatch, faults: Faults) -> Fact:

@@ -65,6 +65,8 @@ class Moves:
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
+    transaction_rows: int = 1
+    """How many rows each transaction of the sources has. A slice ends where one ends, and may have more than asked."""
     orders_max: int | None = None
     """How many rows of the source with two splits an epoch may have."""
 

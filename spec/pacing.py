@@ -24,10 +24,14 @@ class Pacing(DoorJudge):
     def __init__(self, door: Watched) -> None:
         """Begin at the restored positions."""
         super().__init__(door)
-        self._at = _positions(door.setup.restored)
+        self._at = positions_of(door.setup.restored)
         self._read: Counter[Split] = Counter()
+        self._granted: Counter[Split] = Counter()
+        """The same without the rows that a slice had more than was asked for, since it could not be cut."""
         self._reached: dict[tuple[Split, str | None], int] = dict.fromkeys(self._at.items(), 0)
-        """How many rows a split had sent when it was at this position."""
+        """How many granted rows a split had sent when it was at this position."""
+        self._asked: dict[Split, int] = {}
+        """How many rows the newest poll of a split asked for."""
         self._newest = CheckpointId(door.next_id - 1)
         self._before: Counter[VertexId] = Counter()
         """How many rows each source had sent before the barrier of the newest entry."""
@@ -46,7 +50,8 @@ class Pacing(DoorJudge):
             split = (fact.slice.source, fact.slice.split)
             self._at[split] = fact.slice.end
             self._read[split] += fact.slice.rows
-            self._reached[split, fact.slice.end] = self._read[split]
+            self._granted[split] += min(fact.slice.rows, self._asked[split])
+            self._reached[split, fact.slice.end] = self._granted[split]
 
     def asked(self, effect: Effect) -> None:
         """Judge the position and size of a poll, and the rows between two entries."""
@@ -93,6 +98,7 @@ class Pacing(DoorJudge):
         split, most = (poll.source, poll.split), self.door.setup.config.slice_rows_max
         if not 0 < poll.max_rows <= most:
             self.wrong(f"split {poll.split} is to bring {poll.max_rows} rows, a slice may have {most}")
+        self._asked[split] = poll.max_rows
         if split in self.door.polls:
             self.wrong(f"split {poll.split} is read twice at a time")
         if poll.position != self._at.get(split):
@@ -111,7 +117,7 @@ class Pacing(DoorJudge):
     # -------------------------------------------------------------- epochs
 
     def _between(self, record: CheckpointRecord) -> None:
-        at = {split: self._reached.get((split, at)) for split, at in _positions(record).items()}
+        at = {split: self._reached.get((split, at)) for split, at in positions_of(record).items()}
         if record.checkpoint < self._newest or None in at.values():
             return
         sent: Counter[VertexId] = Counter()
@@ -128,7 +134,7 @@ class Pacing(DoorJudge):
 
     def _sums(self, granted: Counter[VertexId]) -> Iterator[int]:
         sent = granted.copy()
-        for (source, _), rows in self._read.items():
+        for (source, _), rows in self._granted.items():
             sent[source] += rows
         return (self._of(name, sent) for name in self._limits)
 
@@ -151,7 +157,8 @@ def _splits(door: Watched) -> Iterator[Split]:
     return ((source.id, split) for source in door.setup.graph.sources() for split in source.splits)
 
 
-def _positions(record: CheckpointRecord | None) -> dict[Split, str | None]:
+def positions_of(record: CheckpointRecord | None) -> dict[Split, str | None]:
+    """Return the position of each split of an entry."""
     vertices = record.vertices if record else ()
     return {
         (vertex.vertex, SplitId(split)): snapshot.position

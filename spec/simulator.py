@@ -90,6 +90,7 @@ class Simulation:
         self.world.lag_ms = LAG_MS if self.moves.lists_lag else 0
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
+        self._hands.transaction_rows = self.moves.transaction_rows
         self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 5, 12])}
         self._hands.readable = dict.fromkeys(self._rows, 0)
         self._visiting = Random(f"visits of {seed}")  # noqa: S311 - as above
@@ -165,7 +166,8 @@ class Simulation:
 
     def _more_rows(self, share: float) -> None:
         for split, rows in self._rows.items():
-            self._hands.readable[split] = max(self._hands.readable[split], int(rows * share))
+            committed = int(rows * share) // self.moves.transaction_rows * self.moves.transaction_rows
+            self._hands.readable[split] = max(self._hands.readable[split], committed)
 
     # -------------------------------------------------------------- ticks
 

@@ -89,6 +89,7 @@ HOOKS = Judge(
 )
 PAUSES = Judge("simulator with pauses", partial(_simulated, savepoints_max=2, pause_ms=150), 400)
 QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), 400)
+TRANSACTIONS = Judge("simulator with transactions", partial(_simulated, savepoints_max=2, transaction_rows=5), 400)
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
 UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), 400)

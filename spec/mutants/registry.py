@@ -35,6 +35,7 @@ from spec.mutants import (
     savepoints,
     shapes,
     stops,
+    transactions,
     unreadable,
 )
 from spec.mutants.planting import Mutant
@@ -45,6 +46,7 @@ _ROOMS = (
     barriers,
     gates,
     flowing,
+    transactions,
     coordinating,
     committing,
     holding,

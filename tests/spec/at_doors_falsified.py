@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from checkpointing.messages import MicroBatchFinished, PollFailed, SourceIdle
+from checkpointing.channel_items import SourceSlice
+from checkpointing.messages import MicroBatchFinished, PollFailed, RunMicroBatch, SourceIdle
 from spec.history import History
 
 
@@ -59,11 +60,33 @@ def let_a_tick_catch_up_with_a_split_that_failed(history):
     return replace(history, steps=steps)
 
 
+def run_slices_from_a_row_later(history):
+    def effects(step):
+        return tuple(_later(each) if isinstance(each, RunMicroBatch) else each for each in step.effects)
+
+    steps = {
+        generation: [replace(step, effects=effects(step)) for step in taken]
+        for generation, taken in history.steps.items()
+    }
+    return replace(history, steps=steps)
+
+
+def _later(effect):
+    """Return a micro-batch whose slices begin elsewhere than they were offered."""
+    inputs = [replace(entry, segments=tuple(_moved(segment) for segment in entry.segments)) for entry in effect.inputs]
+    return replace(effect, inputs=tuple(inputs))
+
+
+def _moved(segment):
+    return replace(segment, start=f"{segment.start}1") if isinstance(segment, SourceSlice) else segment
+
+
 FALSIFIED_AT_DOORS = {
     "credit": let_a_byte_fill_a_channel,
     "splits-fail-alone": let_a_tick_catch_up_with_a_split_that_failed,
     "paced": let_a_slice_have_no_row,
     "not-too-early": leave_idle_splits_alone,
+    "slices-whole": run_slices_from_a_row_later,
     "measured": take_longer_for_each_micro_batch,
     "not-too-late": trigger_each_millisecond,
 }
