@@ -17,7 +17,7 @@ _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
 """Epochs and batches at the beginning of a program that do not count."""
 WARM_UP_FLIGHTS: Final = 4
-_ONCE: Final = ("state", "tiny", "core")
+_ONCE: Final = ("state", "tiny", "core", "postgres")
 """Programs whose own figures are many enough, so that no round repeats them."""
 
 
@@ -31,10 +31,12 @@ class Extent:
     """Of the tiny job (P9)."""
     large_keys: int
     """The largest state (P6 to P8)."""
+    transactions: int
+    """Of the bank (P19)."""
 
 
-FULL: Final = Extent(files=16, rounds=2, checkpoints=2_000, large_keys=10_000_000)
-QUICK: Final = Extent(files=8, rounds=1, checkpoints=400, large_keys=4_000_000)
+FULL: Final = Extent(files=16, rounds=2, checkpoints=2_000, large_keys=10_000_000, transactions=250_000)
+QUICK: Final = Extent(files=8, rounds=1, checkpoints=400, large_keys=4_000_000, transactions=100_000)
 
 
 def program(name: str, extent: Extent) -> Program:
@@ -66,6 +68,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:
             command = module("bench.ours.core_acknowledgements")
         case ["dagster", runner]:
             command = module("bench.ours.dagster_epochs", "--by", runner)
+        case ["postgres"]:
+            command = module("bench.ours.postgres_changes", "--transactions", str(extent.transactions))
         case _:
             raise KeyError(name)
     return command

@@ -1,4 +1,4 @@
-"""The rows P1 to P11: what each compares, the bar it is to reach, and how the programs' results become its figures.
+"""The rows P1 to P11 and P19: what each compares, its bar, and how the programs' results become its figures.
 
 A ratio says how many times faster ours is (the peer's time over ours), for P5 how much of the throughput is left, for
 P7, P8, P9 and P11 what the larger case costs over the smaller one.
@@ -163,6 +163,17 @@ def _dagster(results: Results, extent: Extent) -> Figures:
     return {"ours_s": by_dagster, "peer_s": by_command, "more_s": by_dagster - by_command}
 
 
+def _changes(results: Results, extent: Extent) -> Figures:
+    del extent
+    (result,) = results["postgres"]
+    return {
+        "per_second": result["per_second"],
+        "ours_s": result["work_s"],
+        "peer_s": result["rows"] / result["server_per_second"],
+        "server_per_second": result["server_per_second"],
+    }
+
+
 ROWS: Final = (
     Row(
         id="P1",
@@ -253,6 +264,14 @@ ROWS: Final = (
         programs=lambda _: ("dagster:dagster", "dagster:command"),
         figures=_dagster,
         reached=lambda found: found["more_s"] <= 0.030,  # noqa: PLR2004
+    ),
+    Row(
+        id="P19",
+        work="PostgreSQL changes into bronze and upserted silver, rows a second, beside the server's own rate",
+        bar=">= 20,000/s",
+        programs=lambda _: ("postgres",),
+        figures=_changes,
+        reached=lambda found: found["per_second"] >= 20_000,  # noqa: PLR2004
     ),
 )
 """All rows, in order."""

@@ -1,0 +1,125 @@
+"""Changes of a real PostgreSQL server into bronze and an upserted silver table, after a load like pgbench's.
+
+`python -m bench.ours.postgres_changes --transactions N` starts a server from a wheel and writes N transactions of four
+rows each: three updates and an insert. A tick then reads them. It prints rows a second of the tick without Spark's
+start, and of the server that wrote them, having compared silver and bronze with the server's tables.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+import psycopg
+from deltalake import DeltaTable
+
+from bench.measures import Laps, caught_up, print_result
+from bench.process_tree import cpu_seconds
+from jobs.launch import Launch, launch
+from jobs.runtime.tick import run_tick
+from jobs.settings import flags_layer
+from tests.postgres_server import PostgresServer
+from tidemark import CheckpointConfig, Pipeline, PostgresChanges, newest_rows
+
+ACCOUNTS: Final = 100_000
+ROWS_PER_TRANSACTION: Final = 4
+_EPOCH: Final = 200_000
+_URL: Final = "BENCH_POSTGRES_URL"
+
+_TABLES: Final = """
+CREATE TABLE branches (bid int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE tellers (tid int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE accounts (aid int PRIMARY KEY, bid int NOT NULL, balance int NOT NULL, filler char(84));
+CREATE TABLE history (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tid int, bid int, aid int, delta int,
+                      at timestamptz NOT NULL DEFAULT clock_timestamp());
+INSERT INTO branches VALUES (1, 0);
+INSERT INTO tellers SELECT n, 0 FROM generate_series(1, 10) n;
+INSERT INTO accounts SELECT n, 1, 0, 'x' FROM generate_series(1, 100000) n;
+CREATE PUBLICATION bench FOR ALL TABLES;
+CREATE PROCEDURE load(transactions int) LANGUAGE plpgsql AS $$
+DECLARE a int; t int; d int;
+BEGIN
+  FOR n IN 1..transactions LOOP
+    a := 1 + (n::bigint * 7919) % 100000; t := 1 + n % 10; d := n % 1000 - 500;
+    UPDATE accounts SET balance = balance + d WHERE aid = a;
+    UPDATE tellers SET balance = balance + d WHERE tid = t;
+    UPDATE branches SET balance = balance + d WHERE bid = 1;
+    INSERT INTO history (tid, bid, aid, delta) VALUES (t, 1, a, d);
+    COMMIT;
+  END LOOP;
+END $$
+"""
+
+
+class NotExactError(RuntimeError):
+    """A table does not have what the server has."""
+
+
+def build(data: Path) -> Pipeline:
+    """Return the pipeline: all changes, and the newest row of each account."""
+    source = PostgresChanges(f"env:{_URL}", "bench", "bench", staged=data / "bench")
+    config = CheckpointConfig(every_rows=_EPOCH, slice_rows_max=_EPOCH)
+    pipeline = Pipeline("bank", config=config, parallelism=2)
+    changes = pipeline.source("bank", source).table("bronze/bank", id="bronze")
+    accounts = changes.transform(*source.of("public.accounts"))
+    newest_rows(accounts.key_by("aid"), "accounts").upsert("silver/accounts")
+    return pipeline
+
+
+def main() -> None:
+    """Measure one tick."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transactions", type=int, default=250_000)
+    parser.add_argument("--scratch", type=Path)
+    asked = parser.parse_args()
+    server = PostgresServer()
+    os.environ[_URL] = server.url()
+    try:
+        with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch, psycopg.connect(server.url()) as connection:
+            connection.autocommit = True
+            connection.execute(_TABLES)
+            print_result(_measured(Path(scratch), connection, asked.transactions))
+    finally:
+        server.close()
+
+
+def _measured(scratch: Path, connection: psycopg.Connection, transactions: int) -> dict[str, object]:
+    given = flags_layer({"data": scratch, "warehouse": scratch / "warehouse"})
+    _tick(launch("bench.ours.postgres_changes:build", given), Laps())  # the snapshot
+    written_s = time.monotonic()
+    connection.execute("CALL load(%s)", [transactions])
+    written_s = time.monotonic() - written_s
+    laps, started, cpu = Laps(), time.monotonic(), cpu_seconds(os.getpid())
+    _tick(launch("bench.ours.postgres_changes:build", given), laps)
+    read_s = time.monotonic() - started - laps.spark_start_s
+    rows = transactions * ROWS_PER_TRANSACTION
+    _require_exact(scratch / "warehouse", connection, rows)
+    return {
+        "program": "tidemark-postgres",
+        "rows": rows,
+        "per_second": rows / read_s,
+        "server_per_second": rows / written_s,
+        "work_s": read_s,
+        "cpu_s": cpu_seconds(os.getpid()) - cpu,
+        "seconds": laps.seconds,
+    }
+
+
+def _tick(launched: Launch, laps: Laps) -> None:
+    caught_up(run_tick(launched.plan, launched.runtime(), laps))
+
+
+def _require_exact(warehouse: Path, connection: psycopg.Connection, rows: int) -> None:
+    found = DeltaTable(str(warehouse / "bronze/bank")).count() - ACCOUNTS - 11
+    if found != rows:
+        raise NotExactError(f"bronze has {found} changes, the server made {rows}")
+    silver = pl.read_delta(str(warehouse / "silver/accounts")).select("aid", "balance")
+    if dict(silver.iter_rows()) != dict(connection.execute("SELECT aid, balance FROM accounts").fetchall()):
+        raise NotExactError("silver/accounts does not have the server's balances")
+
+
+if __name__ == "__main__":
+    main()
