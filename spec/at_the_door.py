@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim
+from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of
 from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import CutRecorded, PublishTable, RecordCut
@@ -46,6 +46,7 @@ from checkpointing.tick.messages import (
     Work,
 )
 from spec.behind import doubt, published, restore_what_is_lost
+from spec.politeness import UnseenLeft
 from spec.world import World
 
 CHANGES: Final = (
@@ -125,6 +126,7 @@ class Carrier:
                     restore_what_is_lost(world)
                 return Done()
             case AppendClaim():
+                self._note_claim(effect)
                 return world.append(effect.row, effect.at_version)
             case AppendEntry():
                 return world.append(effect.row, effect.at_version, effect.turn.dropped, effect.turn.marks)
@@ -164,6 +166,16 @@ class Carrier:
             case _:
                 """The effect has no answer, or the code that drives the door answers it."""
         return None
+
+    def _note_claim(self, effect: AppendClaim) -> None:
+        """Note a claim that will be in, if the process cannot see whether the holder before lives."""
+        world, before = self._world, self._world.holder()
+        refused = effect.at_version != world.version
+        if refused or self._eyes.sees_holders or before is None or release_of(world.rows(), before.generation):
+            return
+        row, now_ms = effect.row, self._eyes.at(world.now_ms)
+        seen = UnseenLeft(row.generation, row.holder, before.generation, before.holder, world.lease, now_ms)
+        world.history.add(seen)
 
     def _lags(self) -> bool:
         return self._eyes.lags is not None and self._eyes.lags.random() < LAGS

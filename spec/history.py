@@ -20,6 +20,7 @@ from spec.attempt_events import AttemptEvent
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
+from spec.politeness import UnseenLeft
 from spec.rest_events import CameToRest, ReservedGone
 from spec.steps import Begun, Step
 
@@ -310,6 +311,7 @@ class DoorBroke:
 
 Event = (
     JobClaimed
+    | UnseenLeft
     | JobReleased
     | LeftoversGone
     | RowCommitted

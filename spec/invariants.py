@@ -45,6 +45,7 @@ from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettle
 from spec.names import wrongly_renamed
 from spec.net import wrongly_netted
 from spec.new_tables import not_begun_empty
+from spec.politeness import impolite
 from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
 from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_marked, wrongly_retained
@@ -293,6 +294,7 @@ INVARIANTS |= {
     "names-follow": wrongly_renamed,
     "one-generation": wrongly_fenced,
     "held": held_wrongly,
+    "left-alone": impolite,
     "nonces-differ": repeated_nonces,
     "recovered-in-order": recovered_out_of_order,
     "retention": wrongly_retained,

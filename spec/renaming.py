@@ -19,7 +19,7 @@ from checkpointing.job.renaming import (
     under_new_names,
 )
 from checkpointing.metadata.record import CheckpointRecord
-from spec.pipeline import JOB, ROW_BYTES
+from spec.pipeline import AUDIT_TABLE, JOB, ROW_BYTES
 from spec.world import World
 
 
@@ -52,6 +52,15 @@ def blocked(world: World, graph: JobGraph, names: Names) -> bool:
     new = set(names.tables.values())
     appended = (table.name for table in graph.tables() if table.mode is TableMode.APPEND and table.name in new)
     return any(world.files[path].generation == 0 for name in appended for path in world.table(name).active)
+
+
+def taken(world: World, restored: CheckpointRecord | None) -> bool:
+    """Return whether the cut lacks the table that comes and goes, and another writer's file lies in it.
+
+    The product then ends the tick with an error that names the table, and the user goes on without it.
+    """
+    lacks = restored is not None and AUDIT_TABLE not in {each.table for each in restored.columns}
+    return lacks and any(world.files[path].generation == 0 for path in world.table(AUDIT_TABLE).active)
 
 
 def link(

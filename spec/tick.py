@@ -79,7 +79,7 @@ from spec.history import (
     TickStuck,
 )
 from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit
-from spec.renaming import Names, blocked, link, names_of
+from spec.renaming import Names, blocked, link, names_of, taken
 from spec.steps import Begun
 from spec.telling import events_of_effect, events_of_fact
 from spec.tick_plan import TickPlan
@@ -87,8 +87,7 @@ from spec.world import World
 
 STEPS_MAX = 6_000
 LEAVES_STATE_EVERY = 4
-"""One tick in this many restores a cut with state for which its graph has no vertex, and may leave that state behind.
-"""
+"""One tick in this many restores a cut with state of no vertex of its graph, and may leave that state behind."""
 
 Narrate = Callable[[str], None]
 Turns = Generator[int, None, None]
@@ -185,10 +184,11 @@ class Tick:
 
     def _graph(self, restored: CheckpointRecord | None, release: int) -> JobGraph:
         """Return the pipeline of this release. A source never loses a split in which a cut has a position."""
-        was = next((each for each in restored.vertices if each.vertex == ORDERS), None) if restored else None
-        missing = (SplitId(split) for split in (was.splits if was else ()) if split not in self.plan.orders)
+        stood = (each.splits for each in restored.vertices if each.vertex == ORDERS) if restored else ()
+        missing = (SplitId(split) for splits in stood for split in splits if split not in self.plan.orders)
         known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
-        return graph(self.plan.parallelism, release, hooks, known, audited=self.plan.audited or must_audit(restored))
+        audits = (self.plan.audited and not taken(self.world, restored)) or must_audit(restored)
+        return graph(self.plan.parallelism, release, hooks, known, audited=audits)
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores work. Find out why a release was refused."""

@@ -103,6 +103,12 @@ RELEASES_WITH_CLEAN_UPS = Judge(
     partial(_simulated, rollbacks_max=1, releases=True, vertices=True, clean_ups_max=2),
     400,
 )
+CODEC = Judge(
+    "simulator with older formats", partial(_simulated, savepoints_max=2, rollbacks_max=1, older_formats=True), 400
+)
+CLOCKS = Judge("simulator with clocks that leap", partial(_simulated, clocks_jump=True, limits=True, hooks=True), 400)
+LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), 400)
+LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), 400)
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
