@@ -138,7 +138,7 @@ def tasks_are_told_of_a_checkpoint_that_was_aborted(patch: Patch) -> None:
     patch.put(Completion, "_notify_aborted", notify_aborted)
 
 
-@mutant("ends-once", COORDINATOR, ("FLINK-6404",))
+@mutant("queue", COORDINATOR, ("FLINK-6404",))
 def hooks_are_asked_before_the_checkpoint_is_registered(patch: Patch) -> None:
     real_fetched, real_created = Triggering.id_fetched, Triggering.location_created
     hidden: dict[tuple[Triggering, CheckpointId], PendingCheckpoint] = {}
