@@ -47,7 +47,7 @@ NOTHING = {"reader": [], "back": [], "tables": [], "leftovers": [], "twice": []}
 
 
 def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, changed):
-    """When rows have run out the interval still triggers: those epochs complete, empty, and move no row."""
+    """After the last row, the interval still triggers. These epochs complete, empty, and change nothing."""
     ended = tick(replace(order, config=BY_TIME, limits=SIX))
     assert "" == ended.said["message"]
     assert 0 == min(ended.said["rows"].values())
@@ -57,7 +57,7 @@ def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, cha
 @pytest.mark.kill
 @pytest.mark.parametrize("kill_at", ["before:AppendRow#5", "after:AppendRow#5", "after:RecordCut#5"])
 def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, changed, kill_at):
-    """Around the commit point of an epoch without rows, and after its cut."""
+    """The tick dies around the commit point of an epoch without rows, or after its cut."""
     assert KILLED == tick(replace(order, config=BY_TIME, limits=SIX, kill_at=kill_at)).code
     assert "caught_up" == tick(order).said["outcome"]
     assert NOTHING == changed(undisturbed)
@@ -84,10 +84,7 @@ def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbe
     ("first", "second", "together"), [("row", "claim", False), ("claim", "row", False), ("row", "claim", True)]
 )
 def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undisturbed, changed, first, second, together):
-    """A row and a rival's claim are both about to become the same version: one does, and nothing is lost or doubled.
-
-    The coordinator whose job was taken is told by whom; a row of its that came first is its rival's to publish.
-    """
+    """An entry and a rival's claim want to be the same version. One of them is, and nothing is lost or doubled."""
     holder = Running(replace(order, strike=Hold(At(ROW, (3, 4)), "row")))
     wait_for(order.root / "row.here")
     rival = Running(replace(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")))
@@ -110,7 +107,7 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
 
 
 def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up(order, undisturbed, changed):
-    """It knows of no rival before its next row is refused; whatever it staged until then no recovery can have seen."""
+    """It learns of its rival only when its next entry is refused. No recovery can know what it staged until then."""
     holder = Running(replace(order, strike=Hold(At("before:RunMicroBatch", (1,)), "late")))
     wait_for(order.root / "late.here")
     assert ("caught_up", "") == _told(tick(replace(order, take_over=True)))
@@ -129,7 +126,7 @@ def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up
     [("checkpoints", (1,)), ("checkpoints", (2, 3)), ("checkpoints", (5,)), ("tables", (1, 9)), ("cuts", (1, 2))],
 )
 def test_a_reply_that_is_lost_after_the_commit_is_read_back(order, undisturbed, changed, log, occurrences):
-    """Of a claim, of rows, of a release, of publications, of cuts: the tick finds what it wrote, once, and goes on."""
+    """The reply to a claim, an entry, a release, a publication or a cut is lost. The tick finds what it wrote, once."""
     lost = LoseReply(At(f"after:LogCommit:{log}", occurrences))
     assert ("caught_up", "") == _told(tick(replace(order, strike=lost)))
     assert ("caught_up", "") == _told(tick(order))

@@ -152,7 +152,7 @@ def run_through(tables, strike, moment, table, deed):
 @pytest.mark.parametrize("deed", [optimize, vacuum, change_feed], ids=lambda deed: deed.__name__)
 @pytest.mark.parametrize("table", [BRONZE, GOLD])
 def test_what_keeps_the_rows_is_passed_over(tables, strike, moment, deed, table):
-    """OPTIMIZE, VACUUM and a harmless feature: both ticks end well, no row is lost or doubled in either table."""
+    """After OPTIMIZE, VACUUM or a harmless feature, both ticks end well, and no table loses or doubles a row."""
     first, second = run_through(tables, strike, moment, table, lambda: deed(tables.path(table)))
     assert ["", ""] == [first.message, second.message]
     assert [TickOutcome.CAUGHT_UP] * 2 == [first.outcome, second.outcome]
@@ -164,7 +164,7 @@ def test_what_keeps_the_rows_is_passed_over(tables, strike, moment, deed, table)
 @pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_rows_that_a_neighbour_deletes_of_an_append_table_stay_deleted(tables, strike, moment):
-    """Their owner wanted it so: what was there is gone, all that comes later is there once, gold is as it was."""
+    """The rows' owner deleted them, so they stay deleted. Later rows are there once, and gold is unchanged."""
     deleted = []
 
     def deed():
@@ -183,7 +183,7 @@ def test_rows_that_a_neighbour_deletes_of_an_append_table_stay_deleted(tables, s
 @pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_rows_that_a_neighbour_deletes_of_an_upsert_table_come_back_with_the_next_checkpoint(tables, strike, moment):
-    """The table is set to the checkpoint's files again, which undoes the DELETE as a whole."""
+    """The table consists of the checkpoint's files again. This undoes the whole DELETE."""
     first, second = run_through(tables, strike, moment, GOLD, lambda: delete(tables.path(GOLD)))
     assert ["", ""] == [first.message, second.message]
     assert expected_gold(tables.rows) == tables.gold()
@@ -204,7 +204,10 @@ def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, m
 @pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_a_new_column_of_an_upsert_table_stops_by_name_until_it_is_taken_back(tables, strike, moment):
-    """It would be erased, so the tick ends naming table and column; restored, the next goes on."""
+    """The column would be erased, so the tick ends and names table and column.
+
+    After its removal, the next tick goes on.
+    """
     path, before = tables.path(GOLD), []
 
     def deed():
@@ -227,7 +230,7 @@ def test_a_new_column_of_an_upsert_table_stops_by_name_until_it_is_taken_back(ta
 @pytest.mark.parametrize("death", ["after:AppendRow", "after:LogCommit:tables", "before:RecordCut", "after:RecordCut"])
 @pytest.mark.parametrize("deed", [optimize, vacuum, add_column], ids=lambda deed: deed.__name__)
 def test_a_neighbour_between_a_death_and_its_recovery_makes_nothing_double(tables, death, deed):
-    """A checkpoint that was published, or partly, before a tick died is not published anew behind a neighbour."""
+    """A checkpoint that a dead tick published, wholly or partly, is not published again after a neighbour's commit."""
     with suppress(Dead):
         tables.tick(Mortal(death, SECOND))
     deed(tables.path(BRONZE))
@@ -283,10 +286,7 @@ def _follow(spark, message):
 def test_a_feature_that_forbids_publishing_stops_by_name_and_its_way_out_frees_the_job(
     tables, strike, neighbour, moment, table, feature
 ):
-    """The tick that meets it ends naming table and feature; nothing of the pending epoch is lost, and nothing doubled.
-
-    Deletion vectors matter to nobody who only appends: there the ticks go on.
-    """
+    """The tick ends and names table and feature. Nothing of the pending epoch is lost or doubled."""
     path = tables.path(table)
     first, second = run_through(tables, strike, moment, table, lambda: _sql(neighbour, ENABLED[feature], path))
     if (table, feature) == (BRONZE, "deletion vectors"):

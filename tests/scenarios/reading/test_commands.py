@@ -32,7 +32,10 @@ def cells(text):
 
 
 def test_the_newest_state_is_a_table_of_real_columns(typed):
-    """A row per key in order, a null as such, a list by its first; and what is in flight."""
+    """It has a row for each key, in order.
+
+    A null is shown as such, a list by its first item, and rows in flight too.
+    """
     code, out, _ = typed("state", "by_key")
     assert ExitCode.DONE == code
     assert [["null", "3", "2", "[]"], ["LAX", "1", "2", "7 and 1 more"]] == cells(out)
@@ -41,7 +44,7 @@ def test_the_newest_state_is_a_table_of_real_columns(typed):
 
 
 def test_an_older_state_and_single_keys_can_be_asked_for(typed):
-    """By number, by time, by every key column; the limit says what it left out."""
+    """By number, by time, by every key column. The output says what the limit left out."""
     assert [["SFO", "2", "5", "[]"]] == cells(typed("state", "by_key", "--at", "1", "--key", "place=SFO")[1])
     at = ["--at", "1970-01-01T00:00:01.500Z"]
     assert [["LAX", "1", "1", "[7]"]] == cells(typed("state", "by_key", *at, "--key", "place=LAX", "--key", "day=1")[1])
@@ -57,7 +60,7 @@ def test_without_an_operator_those_with_state_are_listed(typed):
 
 
 def test_the_printed_query_is_all_that_duckdb_needs(typed):
-    """What goes to stdout is SQL and nothing else."""
+    """Only SQL goes to stdout."""
     code, out, err = typed("state", "by_key", "--sql", "duckdb", "--at", "1")
     assert (ExitCode.DONE, "") == (code, err)
     assert typed.job.model[1] == ordered(duckdb.connect().sql(out).fetchall())
@@ -76,7 +79,7 @@ def test_the_printed_query_is_all_that_duckdb_needs(typed):
     ],
 )
 def test_what_was_typed_wrong_is_said_with_what_there_is(typed, words, said):
-    """Exit code 2, one line."""
+    """The exit code is 2, with one line."""
     code, out, err = typed(*words.split())
     assert (ExitCode.USAGE, "", 1) == (code, out, len(err.splitlines()))
     assert said in err

@@ -55,13 +55,13 @@ def test_a_time_means_the_newest_cut_that_was_published_by_then(job, moment, che
     ],
 )
 def test_a_cut_that_is_not_there_is_answered_with_what_there_is(job, words, said):
-    """The oldest and the newest, with their times, which can be typed again."""
+    """The answer has the oldest and the newest cut with their times, in a form that can be typed."""
     with pytest.raises(NoSuchCutError, match=said):
         Cuts(job.root, JOB).find(words)
 
 
 def test_before_its_first_cut_a_job_says_so(tmp_path):
-    """A warehouse without the job is left as it is; a job without a cut says how to get one."""
+    """A warehouse without the job stays as it is. A job without a cut says how to get one."""
     with pytest.raises(NeverRunError, match=r"counts has never run in .*start it with 'tidemark run counts'"):
         Cuts(tmp_path / "none", JOB).latest()
     assert not (tmp_path / "none").exists()
@@ -75,7 +75,7 @@ def test_before_its_first_cut_a_job_says_so(tmp_path):
 
 
 def test_a_checkpoint_that_is_committed_only_is_not_read(job):
-    """The newest cut is the newest that is published; the other one is answered with how to publish it."""
+    """The newest readable cut is the newest published one. For the other, the error says how to publish it."""
     job.commit({("a", 1): (9, [])})
     cuts = Cuts(job.root, JOB)
     assert 3 == cuts.latest().checkpoint
@@ -94,7 +94,7 @@ def test_words_and_names_that_mean_nothing_are_refused(job):
 
 
 def test_a_cut_in_hand_outlives_its_retention_until_its_files_go(tmp_path):
-    """Dropped from `cuts`, it is read as before; once clean-up has deleted a file, it is gone, and that is said."""
+    """A cut that was dropped from `cuts` reads as before. Once clean-up has deleted a file, an error says so."""
     job = KeyedJob(tmp_path, retained=1)
     job.epoch({("a", 1): (1, [])})
     cuts = Cuts(tmp_path, JOB)
@@ -122,7 +122,7 @@ def test_a_retained_cut_that_has_lost_a_file_is_damaged(job):
 
 
 def test_a_cut_says_what_it_holds_and_reads_every_table_at_its_version(tmp_path):
-    """Tables, operators, versions, rows: those of its checkpoint, though newer ones are published."""
+    """It has the tables, operators, versions and rows of its checkpoint, though newer ones are published."""
     run(tmp_path, 1)
     cut = Cuts(tmp_path, NUMBERS).latest()
     run(tmp_path, 1)
@@ -143,7 +143,7 @@ def test_a_cut_says_what_it_holds_and_reads_every_table_at_its_version(tmp_path)
 
 
 def test_reading_needs_no_spark_and_writes_nothing(job):
-    """In a process of its own: what is imported and what lies in the warehouse."""
+    """A process of its own shows what is imported, and what lies in the warehouse."""
     before = sorted(path for path in job.root.rglob("*"))
     program = (
         "import sys; from jobs.reading import Cuts; cut = Cuts(sys.argv[1], sys.argv[2]).latest();"
@@ -157,7 +157,7 @@ def test_reading_needs_no_spark_and_writes_nothing(job):
 
 
 def test_a_cut_is_shown_in_a_line_and_without_its_rows(tmp_path):
-    """In a notebook and in an error; so are all cuts of a pipeline, and a state."""
+    """This holds in a notebook and in an error, for a cut, for all cuts of a pipeline, and for a state."""
     job = KeyedJob(tmp_path)
     job.epoch({("LAX", 1): (1, [7])})
     cut = Cuts(tmp_path, JOB).latest()

@@ -79,7 +79,10 @@ def killed(program):
 
 
 def test_a_reserved_cut_stays_readable_through_ticks_and_clean_ups(root):
-    """The cut was subsumed and everything else cleaned up; it reads as before. Left, it goes with the next clean-up."""
+    """The cut was subsumed and all else cleaned up, and it reads as before.
+
+    Without its reader, the next clean-up deletes it.
+    """
     cuts = Cuts(root, JOB)
     with cuts.reserved() as cut:
         before = contents(cut)
@@ -106,10 +109,7 @@ def forget_past_entries(root):
 
 
 def test_state_at_a_reserved_cut_stays_readable_for_every_reader(root, capsys):
-    """The cut's entry of `checkpoints` was subsumed: who joins the reservation, or asks by number, reads on.
-
-    Once the reservation has lapsed, the files of the state go with the next clean-up.
-    """
+    """The cut's entry was subsumed. Readers that join the reservation, or ask by number, can still read."""
     program, chosen = started(root, "run-1")
     try:
         before = state_of(Cuts(root, JOB).at(chosen))
@@ -133,7 +133,7 @@ def test_state_at_a_reserved_cut_stays_readable_for_every_reader(root, capsys):
 
 
 def test_a_cut_that_is_only_reserved_goes_by_number_when_the_reader_leaves(root):
-    """Until then its number leads to it; afterwards the error names the cuts that are retained."""
+    """Until then its number leads to it. Afterwards the error names the retained cuts."""
     with Cuts(root, JOB).reserved() as cut:
         advanced(root)
         assert contents(cut) == contents(Cuts(root, JOB).at(cut.checkpoint))
@@ -230,7 +230,7 @@ def test_a_damaged_reservation_reserves_nothing_and_stops_nothing(root):
 
 @pytest.mark.timeout(60)
 def test_what_is_no_file_reserves_nothing_and_nobody_waits_for_it(root):
-    """A named pipe in the place of a reservation or of its entry would be waited for, for ever."""
+    """Opening a named pipe in place of a reservation or its entry would wait for ever."""
     with Cuts(root, JOB).reserved("run-1") as cut:
         before = contents(cut)
         folder = root / "_tidemark" / JOB / "reservations"
@@ -255,7 +255,7 @@ ORDERS = [(write, look, drop) for write in range(4) for look in range(write, 4) 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("write", "look", "drop"), ORDERS)
 def test_no_order_of_reader_tick_and_clean_up_loses_a_cut_that_was_reserved(root, monkeypatch, write, look, drop):
-    """Wherever the reader writes and looks, and wherever a tick drops the cut: what the reader got stays whole."""
+    """In any order of the reader's write and look, and the tick's drop, the reader's cut stays whole."""
     run(root, 1, plan=PLAN)
     cuts, store = Cuts(root, JOB), ReservationStore(at(root))
     wanted = cuts.at(3)

@@ -28,7 +28,10 @@ def test_every_cut_shows_the_state_as_it_was(tmp_path, backend, seed):
 
 
 def test_a_key_that_a_narrower_base_dropped_does_not_come_back(tmp_path):
-    """After a rescale the old, wider base still counts for others: its row of a deleted key must not be the newest."""
+    """After a rescale, the old and wider base still counts for other ranges.
+
+    Its row of a deleted key must not be the newest.
+    """
     job = KeyedJob(tmp_path, FullBackend(), parallelism=1)
     job.epoch({("a", day): (day, []) for day in range(8)})
     job.parallelism = 2
@@ -52,7 +55,7 @@ def test_the_query_needs_nothing_from_the_network(tmp_path):
 
 @pytest.mark.spark
 def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
-    """Plain SQL over the state table at its version: the newest row of each key, though newer checkpoints are there."""
+    """Plain SQL on the state table at its version gives the newest row of each key, though newer checkpoints exist."""
     job = a_life(KeyedJob(tmp_path, INCREMENTAL), seed=5, epochs=6)
     cut = Cuts(tmp_path, JOB).latest()
     job.epoch({("a", 0): (99, [])})
@@ -63,7 +66,7 @@ def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
 
 
 def test_a_state_without_rows_has_its_columns(tmp_path):
-    """An operator without a key yet has an empty state, in every way of reading it."""
+    """An operator without keys has an empty state with columns, however it is read."""
     job = KeyedJob(tmp_path)
     job.epoch({})
     state = Cuts(tmp_path, JOB).latest().state(OPERATOR)
@@ -82,7 +85,7 @@ def test_rows_in_flight_are_counted_and_not_mixed_in(tmp_path):
 
 
 def test_a_cut_in_hand_keeps_its_state_while_its_row_is_subsumed(tmp_path):
-    """While the next checkpoint is committed and not recorded yet, the state is still that of the cut."""
+    """While the next checkpoint is committed and not recorded, the state is still the cut's."""
     job = a_life(KeyedJob(tmp_path, retained=1), seed=6, epochs=3)
     cuts = Cuts(tmp_path, JOB)
     before = cuts.latest()

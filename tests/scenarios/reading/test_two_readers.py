@@ -147,9 +147,9 @@ class HeldBetweenTables:
 
 
 def test_by_cut_nothing_is_ever_mixed_and_plainly_it_is(tmp_path):
-    """At each of 50 cuts gold and the state are the sums of bronze; the newest of each table is not, at each of them.
+    """At each of 50 cuts, gold and the state are the sums of bronze.
 
-    Meanwhile rows are subsumed and cuts dropped: two are retained.
+    The newest versions of the tables sometimes are not.
     """
     by_cut, plain = ByCut(tmp_path), Plain(tmp_path)
     readers = [Polling(by_cut.look), Polling(plain.look)]

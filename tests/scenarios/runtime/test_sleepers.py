@@ -38,7 +38,7 @@ def must_be_the_newest_alone(root: Path) -> None:
 
 
 def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tick, tmp_path, overtaken, undisturbed):
-    """It has looked up which checkpoints are retained; since then others were committed, and its own one went."""
+    """It knows which checkpoints were retained. Since then others were committed, and its own one was subsumed."""
     committed = []
 
     def boundary(name: str) -> None:
@@ -54,7 +54,7 @@ def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tic
 
 
 def test_a_tick_that_sleeps_in_its_clean_up_takes_no_newer_cut_away(tick, tmp_path, overtaken, monkeypatch):
-    """It has looked up which cuts can be read; the other tick has recorded newer ones since."""
+    """It knows which cuts could be read. Since then the other tick has recorded newer ones."""
     looked = job_stores.readable_cuts
 
     def asleep(rows, recorded):

@@ -66,7 +66,7 @@ def test_two_swap_their_names_once(tmp_path):
 
 
 def test_a_rollback_across_a_swap(tmp_path):
-    """Each cut is in the names of its own pipeline, whichever goes on behind the rollback."""
+    """Each cut has the names of its own pipeline, whichever version goes on after the rollback."""
     tick(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     swapped = {"one": "two", "two": "one", "swapped": True}
@@ -81,7 +81,7 @@ def test_a_rollback_across_a_swap(tmp_path):
 
 
 def test_one_takes_the_name_that_another_leaves(tmp_path):
-    """Three names for two things: what was two is called three, and what was one is called two."""
+    """Two things use three names: two becomes three, and one becomes two."""
     tick(tmp_path, HALF)
     for rows in (HALF + 1, HALF + 2):
         tick(tmp_path, rows, one="two", two="three", one_was="one", two_was="two")
@@ -106,13 +106,13 @@ def test_a_name_that_the_checkpoint_has_already_is_refused(tmp_path):
     ],
 )
 def test_a_declaration_that_can_mean_nothing_is_refused_as_the_pipeline_is_planned(names, says):
-    """Whatever the warehouse holds: both names are said, and the way out."""
+    """The message has both names and the way out, whatever the warehouse holds."""
     with pytest.raises(InvalidPipelineError, match=says):
         build(HALF, **names)
 
 
 def test_renamed_from_is_said_where_a_name_is_given():
-    """An id that a call does not give cannot have been another one before, and no column is called so."""
+    """If a call gives no id, it cannot declare an older one. No column may be renamed so either."""
     numbers = Pipeline("p").source("n", SequenceSource({"a": 5}, keys=KEYS)).key_by("key")
     with pytest.raises(InvalidPipelineError, match="id_renamed_from='x' belongs to id="):
         numbers.aggregate("a", n=count()).table("gold/a", id_renamed_from="x")

@@ -146,7 +146,7 @@ def test_an_entry_that_others_put_in_its_place_is_not_taken_for_ours(tmp_path):
     ],
 )
 def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undisturbed, monkeypatch, boundary, occurrence):
-    """Wherever it dies, the next tick finds the rest to do; every cut shows what it showed."""
+    """Wherever the tick dies, the next one does the rest. Every cut shows the same as before."""
     ids = laid_out(tmp_path, 2)
     before = all_cuts(tmp_path)
     entries(tmp_path)[-1].write_bytes(b"")
@@ -163,7 +163,10 @@ def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undistur
 
 
 def test_without_the_rows_it_is_refused_by_name_before_the_claim(tmp_path, undisturbed):
-    """Only the newest two rows are retained, and bronze lost three: nothing changes; a backup of the folder helps."""
+    """Only the newest two entries are retained, and bronze lost three.
+
+    Nothing changes; a backup of the folder helps.
+    """
     root = tmp_path / "warehouse"
     run(root, 3)
     backup = shutil.copytree(root / BRONZE, tmp_path / "backup")
@@ -185,7 +188,7 @@ def test_without_the_rows_it_is_refused_by_name_before_the_claim(tmp_path, undis
 
 
 def test_a_hole_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_path, undisturbed, capsys, monkeypatch):
-    """An empty entry in the middle, with a newer one behind it: the command in the message leads out."""
+    """An entry in the middle of the log is empty. The command in the message leads out."""
     first, second, _ = laid_out(tmp_path, 3)
     empty_the_middle(tmp_path)
     with pytest.raises(TablesBehindError, match=f"lacks what checkpoint {second} brought") as refused:
@@ -221,7 +224,7 @@ def test_a_rollback_is_published_only_onto_what_it_was_planned_on(tmp_path, undi
 
 
 def test_an_entry_that_is_cut_off_is_named_and_moving_it_away_helps(tmp_path, undisturbed):
-    """The newest one: the tick and the doctor say the same, and the line that they give works as it stands."""
+    """The newest entry is cut off. The tick and the doctor say the same, and the command that they print works."""
     laid_out(tmp_path, 2)
     cut_off(entries(tmp_path)[-1])
     with pytest.raises(TablesBehindError, match="the newest entry of its log, is cut off") as refused:
@@ -241,7 +244,7 @@ def test_an_entry_that_is_cut_off_is_named_and_moving_it_away_helps(tmp_path, un
     ],
 )
 def test_a_log_that_nobody_can_load_is_named(tmp_path, undisturbed, damage, said):
-    """An entry that is missing or cut off with later ones there: one sentence, and the table's backup helps."""
+    """An entry is missing or cut off, and later ones exist. One sentence says so, and the table's backup helps."""
     laid_out(tmp_path / "warehouse", 3)
     root = tmp_path / "warehouse"
     backup = shutil.copytree(root / BRONZE, tmp_path / "backup")
@@ -258,7 +261,7 @@ def test_a_log_that_nobody_can_load_is_named(tmp_path, undisturbed, damage, said
 
 
 def test_a_savepoint_at_rest_brings_the_tables_back_first(tmp_path):
-    """It never blesses a hole: the tables are whole when its row is in."""
+    """The tables are whole before the savepoint's entry is in."""
     _, second = laid_out(tmp_path, 2)
     before = at_cut(tmp_path, second)
     empty_the_newest(tmp_path, BRONZE)
@@ -267,7 +270,7 @@ def test_a_savepoint_at_rest_brings_the_tables_back_first(tmp_path):
 
 
 def test_a_rollback_brings_the_tables_back_first(tmp_path):
-    """Its dry run says that; then tables show what they showed at that checkpoint."""
+    """The dry run says so. Afterwards the tables show the same as at that checkpoint."""
     _, second, _ = laid_out(tmp_path, 3)
     before = at_cut(tmp_path, second)
     delete_the_newest_two(tmp_path, BRONZE)
@@ -286,7 +289,10 @@ def test_at_rest_a_table_without_a_log_waits_for_a_tick(tmp_path):
 
 
 def test_a_cut_that_a_table_no_longer_has_is_not_read(tmp_path):
-    """Readers get an error that names table and version, never fewer rows; after a tick they read it again."""
+    """Readers get an error that names table and version, and never fewer rows.
+
+    After a tick they can read the cut again.
+    """
     _, second = laid_out(tmp_path, 2)
     before = at_cut(tmp_path, second)[BRONZE]
     empty_the_newest(tmp_path, BRONZE)
@@ -297,7 +303,7 @@ def test_a_cut_that_a_table_no_longer_has_is_not_read(tmp_path):
 
 
 def test_the_command_line_says_it_in_a_sentence(tmp_path, capsys):
-    """Exit code 1, one sentence, no traceback; and a tick that repairs says what it did."""
+    """The exit code is 1, with one sentence and no traceback. A tick that repairs says what it did."""
     laid_out(tmp_path, 3)
     delete_the_middle(tmp_path)
     pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -308,7 +314,7 @@ def test_the_command_line_says_it_in_a_sentence(tmp_path, capsys):
 
 
 def test_a_tick_says_what_it_published_again(tmp_path):
-    """Table, what it showed, and the checkpoints that came back."""
+    """It names the table, what the table showed, and the repeated checkpoints."""
     first, second = laid_out(tmp_path, 2)
     empty_the_newest(tmp_path, BRONZE)
     heard = []
@@ -325,7 +331,7 @@ def test_a_tick_says_what_it_published_again(tmp_path):
 
 
 def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
-    """`checkpoints` from an older backup: what the tick refuses, the doctor says, and its command works."""
+    """`checkpoints` comes from an older backup. The doctor says what the tick refuses, and its command works."""
     root = tmp_path / "warehouse"
     laid_out(root, 1)
     backup = shutil.copytree(root / f"_tidemark/{JOB}", tmp_path / "backup")

@@ -109,7 +109,7 @@ def test_the_listener_hears_claim_recovery_and_each_checkpoint_in_order(tick):
 
 
 def test_ids_go_on_where_the_last_tick_stopped(tick, tmp_path):
-    """A released job's next claim begins with the first unused id, which may lie behind a pending one (A6)."""
+    """The next claim begins with the first id that the last tick did not use, also after a pending checkpoint (A6)."""
     first = tick(limits=TickLimits(checkpoints=1))
     released = release_of(stores_at(tmp_path).observe().rows, Generation(1))
     second = tick()
@@ -154,7 +154,7 @@ def test_a_table_that_cannot_be_written_fails_the_tick_and_frees_the_job(tick, t
 
 
 def test_a_stop_ends_the_tick_in_order_and_the_next_goes_on(tick, tmp_path, undisturbed):
-    """Asked to stop now, a tick commits nothing more; the next one reads again what was not committed."""
+    """A tick that is asked to stop now commits nothing more. The next one reads the uncommitted rows again."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))
     report = tick(inbox=inbox)
@@ -165,7 +165,7 @@ def test_a_stop_ends_the_tick_in_order_and_the_next_goes_on(tick, tmp_path, undi
 
 
 def test_a_failed_micro_batch_fails_the_tick_and_loses_nothing(tick, tmp_path, undisturbed):
-    """An engine that breaks is named in the report; the next tick ends with the same tables."""
+    """The report names the engine that failed. The next tick ends with the same tables."""
 
     class Broken(LocalEngine):
         def run(self, planned, effect, warehouse, job):
@@ -182,7 +182,7 @@ def test_a_failed_micro_batch_fails_the_tick_and_loses_nothing(tick, tmp_path, u
 
 
 def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypatch, undisturbed):
-    """Where the door raises, the tick raises, with a trace that holds all facts so far; the job is free again."""
+    """If the door raises, the tick raises. Its trace holds all facts so far, and the job is free again."""
     steps = JobDoor.step
     seen = []
 
@@ -204,7 +204,7 @@ def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypat
 
 
 def test_only_the_retained_cuts_stay(tick, tmp_path):
-    """Cuts go with the rows of their checkpoints: two are retained, the third went."""
+    """Cuts go with the entries of their checkpoints: two are retained, and the third is gone."""
     tick()
     stores = stores_at(tmp_path)
     assert [None, 2, 3] == [(stores.read_cut(CheckpointId(n)) or {}).get(BRONZE) for n in (1, 2, 3)]

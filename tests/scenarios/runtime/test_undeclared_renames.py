@@ -22,7 +22,7 @@ OPERATOR_RENAMED = Version(operator="per_key")
     ],
 )
 def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, version, says):
-    """No claim, no new table, no version; under its old name the job goes on."""
+    """There is no claim, no new table and no new version. Under its old name the job goes on."""
     laid_out(tmp_path, HALF)
     before, rows = versions(tmp_path), newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match=says) as refused:
@@ -35,7 +35,7 @@ def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, vers
 
 
 def test_what_the_user_leaves_behind_stays_behind(tmp_path):
-    """Said once, it holds: later ticks need no flag, the new table counts on, the old one is as it was."""
+    """The flag is needed once. Later ticks need none, the new table goes on counting, and the old one is unchanged."""
     laid_out(tmp_path, HALF)
     old = shown(tmp_path, GOLD)
     tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)

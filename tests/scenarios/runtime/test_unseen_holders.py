@@ -72,7 +72,7 @@ def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, typed):
 
 
 def test_a_holder_that_lives_renews_the_lease_that_it_was_given(held, typed):
-    """The lease that was given is its own: it goes on renewing it, and is left alone as long as it does."""
+    """The holder renews the lease that it was given. As long as it does, it is left alone."""
     typed("run", PIPELINE, "--warehouse", held)
     given = LeaseStore(at(held)).read()
     assert LeaseStore(at(held)).renew(given.generation, FAR, 90_000)

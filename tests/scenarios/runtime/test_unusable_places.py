@@ -104,7 +104,10 @@ def found_by_the_doctor(warehouse):
 
 @pytest.mark.usefixtures("in_time")
 def test_named_pipes_hang_nobody(tick, warehouse, tmp_path, undisturbed):
-    """As lease, in the requests and as trace: the tick goes on, the request is answered, the doctor names the lease."""
+    """Pipes lie in place of lease, request and trace.
+
+    The tick goes on, answers the request, and the doctor names the lease.
+    """
     for name in (warehouse.paths.lease, f"{warehouse.paths.requests}/abc.json", warehouse.paths.trace(1)):
         warehouse.path(name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(warehouse.path(name))
@@ -148,7 +151,7 @@ def test_only_a_regular_file_is_read(tmp_path):
 
 @pytest.mark.parametrize("typed", ["run {own}", "cut {own}", "doctor {own}", "savepoint {own}", "cleanup {own}"])
 def test_a_warehouse_that_is_a_file_is_refused_by_name(typed, tmp_path, capsys):
-    """Each command says what the path is; none of them writes."""
+    """Each command says what the path is, and writes nothing."""
     file = tmp_path / "file"
     file.write_text("x")
     own = "tests.scenarios.runtime.sequence_job:as_pipeline"

@@ -98,7 +98,7 @@ def failed(planned, root, spark):
     ids=["worker", "chain", "keyed function", "column"],
 )
 def test_a_function_that_raises_is_named_with_file_and_line(planned, vertex, kind, tmp_path, spark, capfd):
-    """The sentence has vertex, error, file and line; the traceback below it is in the trace too."""
+    """The sentence has vertex, error, file and line. The traceback follows, in the trace too."""
     report = failed(planned(), tmp_path, spark)
     sentence = sentence_of(report.message)
     assert sentence.startswith(f"micro-batch 1 of vertex {vertex} failed: {kind}")
@@ -113,7 +113,7 @@ def test_a_function_that_raises_is_named_with_file_and_line(planned, vertex, kin
 @pytest.mark.spark
 @pytest.mark.parametrize("function", [exits, is_killed])
 def test_a_worker_that_dies_is_a_sentence(function, tmp_path, spark):
-    """No Java stack: the sentence names the vertex and what may have killed the worker."""
+    """There is no Java stack. The sentence names the vertex, and what may have killed the worker."""
     report = failed(pipeline_of(mapped(function)), tmp_path, spark)
     sentence = sentence_of(report.message)
     assert sentence.startswith("micro-batch 1 of vertex bronze failed: a Python worker died while it ran")
@@ -183,7 +183,7 @@ def numbers(root):
 
 
 def test_a_checkpoint_that_expires_names_the_vertex_that_hangs(tick, tmp_path):
-    """A function that sleeps for ever is named once the checkpoint's time is over, with what to set."""
+    """When the checkpoint's time is over, the message names the vertex that hangs, and what to set."""
     gate = tmp_path / "gate"
     config = CheckpointConfig(**(CONFIG.model_dump() | {"timeout_ms": 200}))
     try:
