@@ -30,7 +30,7 @@ def locked(place: StoragePlace) -> Iterator[None]:
             yield
         return
     mine = uuid4().hex.encode()
-    while not _is_taken(place, mine):
+    while not _took(place, mine):
         time.sleep(_LOOK_S)
     try:
         yield
@@ -39,8 +39,8 @@ def locked(place: StoragePlace) -> Iterator[None]:
             place.delete()
 
 
-def _is_taken(place: StoragePlace, mine: bytes) -> bool:
-    """Return whether the lock is this process's now: it was free, or its holder's time is over."""
+def _took(place: StoragePlace, mine: bytes) -> bool:
+    """Take the lock if it is free or its holder's time is over; return whether this process has it now."""
     try:
         place.write(mine)
     except FileExistsError:

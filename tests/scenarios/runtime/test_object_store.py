@@ -78,6 +78,18 @@ def test_a_tick_leaves_in_a_store_what_it_leaves_in_a_folder(url, undisturbed):
     assert not place_in(url, "_tidemark/numbers/lease").exists()
 
 
+@pytest.mark.dear
+def test_a_reader_keeps_its_cut_in_a_store(url, undisturbed):
+    """A reserved cut stays readable, although a later tick subsumes it and a clean-up deletes what nobody needs."""
+    run(url)
+    with Cuts(url, "numbers").reserved() as cut:
+        run(url, reader_grace_ms=0, plan=sequence_job.build({"a": 400, "b": 400}))
+        assert cut.checkpoint not in records(url)
+        assert undisturbed["gold/by_key"] == sorted(cut.polars("gold/by_key").collect().rows())
+        assert len(undisturbed["gold/by_key"]) == cut.state("by_key").arrow().num_rows
+    assert [] == [each.name for each in place_in(url, "_tidemark/numbers/reservations").entries()]
+
+
 def test_of_several_claims_exactly_one_is_in(url):
     """Six stores of one job append behind the same version at the same moment, five times."""
     stores = [CheckpointStore(at(url)) for _ in range(6)]

@@ -1,0 +1,37 @@
+"""One process at a time holds a lock of a warehouse."""
+
+import threading
+import time
+
+from jobs.storage import lock
+from jobs.storage.lock import locked
+from jobs.storage.place import StoragePlace
+
+
+def test_only_one_holds_it(storage):
+    """Four threads hold it one after the other."""
+    place, inside, most = StoragePlace(storage, "readers/lock"), [], []
+
+    def hold():
+        with locked(place):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.02)
+            inside.pop()
+
+    threads = [threading.Thread(target=hold) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [1, 1, 1, 1] == most
+
+
+def test_a_dead_holders_lock_in_a_store_lapses(store, monkeypatch):
+    """Its object stays, and counts for a limited time only; the new holder takes its own away."""
+    place = StoragePlace(store, "readers/lock")
+    place.write(b"somebody who died")
+    monkeypatch.setattr(lock, "_COUNTS_MS", 0)
+    with locked(place):
+        assert b"somebody who died" != place.read()
+    assert not place.exists()
