@@ -4,7 +4,7 @@
 which decide nothing, and the past. So two ways into the same state lead to one state.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import is_dataclass
 from enum import Enum
@@ -30,7 +30,7 @@ _KNOWN: dict[int, tuple[object, int]] = {}
 """Digests of objects that never change, by identity. Branches share them, and hashing them takes most of the time."""
 KNOWN_MAX = 300_000
 _HASHED = frozenset({str, int, float, bool, type(None)})
-_LEFT_OUT = (StatisticsTracker, EpochLog, History, MethodType)
+_LEFT_OUT = (StatisticsTracker, EpochLog, History, MethodType, Counter)
 
 
 def branch(value: _T) -> _T:
@@ -117,6 +117,7 @@ _COPIERS: dict[type, Callable[..., object]] = {
     deque: _branch_deque,
     dict: _branch_dict,
     OrderedDict: _branch_dict,
+    Counter: _branch_dict,
     set: _branch_set,
     MethodType: _branch_method,
 }
