@@ -10,7 +10,7 @@ from jobs.doctor.findings import Finding, Section
 from jobs.runtime.discovery import Discovered, discover
 from jobs.runtime.input_look import InputLook, look_at_input
 from jobs.showing.quantities import count, seconds
-from jobs.sources.port import DescribesItself, Source, layers
+from jobs.sources.port import DescribesItself, ReportsHealth, Source, layers
 from jobs.stores.obstacles import kind_at, obstacles
 from jobs.stores.warehouse import Warehouse
 
@@ -45,6 +45,7 @@ def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]
         said = [*_described(source, looks.get(name))]
         try:
             said.append(_behind(discover({name: source}, newest)[name]))
+            said += (each.health() for each in layers(source) if isinstance(each, ReportsHealth))
         except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
             first = (str(error).splitlines() or [type(error).__name__])[0]
             findings.append(Finding(f"source {name} cannot be looked at: {first}", _AS_SAID))

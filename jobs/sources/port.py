@@ -198,6 +198,18 @@ class KnowsLag(Protocol):
 
 
 @runtime_checkable
+class ReportsHealth(Protocol):
+    """Optional for a source: says what `doctor` should show besides, such as what its server keeps for the job."""
+
+    def health(self) -> str:
+        """Return it in a few words, such as `slot bank keeps 12 MiB of the server's log`.
+
+        Raises SourceError if the source cannot be looked at.
+        """
+        ...
+
+
+@runtime_checkable
 class Closes(Protocol):
     """Optional for a source: closes what it holds open, such as connections."""
 

@@ -31,13 +31,14 @@ from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.connection import Server
 from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
 from jobs.sources.postgres.position import ANEW, ChangesPosition
-from jobs.sources.postgres.slot import advance, slot_name
+from jobs.sources.postgres.slot import advance, slot_name, state_of
 from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
 from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
 from jobs.sources.postgres.transactions import NewColumns
 
 _CHANGES_MIN: Final = 50_000
 """How many changes are asked for at once, at least."""
+_MIB: Final = 1024 * 1024
 _ROWS_MAX: Final = 1_000_000
 """How many rows a poll writes down before it answers, if it is asked for more."""
 
@@ -208,6 +209,18 @@ class PostgresChanges:
             rows = _after(self._log, start) - start.row
             at = committed_at(self._log, start.row)
         return {split: Lag(rows, 0.0 if not rows else None if at is None else max(time.time() - at.timestamp(), 0.0))}
+
+    def health(self) -> str:
+        """Return how much of its log the server keeps for the slot; see `port.ReportsHealth`."""
+        slot, server = self._reading.slot, self._reading.server
+        try:
+            with server.connect() as connection:
+                state = state_of(connection, slot)
+        except psycopg.Error as error:
+            raise SourceError(f"slot {slot} of {server.place} cannot be looked at ({server.told(error)})") from None
+        if state is None:
+            return f"slot {slot} is not there"
+        return f"slot {slot} keeps {state.retained_bytes / _MIB:,.1f} MiB of the server's log"
 
     def close(self) -> None:
         """Close the connection to the server; see `port.Closes`."""

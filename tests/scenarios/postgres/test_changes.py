@@ -1,6 +1,7 @@
 """Changes of a real PostgreSQL server: each transaction exactly once, whole, and again from every position."""
 
 import json
+import re
 import threading
 from datetime import timedelta
 
@@ -8,6 +9,8 @@ import polars as pl
 import psycopg
 import pytest
 
+from checkpointing.identifiers import VertexId
+from jobs.doctor.folder_health import input_sections
 from jobs.sources.port import Lag, SourceError
 from jobs.sources.postgres.position import ChangesPosition
 from tests.scenarios.postgres.reading import SPLIT, all_rows, newest, polled, rows_of, slices
@@ -337,6 +340,12 @@ def test_people_are_shown_place_position_and_lag(bank):
     assert 3 == source.rows_between(SPLIT, position, polled(source, position).end)
     source.close()
     assert 3 == polled(source, position).rows
+    (section,) = input_sections(lambda: {VertexId("bank"): source}, ())
+    ((name, shown),) = section.seen
+    assert ("bank", ()) == (name, section.findings)
+    about, unread, slot = shown.split("; ")
+    assert (True, "23 rows unread") == (about.startswith("postgres: publication bank of 127.0.0.1"), unread)
+    assert re.fullmatch(rf"slot {bank.name}_slot keeps [\d.]+ MiB of the server's log", slot)
 
 
 def test_positions_are_ordered_text(bank):
