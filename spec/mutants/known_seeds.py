@@ -204,7 +204,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a version number is taken for what was published there": 37,
     "only the newest row is published again": 37,
     "a gap before the first retained row is passed over": 66,
-    "cuts keep the versions that tables have lost": 32,
+    "cuts keep the versions that tables have lost": 34,
     "what is published again lacks a file": 1,
     "of the savepoints left behind one is marked": 15,
     "a rollback to an abandoned savepoint takes up that one alone": 33,
