@@ -14,7 +14,7 @@ tables by cut does not wait for PySpark, and none of the names starts Spark.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from tidemark._packages import must_be_installed, must_be_ours
+from tidemark._packages import is_installed, must_be_installed, must_be_ours
 
 if TYPE_CHECKING:
     from checkpointing.channel_items import SourceSlice
@@ -201,6 +201,10 @@ _EXTRAS: Final = {
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),
 }
 """The library that a module needs, and the extra that brings it."""
+
+for _module, (_library, _extra) in _EXTRAS.items():
+    if not is_installed(_library):  # `from tidemark import *` asks for every name here, and needs no extra
+        __all__ = [name for name in __all__ if name not in _MODULES[_module]]
 
 
 def __getattr__(name: str) -> object:

@@ -35,7 +35,12 @@ class MissingExtraError(ImportError):
     """An optional library is not installed; the message names it, and the command that installs it."""
 
 
+def is_installed(module: str) -> bool:
+    """Return whether a library is installed; it is not imported."""
+    return find_spec(module) is not None
+
+
 def must_be_installed(module: str, extra: str) -> None:
     """Raise MissingExtraError if an extra's library is not installed."""
-    if find_spec(module) is None:
+    if not is_installed(module):
         raise MissingExtraError(f"{module} is not installed: pip install 'tidemark-spark[{extra}]'")

@@ -47,6 +47,14 @@ def test_the_lock_file_holds_what_each_extra_asks_for():
     assert set() == names - set(re.findall(r"^([a-z0-9-]+)(?:\[|==)", LOCK, re.MULTILINE))
 
 
+def test_without_extras_a_star_import_brings_the_other_names():
+    """Sources of other systems are left out, and can still be asked for by name."""
+    without = "import sys; sys.modules['psycopg'] = sys.modules['confluent_kafka'] = None\nfrom tidemark import *"
+    told = "print('Pipeline' in globals(), 'PostgresChanges' in globals(), 'KafkaSource' in globals())"
+    done = subprocess.run([sys.executable, "-c", f"{without}\n{told}"], capture_output=True, text=True, check=False)
+    assert (0, "True False False\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
 def test_without_dagster_the_pipelines_names_are_there():
     """Somebody who runs ticks by cron needs none of it, and nothing of it is loaded."""
     program = "import sys; sys.modules['dagster'] = None\nfrom tidemark import *; import jobs.cli.run, jobs.cli.doctor"
