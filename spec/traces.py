@@ -109,6 +109,10 @@ class Replay:
     def _history(self) -> History:
         return self._world.history
 
+    def due(self) -> tuple[Effect, ...]:
+        """Return the effects that the door has answered and that no line has told yet."""
+        return tuple(self._due)
+
     def follow(self, entry: TraceEntry) -> bool:
         """Take a line. Return whether it makes sense to go on."""
         body = entry.body

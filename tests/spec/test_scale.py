@@ -1,0 +1,24 @@
+"""A chain of many vertices, and a small job for long: the real door keeps every invariant that needs no contents."""
+
+import pytest
+
+from spec import scale
+from spec.mutants.planting import planted
+from spec.mutants.registry import MUTANTS
+
+
+@pytest.mark.parametrize(("vertices", "subtasks", "checkpoints"), [(20, 20, 2), (3, 4, 60)])
+def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
+    """It takes as many checkpoints as it may, whatever the order of the answers."""
+    job = scale.LargeJob(vertices, subtasks, checkpoints, seed=1)
+    job.run()
+    assert [] == job.verdict.problems
+    assert checkpoints == job.verdict.checkpoints
+
+
+def test_a_bug_in_a_large_job_is_found(capsys):
+    """The invariants look at it as they look at a trace."""
+    with planted(MUTANTS["the last table is left out of the publications"]):
+        assert 1 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
+    assert "published-completely" in capsys.readouterr().out
+    assert 0 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
