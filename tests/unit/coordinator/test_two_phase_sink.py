@@ -97,6 +97,16 @@ def test_outside_a_restore_a_late_commit_error_always_counts():
     assert (FailSink("lost"),) == sink.step(CommitRefused(T0, "lost", 999))
 
 
+def test_once_a_restore_is_over_a_late_commit_error_counts():
+    """Only the restored transactions may be lost, and they have been answered."""
+    sink = TwoPhaseCommitSink(SinkSettings(transaction_timeout_ms=10, ignore_late_commit_errors=True))
+    sink.step(SinkOpened(999, SinkState(((1, T0),), None)))
+    assert () == sink.step(CommitRefused(T0, "lost", 999))
+    (_, own), *_ = snapshot(sink, 2, 999).pre_committed
+    sink.step(CompletionNotified(2, 2_000))
+    assert (FailSink("lost"),) == sink.step(CommitRefused(own, "lost", 2_000))
+
+
 def test_a_failed_pre_commit_keeps_the_transaction():
     """The snapshot fails; its rows go with the next one."""
     sink = opened()
