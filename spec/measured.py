@@ -4,10 +4,12 @@ A micro-batch that failed counts nowhere. If the checkpoint before has failed, i
 or not. Then the work since the newest entry is only an upper limit.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, VertexId
-from checkpointing.messages import Effect, Fact, MicroBatchFinished, RunMicroBatch
+from checkpointing.messages import Effect, Fact, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord, VertexStatistics
 from spec.steps import Begun
 from spec.watching import DoorJudge, Watched, drafted
@@ -19,6 +21,8 @@ class Work(NamedTuple):
     micro_batches: int = 0
     rows_in: int = 0
     busy_ms: int = 0
+    rows_out: int = 0
+    bytes_out: int = 0
 
 
 class Measured(DoorJudge):
@@ -29,15 +33,21 @@ class Measured(DoorJudge):
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._rows: dict[tuple[VertexId, int], int] = {}
-        self._busy_ms: dict[tuple[VertexId, int], int] = {}
+        self._finished: dict[tuple[VertexId, int], Work] = {}
+        """What each micro-batch did."""
         self._newest = CheckpointId(door.next_id - 1)
         self._passed: dict[VertexId, int] = {}
         """The last micro-batch of each vertex before the barrier of the newest entry."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note how long a micro-batch took."""
+        """Note how long a micro-batch took, and what it wrote."""
         if isinstance(fact, MicroBatchFinished):
-            self._busy_ms[fact.vertex, fact.micro_batch] = fact.duration_ms
+            at, files = (
+                (fact.vertex, fact.micro_batch),
+                [file for output in fact.outputs for file in _tables_files(output)],
+            )
+            rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+            self._finished[at] = Work(1, self._rows.get(at, 0), fact.duration_ms, rows, size)
 
     def asked(self, effect: Effect) -> None:
         """Note what a micro-batch runs over, and judge an entry."""
@@ -76,6 +86,8 @@ class Measured(DoorJudge):
             self.wrong(f"{where}: the barriers came at {at}, the alignment took {vertex.alignment_ms} ms")
         if not vertex.aligned_ms <= vertex.acknowledged_ms <= self.door.now_ms:
             self.wrong(f"{where}: passed at {vertex.aligned_ms}, acknowledged at {vertex.acknowledged_ms}")
+        if min(vertex.bytes_held, vertex.bytes_processed or 0, vertex.rows_out, vertex.bytes_out) < 0:
+            self.wrong(f"{where}: {vertex} has a negative number")
         if vertex.async_ms != vertex.acknowledged_ms - vertex.aligned_ms:
             self.wrong(f"{where}: {vertex.async_ms} ms from {vertex.aligned_ms} to {vertex.acknowledged_ms}")
 
@@ -83,13 +95,16 @@ class Measured(DoorJudge):
         if last == 0 and not vertex.micro_batches:
             return
         since = self._passed.get(vertex.vertex, 0) + 1
-        numbers = [number for number in range(since, last + 1) if (vertex.vertex, number) in self._busy_ms]
-        due = Work(
-            len(numbers),
-            sum(self._rows[vertex.vertex, number] for number in numbers),
-            sum(self._busy_ms[vertex.vertex, number] for number in numbers),
-        )
-        said = Work(vertex.micro_batches, vertex.rows_in, vertex.busy_ms)
+        done = (self._finished.get((vertex.vertex, number), Work()) for number in range(since, last + 1))
+        due = Work(*(sum(column) for column in zip(Work(), *done, strict=True)))
+        said = Work(vertex.micro_batches, vertex.rows_in, vertex.busy_ms, vertex.rows_out, vertex.bytes_out)
         exact = record.checkpoint == self._newest + 1
-        if said != due if exact else any(more > most for more, most in zip(said, due, strict=True)):
+        if said != due if exact else any(not 0 <= more <= most for more, most in zip(said, due, strict=True)):
             self.wrong(f"checkpoint {record.checkpoint} at {vertex.vertex}: {said}, its micro-batches did {due}")
+
+
+def _tables_files(output: SubtaskOutput) -> Iterator[FileHandle]:
+    """Yield each file of rows that a subtask wrote, once; files of state hold no rows of the stream."""
+    files = [*output.emitted, *(file for _, file in output.staged)]
+    files += [keyed.file for each in output.ranges for keyed in each.files]
+    yield from {file.path: file for file in files}.values()

@@ -1,10 +1,12 @@
 """Mutants of what an entry says of each vertex."""
 
+from dataclasses import replace
+
 from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
-from checkpointing.messages import MicroBatchFinished
+from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from spec.mutants.planting import Patch, mutant
 
 
@@ -59,3 +61,44 @@ def an_epoch_was_triggered_a_millisecond_later(patch: Patch) -> None:
         real(self, checkpoint, now_ms + 1, rows)
 
     patch.put(EpochLog, "triggered", triggered)
+
+
+@mutant("measured")
+def a_file_that_is_emitted_and_staged_counts_twice(patch: Patch) -> None:
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
+        for file in (*output.emitted, *(file for _, file in output.staged)):
+            self.rows_out += file.rows
+            self.bytes_out += file.bytes
+
+    patch.put(epochs._SubtaskWork, "wrote", wrote)
+
+
+@mutant("measured")
+def bytes_are_told_as_rows(patch: Patch) -> None:
+    real = epochs._SubtaskWork.wrote
+
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
+        real(self, output)
+        self.rows_out = self.bytes_out
+
+    patch.put(epochs._SubtaskWork, "wrote", wrote)
+
+
+@mutant("measured")
+def rows_of_upsert_ranges_are_not_counted(patch: Patch) -> None:
+    real = epochs._SubtaskWork.wrote
+
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
+        real(self, replace(output, ranges=()))
+
+    patch.put(epochs._SubtaskWork, "wrote", wrote)
+
+
+@mutant("measured")
+def bytes_held_fall_below_zero(patch: Patch) -> None:
+    real = EpochLog.passed
+
+    def passed(self: EpochLog, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
+        real(self, vertex, replace(trigger, bytes_held=trigger.bytes_held - 1), now_ms)
+
+    patch.put(EpochLog, "passed", passed)
