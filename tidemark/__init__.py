@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.delta import DeltaSource
     from jobs.sources.files import FileSource
+    from jobs.sources.generator import GeneratorSource
     from jobs.sources.kafka.records import DECODED, UNDECODED_COLUMN
     from jobs.sources.kafka.source import KafkaSource
     from jobs.sources.port import (
@@ -91,6 +92,7 @@ __all__ = [
     "EndsInput",
     "Expectation",
     "FileSource",
+    "GeneratorSource",
     "InvalidExpectationError",
     "InvalidMomentError",
     "InvalidNameError",
@@ -171,6 +173,7 @@ _MODULES: Final = {
     "jobs.sources.committed_positions": ("CommitsToFile",),
     "jobs.sources.delta": ("DeltaSource",),
     "jobs.sources.files": ("FileSource",),
+    "jobs.sources.generator": ("GeneratorSource",),
     "jobs.sources.kafka.records": ("DECODED", "UNDECODED_COLUMN"),
     "jobs.sources.kafka.source": ("KafkaSource",),
     "jobs.sources.port": (

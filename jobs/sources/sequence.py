@@ -73,18 +73,18 @@ class SequenceSource:
     def named(self, split: SplitId, position: str) -> str:
         """Return the next number; see `port.NamesPositions`."""
         del split
-        return str(_parsed(position))
+        return str(row_at(position))
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
         """Return the numbers between two positions; see `port.CountsRows`."""
         del split
-        return _parsed(end) - _parsed(start)
+        return row_at(end) - row_at(start)
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
         """Return the position that `end` or a number names; see `port.SeeksPositions`."""
         rows = self._split(split).rows
         if words == END and rows is not None:
-            return position if rows <= _parsed(position) else str(rows)
+            return position if rows <= row_at(position) else str(rows)
         if words == END:
             raise NoSuchPositionError("it has no end: name a position")
         if not words.isdecimal() or (rows is not None and int(words) > rows):
@@ -95,7 +95,7 @@ class SequenceSource:
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
         """Return the numbers that are left; unknown for a split without an end. See `port.KnowsLag`."""
         return {
-            name: Lag(None if split.rows is None else max(split.rows - _parsed(positions.get(name)), 0))
+            name: Lag(None if split.rows is None else max(split.rows - row_at(positions.get(name)), 0))
             for name, split in self._splits.items()
         }
 
@@ -112,7 +112,7 @@ class SequenceSource:
         """
         split = self._split(request.split)
         time.sleep(split.poll_delay_ms / 1000)
-        start = _parsed(request.position)
+        start = row_at(request.position)
         end = min(start + rows for rows in (request.max_rows, split.poll_rows_max) if rows is not None)
         end = end if split.rows is None else min(end, split.rows)
         if end <= start:
@@ -129,23 +129,29 @@ class SequenceSource:
 
     def _numbers(self, spark: SparkSession, split: SplitId, start: int, end: int) -> DataFrame:
         n = F.col("id")
-        columns: dict[str, Column] = {
+        columns = {
             "split": F.lit(split),
             "n": n,
-            "key": (n % F.lit(self._keys)).cast("bigint"),
-            "value": (n * F.lit(self._step) + F.lit(self._offset)).cast("bigint"),
+            **{name: column.cast("bigint") for name, column in self._columns(split).items()},
             SPLIT_COLUMN: F.lit(split),
             POSITION_COLUMN: n,
         }
         numbers = spark.range(start, end, 1, 1)
         return numbers.select(*[column.alias(name) for name, column in columns.items()])
 
+    def _columns(self, split: SplitId) -> dict[str, Column]:
+        """Return key and value of the row `id`."""
+        del split
+        n = F.col("id")
+        return {"key": n % F.lit(self._keys), "value": n * F.lit(self._step) + F.lit(self._offset)}
+
 
 def _as_split(split: int | SequenceSplit | None) -> SequenceSplit:
     return split if isinstance(split, SequenceSplit) else SequenceSplit(split)
 
 
-def _parsed(position: str | None) -> int:
+def row_at(position: str | None) -> int:
+    """Return the number of the row behind a position; raise SourceError for a position of another source."""
     if position is None:
         return 0
     if not position.isdecimal():

@@ -1,0 +1,341 @@
+"""The promises of a source, as tests that any source can run: derive a class from `SourceContract`, and pytest runs it.
+
+The tests of `SourceContract` poll and read in this process. Those of `SurvivesKills` run real ticks in processes of
+their own, kill them (SIGKILL) and compare the tables with what the source gives. Nothing here needs pytest by itself.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pydantic import TypeAdapter
+from pyspark.sql import SparkSession
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.closing import close_all
+from jobs.sources.port import (
+    POSITION_COLUMN,
+    SPLIT_COLUMN,
+    CountsRows,
+    DescribesItself,
+    KnowsLag,
+    NamesPositions,
+    Source,
+    layers,
+    read_schema,
+)
+from jobs.sources.position_words import END, START
+from jobs.sources.seeking import Place, seek
+from jobs.spark.session import SparkConfig, open_session
+from jobs.testing.trial import NotKilledError, Trial
+
+NAME: Final = VertexId("source")
+POLLS_MAX: Final = 100_000
+_SLICES: Final = TypeAdapter(SourceSlice)
+
+Row = tuple[Any, ...]
+
+
+class BrokenPromiseError(AssertionError):
+    """A source that breaks a promise: says which one, in which split and where."""
+
+
+def promised(kept: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise BrokenPromiseError unless the promise is kept."""
+    if not kept:
+        raise BrokenPromiseError(what)
+
+
+class SourceUnderTest:
+    """What the tests of a source share: how it is made, and what can be read of it."""
+
+    largest_slices: ClassVar[tuple[int, ...]] = (1, 3, 1_000_000)
+    """The `max_rows` with which each split is polled to its end."""
+    may_exceed: ClassVar[bool] = False
+    """Whether a slice may have more than `max_rows` rows, since its split may not be cut everywhere."""
+
+    @staticmethod
+    def source(folder: Path) -> Source:
+        """Return the source under test, a new object each time; the test class must define it.
+
+        It has at least one split with some ten rows, and every split ends. What the source reads may lie in the folder:
+        the first call makes it there, and every later call, also in another process, finds the same rows.
+        """
+        raise BrokenPromiseError(f"define `source(folder)` in the test class: it returns the source over {folder}")
+
+    def _read(self, source: Source, slices: list[SourceSlice]) -> list[Row]:
+        """Return rows as Spark reads them: split and position first, in their order."""
+        if not slices:
+            return []
+        frame = source.read(_session(), slices)
+        names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
+        return sorted((_plain(row) for row in frame.select(*(f"`{name}`" for name in names)).collect()), key=_place)
+
+
+def _session() -> SparkSession:
+    return open_session(SparkConfig())
+
+
+def _place(row: Row) -> Row:
+    return row[:2]
+
+
+def _plain(row: Row) -> Row:
+    return tuple(repr(value) if isinstance(value, (dict, list)) else value for value in row)
+
+
+@dataclass
+class Walk:
+    """A split, polled to its end with a largest slice."""
+
+    source: Source
+    split: SplitId
+    max_rows: int
+    begun: str | None = None
+
+    @cached_property
+    def slices(self) -> list[SourceSlice]:
+        """The slices, one behind the other."""
+        return list(self._polled())
+
+    def _polled(self) -> Iterator[SourceSlice]:
+        position = self.begun
+        for _ in range(POLLS_MAX):
+            found = self.source.poll(PollSource(NAME, self.split, position, self.max_rows))
+            if found is None:
+                return
+            yield found
+            position = found.end
+        raise BrokenPromiseError(f"split {self.split} does not end: give the contract a source whose splits end")
+
+
+class SourceContract(SourceUnderTest):
+    """The promises of `tidemark.Source`, and of the optional protocols that the source has."""
+
+    def test_its_splits_are_listed(self, tmp_path: Path) -> None:
+        """In order, each once, and the same ones again."""
+        source = self.source(tmp_path)
+        splits = source.splits()
+        promised(list(splits) == sorted(set(splits)), f"splits() is not sorted, or has one twice: {splits}")
+        promised(splits == self.source(tmp_path).splits(), "a new object lists other splits")
+        promised(bool(splits), "there is no split to test")
+        close_all({NAME: source})
+
+    def test_slices_follow_each_other(self, tmp_path: Path) -> None:
+        """Each starts where the one before it ended, and moves on; none has more rows than were asked for."""
+        for walk in self._walks(tmp_path):
+            position = walk.begun
+            for piece in walk.slices:
+                where = f"split {walk.split}, polled after {position} for {walk.max_rows} rows"
+                promised((piece.source, piece.split) == (NAME, walk.split), f"{where}: is a slice of another split")
+                promised(position in (None, piece.start), f"{where}: begins at {piece.start}")
+                promised(piece.end not in (piece.start, position), f"{where}: ends where it begins")
+                promised(piece.rows >= 1, f"{where}: says it has {piece.rows} rows")
+                within = piece.rows <= walk.max_rows or self.may_exceed
+                promised(within, f"{where}: says it has {piece.rows} rows")
+                position = piece.end
+
+    def test_a_position_names_the_same_rows_for_ever(self, tmp_path: Path) -> None:
+        """A new object polls the same slices from each position on, and positions and slices survive JSON."""
+        for walk in self._walks(tmp_path):
+            again = Walk(self.source(tmp_path), walk.split, walk.max_rows)
+            promised(again.slices == walk.slices, f"split {walk.split} is polled otherwise the second time")
+            for place, piece in enumerate(walk.slices):
+                end = json.loads(json.dumps(piece.end))
+                rest = Walk(self.source(tmp_path), walk.split, walk.max_rows, end)
+                following = walk.slices[place + 1 :]
+                same = rest.slices[:2] == following[:2] and (bool(rest.slices) == bool(following))
+                promised(same, f"split {walk.split} is polled otherwise from {piece.end} on")
+                kept = _SLICES.validate_json(_SLICES.dump_json(piece))
+                promised(kept == piece, f"split {walk.split}: a slice does not survive JSON: {piece}")
+                if place > MANY:
+                    break
+
+    def test_slices_of_any_size_hold_the_same_rows(self, tmp_path: Path) -> None:
+        """Read one by one, all at once, and by another object; `_position` is unique and rises."""
+        source = self.source(tmp_path)
+        for split in source.splits():
+            read: dict[int, list[Row]] = {}
+            for most in self.largest_slices:
+                slices = Walk(source, split, most).slices
+                read[most] = self._read(self.source(tmp_path), slices)
+                places = [row[1] for row in read[most]]
+                promised(None not in places, f"split {split}: a row has no {POSITION_COLUMN}")
+                promised(len(set(places)) == len(places), f"split {split}: two rows have one {POSITION_COLUMN}")
+                promised(
+                    {row[0] for row in read[most]} <= {split}, f"split {split}: a row names another {SPLIT_COLUMN}"
+                )
+                if not any(piece.rows_estimated for piece in slices):
+                    said = sum(piece.rows for piece in slices)
+                    promised(said == len(places), f"split {split}: slices say {said} rows, and have {len(places)}")
+            first = read[self.largest_slices[0]]
+            for most, rows in read.items():
+                promised(rows == first, f"split {split}: slices of at most {most} rows hold other rows")
+        close_all({NAME: source})
+
+    def test_each_slice_is_read_by_itself(self, tmp_path: Path) -> None:
+        """One slice gives its own rows alone, behind those of the slice before it; many give the rows of all."""
+        source = self.source(tmp_path)
+        pieces = [piece for split in source.splits() for piece in Walk(source, split, 3).slices[:3]]
+        alone = [self._read(source, [piece]) for piece in pieces]
+        for piece, rows, before in zip(pieces, alone, [[], *alone], strict=False):
+            counted = piece.rows_estimated or len(rows) == piece.rows
+            promised(counted, f"slice {piece.start} to {piece.end} says {piece.rows} rows, and has {len(rows)}")
+            in_order = not (rows and before) or before[-1][:2] < rows[0][:2] or before[0][0] != rows[0][0]
+            promised(in_order, f"rows of slice {piece.start} to {piece.end} lie before those of the slice before it")
+        together = self._read(source, pieces)
+        promised(Counter(together) == Counter(row for rows in alone for row in rows), "slices read at once differ")
+        close_all({NAME: source})
+
+    def test_its_columns_are_those_of_its_schema(self, tmp_path: Path) -> None:
+        """And the two columns that every source adds, of the right types."""
+        source = self.source(tmp_path)
+        piece = next(found for split in source.splits() for found in Walk(source, split, 3).slices[:1])
+        found = {field.name: field.dataType for field in source.read(_session(), [piece]).schema.fields}
+        due = {field.name: field.dataType for field in read_schema(source).fields}
+        promised(found == due, f"read() gives the columns {found}, and schema() says {due}")
+        close_all({NAME: source})
+
+    def test_its_positions_are_explained(self, tmp_path: Path) -> None:
+        """Names of positions are short lines; words and counts of rows agree with what polling finds."""
+        source = self.source(tmp_path)
+        for split in source.splits():
+            slices = Walk(source, split, 3).slices
+            if not slices:
+                continue
+            end = slices[-1].end
+            promised(seek(source, Place(NAME, split, end), START) is None, f"split {split}: 'start' is not its start")
+            there = seek(source, Place(NAME, split, slices[0].end), END)
+            after = source.poll(PollSource(NAME, split, there, 3))
+            promised(after is None, f"split {split}: 'end' is {there}, and rows follow on it")
+            for layer in layers(source):
+                if isinstance(layer, NamesPositions):
+                    named = layer.named(split, end)
+                    promised(bool(named) and named.isprintable(), f"split {split}: {end} is named {named!r}")
+                if isinstance(layer, CountsRows) and not any(piece.rows_estimated for piece in slices):
+                    rows = sum(piece.rows for piece in slices)
+                    for start, stop, due in ((None, end, rows), (end, None, -rows), (end, end, 0)):
+                        said = layer.rows_between(split, start, stop)
+                        promised(
+                            said in (None, due), f"split {split}: {said} rows lie between {start} and {stop}, not {due}"
+                        )
+        close_all({NAME: source})
+
+    def test_its_lag_is_what_is_left_to_read(self, tmp_path: Path) -> None:
+        """At the start all rows, at the end none."""
+        source = self.source(tmp_path)
+        for layer in layers(source):
+            if isinstance(layer, DescribesItself):
+                promised(bool(layer.described().kind), "described() names no kind")
+            if isinstance(layer, KnowsLag):
+                walks = {split: Walk(source, split, 3).slices for split in source.splits()}
+                ends = {split: slices[-1].end for split, slices in walks.items() if slices}
+                begun, done = layer.lag({}), layer.lag(ends)
+                promised(set(begun) == set(source.splits()), f"lag() tells of the splits {sorted(begun)}")
+                for split, slices in walks.items():
+                    rows = sum(piece.rows for piece in slices)
+                    exact = begun[split].rows in (None, rows) or any(piece.rows_estimated for piece in slices)
+                    promised(exact, f"split {split}: its lag is {begun[split].rows} rows at its start, not {rows}")
+                    promised(done[split].rows in (None, 0), f"split {split}: its lag is {done[split].rows} at its end")
+                    promised(done[split].seconds in (None, 0.0), f"split {split}: it is behind at its end")
+        close_all({NAME: source})
+
+    def test_it_can_be_closed_at_any_time(self, tmp_path: Path) -> None:
+        """Twice, before anything was asked, and in the middle; what is asked next opens it again."""
+        source = self.source(tmp_path)
+        for _ in range(2):
+            close_all({NAME: source})
+        walks = {split: Walk(source, split, 3).slices for split in source.splits()}
+        close_all({NAME: source})
+        again = {split: Walk(source, split, 3).slices for split in source.splits()}
+        promised(walks == again, "after close() the source is polled otherwise")
+        close_all({NAME: source})
+
+    def _walks(self, folder: Path) -> Iterator[Walk]:
+        """Yield each split with each largest slice; close the source at the end."""
+        source = self.source(folder)
+        for split in source.splits():
+            for most in self.largest_slices:
+                yield Walk(source, split, most)
+        close_all({NAME: source})
+
+
+MANY: Final = 20
+"""From so many positions of a split it is polled again."""
+
+
+class SurvivesKills(SourceUnderTest):
+    """Ticks of a small pipeline over the source are killed; nothing is lost, and nothing counts twice.
+
+    The pipeline keeps every row in a table, and counts them by split. `kills` are the boundaries at which the ticks are
+    killed, one after the other, in one warehouse. A boundary that a tick does not reach is passed over: the tick ends.
+    """
+
+    kills: ClassVar[tuple[str, ...]] = ("after:PollSource#2", "before:AppendRow", "after:AppendRow", "after:RecordCut")
+    settings: ClassVar[dict[str, object]] = {"every_rows": 5, "slice_rows_max": 3, "retained": 2, "spark_cores": 1}
+
+    def test_nothing_is_lost_or_doubled_by_a_kill(self, tmp_path: Path) -> None:
+        """Whatever a killed tick leaves, the next ones end with every row once."""
+        trial = Trial(self._importable(tmp_path), tmp_path)
+        trial.data.mkdir()
+        source = self.source(trial.data)
+        slices = [piece for split in source.splits() for piece in Walk(source, split, 1_000_000).slices]
+        due = self._read(source, slices)
+        close_all({NAME: source})
+        struck = [at for at in self.kills if self._killed(trial, at)]
+        promised(bool(struck), f"no tick was killed at any of {self.kills}: name other boundaries")
+        cut = trial.run(**self.settings)
+        names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
+        shown = sorted((_plain(row) for row in cut.spark(_session(), TABLE).select(*names).collect()), key=_place)
+        promised(shown == due, f"after kills at {struck}: {_differences(Counter(due), Counter(shown))}")
+        counts = {row[SPLIT_COLUMN]: row["rows"] for row in cut.spark(_session(), COUNTS).collect()}
+        promised(counts == Counter(row[0] for row in due), f"after kills at {struck} the counts are {counts}")
+
+    def _killed(self, trial: Trial, at: str) -> bool:
+        try:
+            trial.kill(at, **self.settings)
+        except NotKilledError as error:
+            if "ended with 0:" not in str(error):
+                raise
+            return False
+        return True
+
+    def _importable(self, folder: Path) -> str:
+        """Write the module of the pipeline where both this process and the ticks' find it; return its name."""
+        import sys  # noqa: PLC0415 - to find the folder in this process
+
+        name = f"contract_of_{type(self).__name__.lower()}"
+        code = _PIPELINE.format(module=type(self).__module__, name=type(self).__qualname__, table=TABLE, counts=COUNTS)
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+        sys.path.insert(0, str(folder))
+        sys.modules.pop(name, None)
+        return f"{name}:build"
+
+
+TABLE: Final = "bronze/rows"
+COUNTS: Final = "gold/counts"
+_PIPELINE: Final = '''"""The pipeline of a source's contract."""
+
+from {module} import {name} as contract
+from tidemark import Pipeline, count
+
+
+def build(data):
+    """Return the pipeline over the source."""
+    pipeline = Pipeline("contract")
+    rows = pipeline.source("source", contract.source(data)).table("{table}", id="rows")
+    rows.key_by("_split").aggregate("counts", rows=count()).upsert("{counts}")
+    return pipeline
+'''
+
+
+def _differences(due: Counter[Row], shown: Counter[Row]) -> str:
+    """Return what is lost and what is too much, a few rows of each."""
+    lost, doubled = list((due - shown).elements()), list((shown - due).elements())
+    return f"{len(lost)} rows are lost, like {lost[:3]}; {len(doubled)} are too many, like {doubled[:3]}"

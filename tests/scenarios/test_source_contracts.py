@@ -1,0 +1,177 @@
+"""Tidemark's own sources keep the promises of a source; and the suite finds sources that do not."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.committed_positions import CommitsToFile
+from jobs.sources.files import FileSource
+from jobs.sources.generator import GeneratorSource
+from jobs.sources.sequence import SequenceSource, SequenceSplit
+from jobs.testing.contract import BrokenPromiseError
+from tests.unit.sources.gaps import Gaps
+from tidemark.testing import SourceContract, SurvivesKills
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+STEPS = ("Claim", "PollSource#2", "RunMicroBatch", "CheckTables", "AppendRow", "PublishTable", "RecordCut")
+SCHEMA = StructType().add("n", LongType()).add("name", StringType())
+
+
+def sequence(folder: Path) -> SequenceSource:
+    """Return numbers in two splits, one of which gives few at a time."""
+    return SequenceSource({"a": 11, "b": SequenceSplit(7, poll_rows_max=2), "empty": 0}, keys=3)
+
+
+def files(folder: Path) -> FileSource:
+    """Return files of several sizes in two folders."""
+    for split, sizes in {"berlin": (4, 1, 6), "paris": (5,)}.items():
+        for number, rows in enumerate(sizes):
+            path = folder / split / f"{number}.parquet"
+            if not path.exists():
+                path.parent.mkdir(exist_ok=True)
+                values = {"n": list(range(rows)), "name": [f"{split} {number}"] * rows}
+                pq.write_table(pa.table(values), path)
+    return FileSource(folder, SCHEMA)
+
+
+def committed(folder: Path) -> CommitsToFile:
+    """Return files whose positions are written to a file."""
+    return CommitsToFile(files(folder), folder.parent / "committed.json")
+
+
+def gaps(folder: Path) -> Gaps:
+    """Return rows at few of many places."""
+    return Gaps({"a": (3, 4, 700, 701, 702, 70_000, 70_001), "b": (0, 2**40)})
+
+
+@pytest.mark.dear
+class TestSequence(SourceContract):
+    """Numbers that are computed."""
+
+    source = staticmethod(sequence)
+
+
+@pytest.mark.dear
+class TestGenerator(SourceContract):
+    """Rows that are made up."""
+
+    source = staticmethod(lambda folder: GeneratorSource(rows=11, seed=3, splits=2))
+
+
+class TestFiles(SourceContract):
+    """Parquet files in folders."""
+
+    source = staticmethod(files)
+
+
+@pytest.mark.dear
+class TestCommitsToFile(SourceContract):
+    """A source that wraps another one."""
+
+    source = staticmethod(committed)
+
+
+@pytest.mark.dear
+class TestGaps(SourceContract):
+    """A source of a test, whose positions have gaps."""
+
+    source = staticmethod(gaps)
+
+
+class TestGapsSurvive(SurvivesKills):
+    """A source whose positions have gaps, in real ticks."""
+
+    source = staticmethod(gaps)
+    kills = ("after:AppendRow",)
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+class TestFilesSurvive(SurvivesKills):
+    """Files, and a tick that dies before and behind each thing that it does."""
+
+    source = staticmethod(files)
+    kills = (
+        *(f"{side}:{step}" for step in STEPS for side in ("before", "after")),
+        *("before:NotifyComplete", "before:RollForward", "after:DiscardLeftovers", "before:Release", "after:Release"),
+    )
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+class TestCommitsToFileSurvives(SurvivesKills):
+    """Positions are written behind each checkpoint, and never before it."""
+
+    source = staticmethod(committed)
+    kills = ("before:NotifyComplete", "after:NotifyComplete", "after:AppendRow", "after:PublishTable")
+
+
+def test_a_generator_makes_the_same_rows_of_the_same_seed(spark):
+    """And others of another seed; keys and values lie within their bounds."""
+
+    def made(seed):
+        source = GeneratorSource(rows=300, seed=seed, keys=7)
+        piece = source.poll(PollSource(VertexId("made"), SplitId("0"), None, 300))
+        return [(row["key"], row["value"]) for row in source.read(spark, [piece]).orderBy("n").collect()]
+
+    rows = made(1)
+    assert rows == made(1) != made(2)
+    assert set(range(7)) == {key for key, _ in rows}
+    assert all(0 <= value < 1_000 for _, value in rows)
+    assert len({value for _, value in rows}) > 100
+
+
+class Forgets(Gaps):
+    """Answers the second time with fewer rows than the first time."""
+
+    def poll(self, request):
+        """Take a row away once it was offered."""
+        found = super().poll(request)
+        self.places["a"] = tuple(self.places["a"])[1:]
+        return found
+
+
+class Doubles(Gaps):
+    """Gives the last row of a slice once more with the next slice."""
+
+    def read(self, spark, slices):
+        """Read each slice's rows, and those of the first slice again."""
+        rows = super().read(spark, slices)
+        return rows.unionAll(rows.limit(1))
+
+
+class Miscounts(Gaps):
+    """Says that nothing is left."""
+
+    def lag(self, positions):
+        """Know nothing of what is unread."""
+        return {split: lag for split, lag in super().lag(positions).items() if split == "a"}
+
+
+PLACES = {"a": (3, 4, 700, 701), "b": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("made", "test", "said"),
+    [
+        (lambda: Forgets(dict(PLACES)), "test_a_position_names_the_same_rows_for_ever", "polled otherwise"),
+        (lambda: Doubles(PLACES), "test_slices_of_any_size_hold_the_same_rows", "two rows have one _position"),
+        (lambda: Miscounts(PLACES), "test_its_lag_is_what_is_left_to_read", r"lag\(\) tells of the splits \['a'\]"),
+    ],
+)
+def test_a_source_that_breaks_a_promise_is_found(made, test, said, tmp_path):
+    """Each in its own words."""
+    one = made()
+
+    class Broken(SourceContract):
+        """The contract of that source."""
+
+        source = staticmethod(lambda folder: one)
+
+    with pytest.raises(BrokenPromiseError, match=said):
+        getattr(Broken(), test)(tmp_path)
