@@ -41,6 +41,8 @@ class TableLog:
     """The versions whose entries were published again."""
     backup: "TableLog | None" = None
     """The log as it was before it lost entries."""
+    to_leave: frozenset[str] = frozenset()
+    """Files that a tick has planned to take out with its first checkpoint."""
 
     @property
     def version(self) -> int:
@@ -75,7 +77,7 @@ class TableLog:
     def copy(self) -> "TableLog":
         """Return the log as it is now."""
         by_version = [*self.versions], [*self.shown], [*self.columns], [*self.at_ms]
-        return TableLog(*by_version, {*self.durable}, {*self.again})
+        return TableLog(*by_version, {*self.durable}, {*self.again}, to_leave=self.to_leave)
 
     def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
         """Yield each past period of a file in the table: its first version, the one that removed it, and when."""

@@ -142,7 +142,7 @@ class TooLate(DoorJudge):
         stops = any(kind is not SavepointKind.PLAIN for kind in door.requests.values())
         no_id = door.next_id > door.last_id
         crowded = len(door.pending) >= door.setup.config.max_concurrent
-        return stops or no_id or crowded or bool(door.restoring or door.asked_hooks)
+        return stops or no_id or crowded or bool(door.is_troubled or door.restoring or door.asked_hooks)
 
     def _sent(self, vertex: VertexId, segments: int) -> None:
         """Note that a vertex without segments begins to wait for more."""

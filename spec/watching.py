@@ -34,6 +34,7 @@ from checkpointing.messages import (
     SliceOffered,
     SourceIdle,
     StopRequested,
+    SuitesJudged,
     TimeAdvanced,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
@@ -103,7 +104,7 @@ class Watched:
 
     # -------------------------------------------------------------- steps
 
-    def told(self, fact: Begun | Fact) -> None:  # noqa: PLR0912 - one line a fact
+    def told(self, fact: Begun | Fact) -> None:  # noqa: C901, PLR0912 - one line a fact
         """Take a fact of the door."""
         match fact:
             case TimeAdvanced():
@@ -135,6 +136,8 @@ class Watched:
                 self.is_stopping |= fact.kind is not SavepointKind.PLAIN
             case MicroBatchFailed() | HookRestoreFailed():
                 self.is_troubled = True
+            case SuitesJudged():
+                self.is_troubled |= not fact.passed and fact.checkpoint in self.pending
             case HookRestored():
                 self.restoring.discard(fact.hook)
             case StopRequested():

@@ -262,11 +262,12 @@ class World:
     def optimize(self, name: TableName) -> None:
         """A foreign OPTIMIZE: all active files of a table become one.
 
-        It spares files that a committed rollback must still remove. In the product, the rollback would name the writer
-        and publish nothing until the merge is undone. So here the merge never happened.
+        It spares files that a committed rollback must still remove, or that a tick has planned to take out. In the
+        product, the publication would name the writer and not happen until the merge is undone. So here the merge never
+        happened.
         """
         log = self.table(name)
-        if log.active & self._leaving(name):
+        if log.active & (self._leaving(name) | log.to_leave):
             return
         if len(log.active) < 2 or self.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
             return

@@ -9,7 +9,7 @@ from checkpointing.commit.recovery import publications
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, SavepointKind, TickOutcome
 from checkpointing.metadata.files import files_of
-from checkpointing.metadata.record import HookState, RowKind
+from checkpointing.metadata.record import Holder, HookState, RowKind
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
@@ -37,7 +37,8 @@ from spec.invariants import INVARIANTS, violations
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.moves import Moves
 from spec.pipeline import position_before
-from spec.rest_events import CameToRest
+from spec.politeness import UnseenLeft
+from spec.rest_events import CameToRest, ReservedGone
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
@@ -233,6 +234,7 @@ def append(event):
 
 
 GEN = Generation(1)
+HERE, THERE = (Holder(host=host, pid=1, started="") for host in ("here", "there"))
 
 
 def begin_from_an_older_row(events):
@@ -332,6 +334,8 @@ FALSIFIED = {
     "durable": append(PowerLost((), ("state/totals/a",))),
     "cuts-hold": show_a_cut_without_its_files,
     "discarded-is-unreferenced": append(FilesDiscarded(("a",), ("a",))),
+    "reserved-stays": append(ReservedGone("a")),
+    "left-alone": append(UnseenLeft(GEN, HERE, GEN, THERE, None, 0)),
     "no-file-is-missed": append(FileMissed("a", "micro-batch 3 of joined")),
     "retention": keep_too_many,
     "hooks-restored": append(HookRestoring(GEN, "ledger", None, "1")),
