@@ -83,6 +83,7 @@ class TestGaps(SourceContract):
     source = staticmethod(gaps)
 
 
+@pytest.mark.dear
 class TestGapsSurvive(SurvivesKills):
     """A source whose positions have gaps, in real ticks."""
 

@@ -1,1 +1,1 @@
-"""Reads the changes of PostgreSQL tables: a snapshot first, then each committed transaction (ADR 12)."""
+"""Reads the changes of PostgreSQL tables: a snapshot first, then each committed transaction (ADR 13)."""

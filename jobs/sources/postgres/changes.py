@@ -1,4 +1,4 @@
-"""The source of a PostgreSQL publication's changes (ADR 12).
+"""The source of a PostgreSQL publication's changes (ADR 13).
 
 The changes are first written down as immutable files, and a slice names rows of such files. So every position can be
 read again as long as the files are there, whatever the server has forgotten since. The slot moves on after a checkpoint

@@ -179,6 +179,7 @@ def test_every_command_works_on_a_store(url, typed):
     assert 0 == code, err
 
 
+@pytest.mark.dear
 def test_the_doctor_names_a_writer_without_conditional_puts(url, typed):
     """Spark's Delta library does not ask S3 whether a log entry exists."""
     run(url)
