@@ -4,6 +4,7 @@ It shows progress, prints the transcript of the first seeds that fail, counts th
 ends with `N passed, N failed`. A seed decides its run completely: `--seeds 1234:1235 --transcript` repeats it.
 """
 
+import gc
 import os
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
@@ -26,6 +27,8 @@ WIDTH_MAX = 240
 BAR_WIDTH = 40
 SEEDS_A_PROCESS = 50
 """With fewer seeds, another process costs more time than it saves."""
+GARBAGE_MAX: Final = 200_000
+"""How many objects are made between two collections. A seed leaves few cycles, and looking for them takes a tenth."""
 MOVES: Final = {
     each.name: type(value) for each in fields(Moves) if isinstance(value := getattr(NO_MOVES, each.name), int)
 }
@@ -57,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed: list[int] = []
     met: Counter[str] = Counter()
     forced = {name: value for name, value in vars(options).items() if name in MOVES and value is not None}
+    gc.set_threshold(GARBAGE_MAX)  # processes that are forked later have it too
     with _pool(options.processes or _processes(last - first)) as run_all:
         run = partial(run_seed, **forced)
         for done, (seed, broken, moves) in enumerate(run_all(run, range(first, last)), start=1):

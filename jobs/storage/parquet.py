@@ -1,4 +1,4 @@
-"""Hands Parquet files of a warehouse to Arrow, which then reads only the parts that it needs."""
+"""Hands Parquet files of a warehouse to Arrow: a path, of which Arrow reads what it needs, or a whole object's bytes."""
 
 import pyarrow as pa
 
