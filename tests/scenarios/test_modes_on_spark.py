@@ -33,10 +33,10 @@ KEEPS_ALL = {"retained": 50}
 def tick(spark, tmp_path):
     """Return a function that runs the worked example to its end with these changes to its configuration."""
 
-    def run(**changes):
+    def run(folder=tmp_path, **changes):
         config = CheckpointConfig(**(offsets_100_105.CONFIG.model_dump() | KEEPS_ALL | changes))
-        planned = plan(offsets_100_105.build(tmp_path), config=config)
-        report = run_tick(planned, RuntimeSettings(warehouse=tmp_path), spark=spark)
+        planned = plan(offsets_100_105.build(folder), config=config)
+        report = run_tick(planned, RuntimeSettings(warehouse=folder), spark=spark)
         assert ("", TickOutcome.CAUGHT_UP) == (report.message, report.outcome)
         return report
 
@@ -80,23 +80,36 @@ def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(tick, t
 
 
 def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(tick, tmp_path):
-    """More waits behind the fast barrier than the limit allows: checkpoint 1 is declined by name (C2)."""
-    report = tick(max_alignment_bytes=64, tolerable_failures=100)
-    entries = read(report.trace.read_bytes().splitlines(keepends=True))
-    aborted = [entry.body for entry in entries if isinstance(entry.body, NotifyAborted)]
+    """More waits behind the fast barrier than the limit allows: checkpoint 1 is declined by name (C2).
+
+    If Spark is quicker than the polls, nothing waits there. Then another job is run; five in a row are never so.
+    """
+    aborted = []
+    for folder in (tmp_path / str(number) for number in range(5)):
+        report = tick(folder, max_alignment_bytes=64, tolerable_failures=100)
+        assert EXACT == counts(folder)
+        entries = read(report.trace.read_bytes().splitlines(keepends=True))
+        aborted = [entry.body for entry in entries if isinstance(entry.body, NotifyAborted)]
+        if aborted:
+            break
     assert {CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED} == {each.reason for each in aborted}
     assert 1 == min(each.checkpoint for each in aborted)
-    assert EXACT == counts(tmp_path)
 
 
 def test_buffering_below_the_limit_completes_aligned(tick, tmp_path):
-    """With room for all that waits, checkpoint 1 aligns, and says how many bytes it held (C2, C7)."""
-    first, *_ = tick(max_alignment_bytes=1_000_000).completed
-    vertex = at_the_count(first)
-    assert (AlignmentType.ALIGNED, 0) == (vertex.alignment, rows_in_flight(first))
+    """With room for all that waits, checkpoint 1 aligns, and says how many bytes it held (C2, C7).
+
+    As above: if nothing waits, another job is run.
+    """
+    for folder in (tmp_path / str(number) for number in range(5)):
+        first, *_ = tick(folder, max_alignment_bytes=1_000_000).completed
+        vertex = at_the_count(first)
+        assert (AlignmentType.ALIGNED, 0) == (vertex.alignment, rows_in_flight(first))
+        assert EXACT == counts(folder)
+        if vertex.bytes_held:
+            break
     assert 0 < vertex.bytes_held
     assert 0 < vertex.alignment_ms
-    assert EXACT == counts(tmp_path)
 
 
 def test_two_checkpoints_at_a_time_commit_in_their_order(tick, tmp_path):
