@@ -226,7 +226,7 @@ class DrivenJob:
         self.door, self.outstanding = None, []
 
     def abandoned(self) -> "DrivenJob":
-        """Drop the tick, and return it as a zombie: it goes on in the same warehouse, and reads what is there now."""
+        """Drop the tick, and return it as a zombie: it goes on in the same warehouse, and reads its present files."""
         zombie = copy(self)
         zombie.hands = copy(self.hands)
         zombie.hands.readable = dict(self.hands.readable)

@@ -4,7 +4,7 @@ A name is relative to the warehouse, with `/` between its parts. Every implement
 - A file is whole or it is not there. A reader never sees a part of one.
 - What was written, replaced or copied is durable on return, unless the caller does without (`durable=False`).
 - Of several processes that write one name at the same moment, exactly one succeeds.
-- Whoever reads or lists after a write has returned sees what was written.
+- A read or list that begins after a write has returned sees what was written.
 - A list has no order.
 """
 

@@ -1,4 +1,4 @@
-"""Mutants of the commit: what becomes visible when, which entry belongs to whom, what recovery restores."""
+"""Planted bugs of the commit: of the order in which tables show it, of the owner of entries, and of recovery."""
 
 from dataclasses import replace
 
