@@ -57,8 +57,9 @@ def _line(row: Row, figures: Figures) -> str:
 def _ratios(figures: Figures) -> str:
     if "per_second" in figures:
         return f"{figures['per_second']:,.0f}/s"
-    if "hashmap" in figures:
-        return f"{figures['ratio']:.2f} / {figures['hashmap']['ratio']:.2f}"
+    for beside in ("hashmap", "any_size"):
+        if beside in figures:
+            return f"{figures['ratio']:.2f} / {figures[beside]['ratio']:.2f}"
     if "spread_s" in figures:
         return f"spread {figures['spread_s']:.3f}"
     if "more_s" in figures:

