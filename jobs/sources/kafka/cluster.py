@@ -1,7 +1,8 @@
 """Asks a Kafka cluster for topics and offsets, and commits offsets, without Spark.
 
 A broker that restarts is waited for, once it has answered in this process. The first question is answered or refused
-within seconds, so that a wrong address is told before the job is claimed.
+within seconds, so that a wrong address is told before the job is claimed. If no broker answered it, the next question
+within seconds gets the same answer at once, so that a user with a wrong address waits once.
 """
 
 import logging
@@ -35,6 +36,8 @@ PATIENCE_S: Final = 60.0
 """How long a broker that has answered before may be away."""
 
 _AGAIN_S: Final = 0.5
+_REFUSED_S: Final = 5.0
+"""For so long it stays known that no broker answered."""
 _RECORD_S: Final = 5.0
 
 _QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
@@ -86,6 +89,8 @@ class Cluster:
         self._client: AdminClient | None = None
         self._last: KafkaError | None = None
         self._answered = False
+        self._refused: tuple[str, float] | None = None
+        """What was said when no broker answered, and until when that is said again, by `time.monotonic`."""
 
     def topics(self, pattern: str) -> list[str]:
         """Return the topics whose whole name matches, sorted, without Kafka's own."""
@@ -159,17 +164,22 @@ class Cluster:
         self, what: str, question: Callable[[AdminClient, float], _Answer], patience_s: float = PATIENCE_S
     ) -> _Answer:
         """Return the answer to a question. A broker that has answered before is asked for `patience_s` seconds."""
+        if self._refused is not None and time.monotonic() < self._refused[1]:
+            raise BrokerAwayError(self._refused[0])
         limit = time.monotonic() + (patience_s if self._answered else FIRST_ANSWER_S)
         while True:
             try:
                 answer = question(self._opened(), FIRST_ANSWER_S)
             except KafkaException as error:
                 said = self._failure(error, what)
-                if not isinstance(said, BrokerAwayError) or time.monotonic() + _AGAIN_S > limit:
+                if not isinstance(said, BrokerAwayError):
+                    raise said from None
+                if time.monotonic() + _AGAIN_S > limit:
+                    self._refused = None if self._answered else (str(said), time.monotonic() + _REFUSED_S)
                     raise said from None
                 time.sleep(_AGAIN_S)
             else:
-                self._answered = True
+                self._answered, self._refused = True, None
                 return answer
 
     def _failure(self, error: KafkaException, what: str) -> Exception:
