@@ -7,6 +7,7 @@ their own, kill them (SIGKILL) and compare the tables with what the source gives
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -275,6 +276,7 @@ class SurvivesKills(SourceUnderTest):
 
     The pipeline keeps every row in a table, and counts them by split. `kills` are the boundaries at which the ticks are
     killed, one after the other, in one warehouse. A boundary that a tick does not reach is passed over: the tick ends.
+    A source that reads a server can have it killed too (`around`).
     """
 
     kills: ClassVar[tuple[str, ...]] = ("after:PollSource#2", "before:AppendRow", "after:AppendRow", "after:RecordCut")
@@ -290,16 +292,26 @@ class SurvivesKills(SourceUnderTest):
         close_all({NAME: source})
         struck = [at for at in self.kills if self._killed(trial, at)]
         promised(bool(struck), f"no tick was killed at any of {self.kills}: name other boundaries")
-        cut = trial.run(**self.settings)
+        with self.around(trial):
+            cut = trial.run(**self.settings)
         names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
         shown = sorted((_plain(row) for row in cut.spark(_session(), TABLE).select(*names).collect()), key=_place)
         promised(shown == due, f"after kills at {struck}: {_differences(Counter(due), Counter(shown))}")
         counts = {row[SPLIT_COLUMN]: row["rows"] for row in cut.spark(_session(), COUNTS).collect()}
         promised(counts == Counter(row[0] for row in due), f"after kills at {struck} the counts are {counts}")
 
+    def around(self, trial: Trial) -> AbstractContextManager[object]:
+        """Return what surrounds each tick of the trial: nothing, unless a test class defines it.
+
+        It may kill the server that the source reads, and start it again, while the tick is at work.
+        """
+        del trial
+        return nullcontext()
+
     def _killed(self, trial: Trial, at: str) -> bool:
         try:
-            trial.kill(at, **self.settings)
+            with self.around(trial):
+                trial.kill(at, **self.settings)
         except NotKilledError as error:
             if "ended with 0:" not in str(error):
                 raise
