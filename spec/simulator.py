@@ -122,7 +122,8 @@ class Simulation:
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
         self._play(until_quiet=True)
-        self.world.now_ms = max(self.world.now_ms, self.world.readers.ends_ms())
+        # what came late is in the lists of files, and no reservation runs any more
+        self.world.now_ms = max(self.world.now_ms + self.world.lag_ms, self.world.readers.ends_ms())
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
             self._play(until_quiet=True)

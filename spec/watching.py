@@ -6,9 +6,11 @@ them. So simulations, machines and traces of real ticks are judged alike.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.coordinator.messages import AskHook, HookAnswered, HookFailed, ResetHook, RestoreHook
+from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
@@ -35,6 +37,7 @@ from checkpointing.messages import (
     SourceIdle,
     StopRequested,
     SuitesJudged,
+    TablesChecked,
     TimeAdvanced,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
@@ -42,6 +45,8 @@ from spec.channel_bytes import ChannelBytes
 from spec.steps import Begun, Step
 
 Split = tuple[VertexId, SplitId]
+_BEFORE_BARRIERS: Final = (Reason.TRIGGER_CHECKPOINT_FAILURE, Reason.CHECKPOINT_COORDINATOR_SUSPEND)
+"""Reasons for which the savepoint of a stop fails before any barrier is sent. For other ones, the job may fail too."""
 
 
 @dataclass(slots=True)
@@ -138,6 +143,8 @@ class Watched:
                 self.is_troubled = True
             case SuitesJudged():
                 self.is_troubled |= not fact.passed and fact.checkpoint in self.pending
+            case TablesChecked():
+                self.is_troubled |= bool(fact.problems)
             case HookRestored():
                 self.restoring.discard(fact.hook)
             case StopRequested():
@@ -167,7 +174,9 @@ class Watched:
                 self.requests.pop(effect.request, None)
                 self._ended(effect.checkpoint)
             case SavepointFailed():
-                self.stops_failed += self.requests.pop(effect.request, SavepointKind.PLAIN) is not SavepointKind.PLAIN
+                stops = self.requests.pop(effect.request, SavepointKind.PLAIN) is not SavepointKind.PLAIN
+                self.stops_failed += stops
+                self.is_troubled |= stops and not (effect.reason.pre_flight or effect.reason in _BEFORE_BARRIERS)
             case AskHook():
                 self.asked_hooks.add((effect.hook, effect.checkpoint))
             case RestoreHook() | ResetHook():
