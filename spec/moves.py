@@ -13,7 +13,6 @@ from spec.mishaps import NO_MISHAPS, Mishaps
 SOMETIMES: Final = 0.35
 """The probability that a seed has a move."""
 SELDOM: Final = 0.15
-RARELY: Final = 0.05
 EVENLY: Final = 0.5
 
 
@@ -81,6 +80,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     apart = Random(f"declines of {seed}")  # noqa: S311 - so that all other moves stay what they were
     later = Random(f"later moves of {seed}")  # noqa: S311 - as above
     polls = Random(f"unreadable splits of {seed}")  # noqa: S311 - as above
+    transactions = Random(f"transactions of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -99,12 +99,13 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         hooks=random.random() < SELDOM,
         restarts=random.random() < SOMETIMES,
         declines=apart.random() < SOMETIMES,
-        rejects=later.random() < SELDOM,
+        rejects=later.random() < SOMETIMES,
         held_bytes_max=later.choice([None, None, None, None, 1]),
         rests=later.random() < EVENLY,
-        polls_fail=polls.random() < RARELY,
+        polls_fail=polls.random() < SELDOM,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
+        transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
         orders_max=random.choice([None, None, None, 6]),
     )
     return replace(moves, **forced)
