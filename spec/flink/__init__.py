@@ -1,7 +1,8 @@
-"""Parts of Flink that its own test cases need and no run reaches: `python -m spec.vectors` drives them.
+"""Holds the parts of Flink that only Flink's own test cases need. `python -m spec.vectors` drives them.
 
-`FlinkCoordinator`, `FlinkGate`, `FlinkCheckpointStore` and `FlinkRegistry` are the product's classes with the additions
-that Flink's cases ask for. Where the product does the same work, it does so in other places: `commit.fencing` and
-`job.ids` hand out checkpoint ids, `job.savepoints` and `job.ending` stop a job with a savepoint, `job.restoring`
-restores a job and its rows in flight, and `jobs.at_rest.cancelling` deletes what a cancelled job does not retain.
+No run of the product reaches this code. `FlinkCoordinator`, `FlinkGate`, `FlinkCheckpointStore` and `FlinkRegistry`
+extend the product's classes by what Flink's cases ask for. Some modules here repeat work that the product does
+elsewhere. In the product, `commit.fencing` and `job.ids` hand out checkpoint ids, `job.savepoints` and `job.ending`
+stop a job with a savepoint, and `job.restoring` restores a job and its rows in flight. `jobs.at_rest.cancelling`
+deletes what a cancelled job does not retain.
 """

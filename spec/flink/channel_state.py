@@ -1,4 +1,4 @@
-"""Redistribution of channel state, the records in flight at an unaligned barrier (Flink: `SubtaskStateMapper`)."""
+"""Redistributes channel state: the records in flight at an unaligned barrier (Flink: `SubtaskStateMapper`)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,21 +14,24 @@ OldSubtasks = tuple[int, ...]
 
 
 class ChannelMapper(Enum):
-    """How the state of old subtasks is handed to new ones; which one depends on how records are routed."""
+    """Says which old subtasks' state each new subtask gets. The choice follows from how records are routed."""
 
     ROUND_ROBIN = "ROUND_ROBIN"
-    """New i gets old i, i+new, i+2*new: any subtask may process the records."""
+    """New subtask i gets the old subtasks i, i+new, i+2*new and so on. Any subtask may process the records."""
     RANGE = "RANGE"
-    """Every old subtask whose key range overlaps: an old one that is cut goes to several, which filter by key."""
+    """A new subtask gets each old one whose key range overlaps its own.
+
+    Several may read one old one and filter by key.
+    """
     FULL = "FULL"
-    """Every new one gets every old one."""
+    """Every new subtask gets every old one."""
     FIRST = "FIRST"
-    """New 0 gets everything: the records go to one subtask only."""
+    """New subtask 0 gets everything, because the records go to one subtask only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """An input gate of a vertex: its mapper and the new parallelism of the vertex that feeds it."""
+    """An input gate of a vertex: its mapper, and the new parallelism of the vertex before it."""
 
     mapper: ChannelMapper
     upstream_parallelism: int
@@ -54,10 +57,11 @@ def map_subtasks(mapper: ChannelMapper, old: int, new: int) -> tuple[OldSubtasks
 
 
 def redistribute_inputs(old: int, new: int, gates: Sequence[Gate]) -> tuple[tuple[OldSubtasks, ...], ...]:
-    """Return, for each gate, whose input channel state each new subtask reads.
+    """Return, for each gate, the old subtasks whose input channel state each new subtask reads.
 
-    At unchanged parallelism each keeps its own, unless a gate is FULL and the parallelism of any upstream
-    is another than this vertex had: then every gate is mapped (Flink: `reDistributeInputChannelStates`).
+    At unchanged parallelism each subtask keeps its own state, with one exception. If a gate is FULL and the parallelism
+    of any upstream vertex differs from the old parallelism of this vertex, every gate is mapped (Flink:
+    `reDistributeInputChannelStates`).
     """
     any_full = any(gate.mapper is ChannelMapper.FULL for gate in gates)
     any_upstream_changed = any(gate.upstream_parallelism != old for gate in gates)
@@ -67,12 +71,12 @@ def redistribute_inputs(old: int, new: int, gates: Sequence[Gate]) -> tuple[tupl
 
 
 def redistribute_outputs(old: int, new: int, mapper: ChannelMapper) -> tuple[OldSubtasks, ...]:
-    """Return whose output state each new subtask reads: its own at unchanged parallelism."""
+    """Return the old subtasks whose output state each new one reads: its own state at unchanged parallelism."""
     return _own(old) if old == new else map_subtasks(mapper, old, new)
 
 
 def ambiguous(mapping: Sequence[OldSubtasks]) -> tuple[int, ...]:
-    """Return the old subtasks that go to more than one new one: their records must be filtered by key."""
+    """Return the old subtasks that several new ones read. The readers must filter the records by key."""
     readers = Counter(old for olds in mapping for old in olds)
     return tuple(sorted(old for old, count in readers.items() if count > 1))
 

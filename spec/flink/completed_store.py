@@ -1,6 +1,6 @@
-"""What Flink's cases do with a store of completed checkpoints besides the product: close it, and empty it from below.
+"""Extends the product's store of completed checkpoints: Flink's cases also close it, and remove its oldest entry.
 
-The product never closes a store: `tidemark cancel` deletes what is not retained (`jobs.at_rest.cancelling`).
+The product never closes a store. `tidemark cancel` deletes what is not retained (`jobs.at_rest.cancelling`).
 """
 
 from collections.abc import Iterable
@@ -30,17 +30,17 @@ class JobStatus(Enum):
     FINISHED = "FINISHED"
     RESTARTING = "RESTARTING"
     SUSPENDED = "SUSPENDED"
-    """This coordinator gives the job up, another may take it over: not final for the data."""
+    """This coordinator gives the job up and another one may take it over, so the status is not final for the data."""
     RECONCILING = "RECONCILING"
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has ended for good (Flink: `isGloballyTerminalState`)."""
+        """Return True if the job has ended for good (Flink: `isGloballyTerminalState`)."""
         return self in {JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED}
 
 
 class CheckpointPart(Enum):
-    """What a checkpoint consists of on disk."""
+    """One of the parts of a checkpoint on disk."""
 
     STATE = "state"
     METADATA = "metadata"
@@ -48,11 +48,11 @@ class CheckpointPart(Enum):
 
 
 BEYOND_ALL = CheckpointId(2**63 - 1)
-"""Greater than any id: nothing is kept, so no shared file has a user."""
+"""An id above all others. If no checkpoint is kept, no checkpoint below this id uses a shared file."""
 
 
 def parts_to_discard(discard_on: frozenset[DiscardCause], cause: DiscardCause) -> tuple[CheckpointPart, ...]:
-    """Return what of a checkpoint is deleted because of `cause`: all of it or nothing."""
+    """Return the parts of a checkpoint to delete because of `cause`: all of them, or none."""
     return tuple(CheckpointPart) if cause in discard_on else ()
 
 
@@ -62,7 +62,7 @@ def shared_handles(checkpoint: CompletedCheckpoint) -> dict[str, str]:
 
 
 def operator_states(checkpoint: CompletedCheckpoint) -> dict[str, int]:
-    """Return how many subtask states each operator has; one without any has an entry too."""
+    """Return how many subtask states each operator has. An operator without state has an entry too."""
     counts = dict.fromkeys(checkpoint.coordinator_states, 0)
     for vertex in checkpoint.vertices:
         states = (checkpoint.states.get(task) for task in vertex.tasks)
@@ -71,14 +71,14 @@ def operator_states(checkpoint: CompletedCheckpoint) -> dict[str, int]:
 
 
 class StoreShutDownError(RuntimeError):
-    """The store is closed: nothing can be added."""
+    """The store is closed, and takes no further checkpoint."""
 
     def __init__(self, checkpoint: CheckpointId) -> None:
         super().__init__(f"checkpoint {checkpoint} can't be added: the store is shut down; make a new store")
 
 
 class FlinkCheckpointStore(CompletedCheckpointStore):
-    """The product's store, which can be closed besides."""
+    """The product's store, which can also be closed."""
 
     __slots__ = ("_durable", "is_open")
 
@@ -92,29 +92,30 @@ class FlinkCheckpointStore(CompletedCheckpointStore):
     ) -> None:
         """Hold `checkpoints`, as the product's store does.
 
-        `durable` False: nothing outlives this object, so a suspension ends its checkpoints as well
-        (Flink: `StandaloneCompletedCheckpointStore`).
+        If `durable` is False, nothing outlives this object. A suspension then ends its checkpoints too (Flink:
+        `StandaloneCompletedCheckpointStore`).
         """
         super().__init__(retained, registry, checkpoints)
         self._durable = durable
         self.is_open = True
 
     def add(self, checkpoint: CompletedCheckpoint) -> StoreChange:
-        """Keep a checkpoint that is stored durably; raise StoreShutDownError after a shutdown."""
+        """Keep a checkpoint that is stored durably. Raise StoreShutDownError if the store is closed."""
         if not self.is_open:
             raise StoreShutDownError(checkpoint.id)
         return super().add(checkpoint)
 
     def remove_oldest(self) -> StoreChange:
-        """Let the oldest go; raises IndexError for an empty store."""
+        """Remove the oldest checkpoint. Raise IndexError if the store is empty."""
         return self._let_go((self._checkpoints[0],))
 
     def shut_down(self, status: JobStatus) -> StoreChange:
         """Close the store because the job got `status`.
 
-        After a final status what wants to be discarded goes, and shared files below the oldest that
-        stays on disk. After any other status nothing is deleted: another coordinator recovers it. A store that
-        is not durable lets its checkpoints go when it is suspended too, but no shared file.
+        After a final status, the store gives up each checkpoint whose settings ask for it. It also gives up the shared
+        files that only checkpoints older than the oldest remaining one use. After any other status it deletes nothing,
+        because another coordinator recovers the checkpoints. A store that is not durable also gives up its checkpoints
+        when it is suspended, but no shared file.
         """
         kept, self._checkpoints, self.is_open = self._checkpoints, [], False
         if not status.is_final and (self._durable or status is not JobStatus.SUSPENDED):

@@ -1,4 +1,4 @@
-"""The product's coordinator, told besides what only Flink's own cases tell it (`spec.flink.messages`).
+"""Extends the product's coordinator by the facts that only Flink's own cases send (`spec.flink.messages`).
 
 Flink's cases fire timers by hand, fail single tasks and locations, and restore a job inside a living coordinator.
 """
@@ -32,26 +32,26 @@ from spec.flink.recovery import Recovery
 
 
 class ForcedCheckpointSubsumedError(RuntimeError):
-    """Somebody asked to abort a forced checkpoint as subsumed, which it can never be."""
+    """A case asked to abort a forced checkpoint as subsumed. Nothing can subsume a forced checkpoint."""
 
     def __init__(self, checkpoint: CheckpointId) -> None:
-        super().__init__(f"checkpoint {checkpoint} is forced, none may subsume it: abort it for another reason")
+        super().__init__(f"checkpoint {checkpoint} is forced, so no other may subsume it: abort it for another reason")
 
 
 class InvalidHookError(ValueError):
-    """A master hook without an id."""
+    """A master hook has no id."""
 
     def __init__(self, hook: str | None) -> None:
-        super().__init__(f"master hook id {hook!r}: a hook needs an id that is not blank, its state is kept under it")
+        super().__init__(f"master hook id {hook!r}: it must not be blank, because the hook's state is kept under it")
 
 
 class FlinkCompletion(Completion):
-    """Ends checkpoints, and knows commits of which nobody knows the outcome."""
+    """Ends checkpoints. It also accepts a commit whose outcome is unknown."""
 
     __slots__ = ()
 
     def commit_unknown(self, fact: CommitUnknown) -> None:
-        """Fail what is perhaps stored: nothing is deleted (FLINK-22494)."""
+        """Fail the checkpoint and delete nothing, because the checkpoint may be stored (FLINK-22494)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is not None:
             kept = replace(pending, states={}, coordinator_states={})
@@ -60,24 +60,24 @@ class FlinkCompletion(Completion):
 
 
 class FlinkTriggering(Triggering):
-    """Triggers checkpoints, and knows that an id may not be fetched."""
+    """Triggers checkpoints. It also accepts that no id could be fetched."""
 
     __slots__ = ()
 
     @property
     def queued(self) -> int:
-        """How many requests wait."""
+        """Return how many requests wait."""
         return len(self._decider)
 
     def id_failed(self, fact: CheckpointIdFailed) -> None:
-        """Fail the request: there is no checkpoint yet."""
+        """Fail the request. It has no checkpoint yet."""
         procedure = self.procedure
         if procedure is not None and procedure.checkpoint is None:
             self._fail_early(procedure.request, _io_or_trigger_failure(io_error=fact.io_error), fact.message)
 
 
 class FlinkCoordinator(CheckpointCoordinator):
-    """A coordinator that takes every fact of Flink's cases; the rules are the product's."""
+    """A coordinator that takes every fact of Flink's cases, and follows the product's rules."""
 
     __slots__ = ("_recovery",)
 
@@ -96,10 +96,10 @@ class FlinkCoordinator(CheckpointCoordinator):
         self._recovery = Recovery(self._books, self._completion)
 
     def tell(self, fact: FlinkFact) -> tuple[FlinkEffect, ...]:
-        """Take one fact and return what is to be done, as `step` does.
+        """Take one fact and return the effects, as `step` does.
 
-        Raises RestoreRefusedError for a restore that does not fit and ForcedCheckpointSubsumedError for an abort that
-        cannot be, and changes nothing then.
+        Raises RestoreRefusedError for a restore that does not fit, and ForcedCheckpointSubsumedError for an abort that
+        is impossible. Both change nothing.
         """
         if isinstance(fact, RestoreRequested):
             restored: list[FlinkEffect] = []
@@ -110,7 +110,10 @@ class FlinkCoordinator(CheckpointCoordinator):
         return self.step(fact)
 
     def add_hook(self, hook: str | None) -> bool:
-        """Register a master hook; return False if its id is known. Raises InvalidHookError for a blank id (A8)."""
+        """Register a master hook. Return False if its id is registered already.
+
+        Raise InvalidHookError if it is blank (A8).
+        """
         if hook is None or not hook.strip():
             raise InvalidHookError(hook)
         if hook in self._books.hooks:
@@ -148,31 +151,31 @@ class FlinkCoordinator(CheckpointCoordinator):
             raise ForcedCheckpointSubsumedError(forced[0])
         self._completion.abort_where(lambda _: True, fact.reason, fact.message)
 
-    # -------------------------------------------------------------- what cases look at
+    # -------------------------------------------------------------- what the cases look at
 
     @property
     def is_triggering(self) -> bool:
-        """Whether a trigger procedure is under way."""
+        """Return True while a trigger procedure runs."""
         return self._triggering.procedure is not None
 
     @property
     def has_periodic_timer(self) -> bool:
-        """Whether the periodic timer runs."""
+        """Return True while the periodic timer runs."""
         return self._books.scheduler.next_ms is not None
 
     @property
     def queued(self) -> int:
-        """How many requests wait."""
+        """Return how many requests wait."""
         return self._triggering.queued
 
     @property
     def recent_expired(self) -> tuple[CheckpointId, ...]:
-        """The checkpoints that expired last, oldest first."""
+        """Return the newest expired checkpoints, oldest first."""
         return tuple(self._books.recent_expired)
 
     @property
     def is_forced_full(self) -> bool:
-        """Whether the next checkpoint must be full: restored without a claim, and nothing completed since."""
+        """Return True if the next checkpoint must be full: none has completed since a restore without a claim."""
         return self._books.force_full
 
 

@@ -1,6 +1,6 @@
-"""The product's gate, to which Flink's cases hand items past its queues, and which they close.
+"""Extends the product's gate: Flink's cases hand it items past its queues, and close it.
 
-The product sends everything through a channel's queue, and a gate lives as long as its job.
+In the product every item goes through its channel's queue, and a gate lives as long as its job.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from checkpointing.identifiers import ChannelId
 
 @dataclass(frozen=True, slots=True)
 class ItemHanded:
-    """An item was handed to the gate past the channel's queue and past a block, and is handled at once."""
+    """A case handed an item to the gate past the channel's queue and past a block. The gate handles it at once."""
 
     channel: ChannelId
     item: ChannelItem
@@ -22,7 +22,7 @@ class ItemHanded:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementHanded:
-    """The gate was told that this barrier waits in the channel (Flink: `EventAnnouncement`)."""
+    """A case told the gate that this barrier waits in the channel (Flink: `EventAnnouncement`)."""
 
     channel: ChannelId
     barrier: Barrier
@@ -30,11 +30,11 @@ class AnnouncementHanded:
 
 @dataclass(frozen=True, slots=True)
 class GateClosed:
-    """The task is gone: timers no longer do anything, nothing is handed out."""
+    """The task is gone. From now on timers do nothing, and the gate hands out nothing."""
 
 
 class FlinkGate(InputGate):
-    """A gate that takes every fact of Flink's cases; the rules are the product's."""
+    """A gate that takes every fact of Flink's cases, and follows the product's rules."""
 
     def __init__(self, config: GateConfig, channels: Sequence[ChannelId]) -> None:
         """Begin as the product's gate does."""
@@ -42,7 +42,7 @@ class FlinkGate(InputGate):
         self._closed = False
 
     def tell(self, fact: GateFact | ItemHanded | AnnouncementHanded | GateClosed) -> tuple[GateEffect, ...]:
-        """Take in one fact; return the effects, as `step` does."""
+        """Take one fact and return the effects, as `step` does."""
         match fact:
             case ItemHanded(channel, item):
                 admitted = self._admissible(channel, item)
@@ -59,11 +59,14 @@ class FlinkGate(InputGate):
                 return self.step(fact)
 
     def next_item(self) -> tuple[ChannelId, GateItem] | None:
-        """Return what the next poll takes; nothing once the gate is closed."""
+        """Return what the next poll takes, or None if the gate is closed."""
         return None if self._closed else super().next_item()
 
     def _pass_the_queue(self, name: ChannelId, item: ChannelItem) -> None:
-        """Note an item that is handled without having been in the queue: what waits there lies behind a barrier."""
+        """Record an item that was handled without passing the queue.
+
+        Items that wait in the queue now lie behind a barrier.
+        """
         channel = self._channels[name]
         if isinstance(item, EndOfChannel):
             channel.ended = True
@@ -75,5 +78,5 @@ class FlinkGate(InputGate):
                 for behind in (*waiting, *held):
                     channel.hold(behind)
                 channel.stopped = True
-                self._channels._to_the_back(channel)  # noqa: SLF001 - only Flink's cases empty a queue so
+                self._channels._to_the_back(channel)  # noqa: SLF001 - only Flink's cases empty a queue like this
             channel.overtake(item)

@@ -1,4 +1,4 @@
-"""Checkpoint ids: a counter that strictly rises and never hands out an id twice (A6; `CheckpointIDCounter`)."""
+"""Counts checkpoint ids: they strictly rise, and none is handed out twice (A6; `CheckpointIDCounter`)."""
 
 from checkpointing.identifiers import CheckpointId
 
@@ -6,10 +6,9 @@ FIRST_ID = CheckpointId(1)
 
 
 class CheckpointIdCounter:
-    """Counts up from 1, or from where the persisted claim says.
+    """Counts up from 1, or from the id that the persisted claim says.
 
-    The caller fetches under its own lock, if it has several threads: `fetch` itself has no await and
-    no callback.
+    A caller with several threads fetches under its own lock. `fetch` itself neither awaits nor calls back.
     """
 
     __slots__ = ("_next",)
@@ -19,7 +18,7 @@ class CheckpointIdCounter:
 
     @property
     def next_id(self) -> CheckpointId:
-        """The id that `fetch` would hand out."""
+        """Return the id that `fetch` would hand out."""
         return self._next
 
     def fetch(self) -> CheckpointId:
@@ -29,7 +28,7 @@ class CheckpointIdCounter:
         return fetched
 
     def go_on_at(self, next_id: CheckpointId) -> None:
-        """Continue at `next_id` (a restore); raise ValueError for an id below the first."""
+        """Continue at `next_id`, after a restore. Raise ValueError for an id below the first one."""
         self._next = _positive(next_id)
 
 

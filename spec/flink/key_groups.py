@@ -1,6 +1,6 @@
-"""What only Flink's cases say of key groups: whose a key group is, a key's group, defaults, and a rescale as a plan.
+"""Computes what only Flink's cases ask about key groups: owners, groups of hashes, defaults, and rescaling plans.
 
-In the product Spark finds a key's group and its subtask, and a restore cuts ranges (`checkpointing.key_groups`).
+In the product, Spark computes a key's group and subtask, and a restore cuts ranges (`checkpointing.key_groups`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ _WORD = 0xFFFF_FFFF
 
 
 class MaxParallelismChangedError(RuntimeError):
-    """A restore with another number of key groups than the checkpoint's: names both and the way out."""
+    """A restore has another number of key groups than its checkpoint. The message names both, and the way out."""
 
     def __init__(self, *, stored: int, configured: int) -> None:
         super().__init__(
-            f"the checkpoint was taken with max parallelism {stored}, the job is configured with {configured}: "
+            f"the checkpoint was taken with max parallelism {stored}, but the job is configured with {configured}: "
             f"keys would be in other key groups; set max_parallelism back to {stored}"
         )
 
@@ -33,7 +33,7 @@ def subtask_of(*, key_group: int, parallelism: int, max_parallelism: int) -> int
 
 
 def default_max_parallelism(*, parallelism: int) -> int:
-    """Return the number of key groups for a job that sets none: room to grow, a power of two."""
+    """Return the number of key groups of a job that sets none: a power of two, with room to grow."""
     if not 1 <= parallelism <= KEY_GROUPS_MAX:
         raise InvalidParallelismError(parallelism=parallelism, max_parallelism=KEY_GROUPS_MAX)
     wanted = parallelism + parallelism // 2
@@ -57,7 +57,7 @@ def _rotated(word: int, bits: int) -> int:
 
 
 def _magnitude(word: int) -> int:
-    """Return |word| as a signed number; the minimum has none and counts as 0."""
+    """Return |word| as a signed number. The minimum has no such number and counts as 0."""
     if word < 1 << 31:
         return word
     return 0 if word == 1 << 31 else (1 << 32) - word
@@ -78,11 +78,11 @@ def redistribute_keyed(
     new_parallelism: int,
     configured_max_parallelism: int | None = None,
 ) -> tuple[tuple[KeyedPart, ...], ...]:
-    """Return what each new subtask reads: the old ranges cut by its own, in order of the old subtasks.
+    """Return what each new subtask reads: the parts of the old ranges that lie in its own range, in the old order.
 
-    `configured_max_parallelism`: what a user set for the restored job (None: only derived, so the
-    stored one stays); raises MaxParallelismChangedError if it is another, InvalidParallelismError
-    outside the bounds.
+    `configured_max_parallelism` is the number that a user set for the restored job. If it is None, the stored number
+    stays. Raise MaxParallelismChangedError if it differs from the stored number, and InvalidParallelismError outside
+    the bounds.
     """
     if configured_max_parallelism is not None and configured_max_parallelism != max_parallelism:
         raise MaxParallelismChangedError(stored=max_parallelism, configured=configured_max_parallelism)

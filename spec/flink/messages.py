@@ -1,7 +1,8 @@
-"""What only Flink's cases tell a coordinator, and what it answers to that.
+"""Lists the facts that only Flink's cases send to a coordinator, and the effects that only they expect.
 
-In the product an id comes from a claim's block, nobody makes a location, a source is told in the same step, a task
-that fails ends the attempt, and an append with an unknown outcome ends the tick. `job.restoring` restores a job.
+The product needs none of them. An id comes from a claim's block, and nobody makes a location. A source gets its facts
+in the same step. A failed task ends the attempt, and an append with an unknown outcome ends the tick. `job.restoring`
+restores a job.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from spec.flink.shared_state import RestoreMode
 
 @dataclass(frozen=True, slots=True)
 class PeriodicTimerFired:
-    """The periodic timer fires now, whatever the clock says; without one nothing happens."""
+    """The periodic timer fires now, whatever the clock says. If there is no timer, nothing happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class CheckpointTimeoutFired:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdFailed:
-    """Answer to FetchCheckpointId: `io_error` tells an input or output error from any other."""
+    """FetchCheckpointId failed. `io_error` says whether an input or output error was the cause."""
 
     io_error: bool = True
     message: str = ""
@@ -39,7 +40,7 @@ class CheckpointIdFailed:
 
 @dataclass(frozen=True, slots=True)
 class LocationFailed:
-    """Answer to CreateLocation: `io_error` tells an input or output error from any other."""
+    """CreateLocation failed. `io_error` says whether an input or output error was the cause."""
 
     checkpoint: CheckpointId
     io_error: bool = True
@@ -48,7 +49,7 @@ class LocationFailed:
 
 @dataclass(frozen=True, slots=True)
 class TriggerFailed:
-    """Answer to TriggerTask: the message did not reach the task; the checkpoint fails."""
+    """TriggerTask failed: the message did not reach the task. The checkpoint fails."""
 
     task: Task
     checkpoint: CheckpointId
@@ -57,7 +58,7 @@ class TriggerFailed:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task failed: every pending checkpoint that it has not acknowledged fails with TASK_FAILURE."""
+    """A task failed. Every pending checkpoint that it has not acknowledged fails with TASK_FAILURE."""
 
     task: Task
     message: str = ""
@@ -65,7 +66,10 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class CommitUnknown:
-    """Answer to CommitCheckpoint: perhaps it is stored. It fails here, and nothing is deleted (E3)."""
+    """CommitCheckpoint has an unknown outcome.
+
+    The checkpoint fails, and nothing is deleted, because it may be stored (E3).
+    """
 
     checkpoint: CheckpointId
     message: str = ""
@@ -73,30 +77,30 @@ class CommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class AbortRequested:
-    """All pending checkpoints fail with this reason (not the queued requests)."""
+    """All pending checkpoints fail with this reason. Queued requests stay."""
 
     reason: CheckpointFailureReason
     message: str = ""
 
 
 class RestoreKind(Enum):
-    """How much of the job is restored (Flink: the four restore calls of `CheckpointCoordinator`)."""
+    """Says how much of the job a restore covers (Flink: the four restore calls of `CheckpointCoordinator`)."""
 
     LATEST = "latest"
-    """All tasks and coordinators, from the newest checkpoint of the store; without one they are reset."""
+    """All tasks and coordinators, from the newest checkpoint of the store. If the store is empty, they are reset."""
     INITIAL = "initial"
-    """The same at the start of a job after a failover: finished operators must fit the job graph."""
+    """The same when a job starts after a failover. Finished operators must fit the job graph."""
     REGION = "region"
-    """Some tasks: coordinators are left alone, state without a taker is ignored."""
+    """Some tasks only. Coordinators keep their state, and state that no task takes is ignored."""
     SAVEPOINT = "savepoint"
     """From a savepoint, which enters the store first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequested:
-    """Restore tasks, hooks and coordinators (G1); raises RestoreRefusedError when it does not fit (G2).
+    """Restore tasks, hooks and coordinators (G1). Raises RestoreRefusedError if the state does not fit (G2).
 
-    `savepoint` is what RestoreKind.SAVEPOINT loads; `mode` says who owns its files from now on (G3).
+    RestoreKind.SAVEPOINT loads `savepoint`. `mode` says who owns its files from now on (G3).
     """
 
     kind: RestoreKind
@@ -107,7 +111,7 @@ class RestoreRequested:
 
 @dataclass(frozen=True, slots=True)
 class TaskMeasured:
-    """A task's measurements come in a message of their own, at times after the checkpoint failed (E6)."""
+    """A task reports its measurements in a message of their own, which may arrive after the checkpoint failed (E6)."""
 
     job: str
     task: Task
@@ -126,7 +130,7 @@ HandedFact = (
     | CommitUnknown
     | AbortRequested
 )
-"""What the coordinator takes at once, without a restore."""
+"""The facts that the coordinator handles itself, without a restore."""
 
 FlinkFact = CoordinatorFact | HandedFact | RestoreRequested
 
@@ -136,7 +140,7 @@ FlinkFact = CoordinatorFact | HandedFact | RestoreRequested
 
 @dataclass(frozen=True, slots=True)
 class AssignState:
-    """Give a task the state it restores from; None: it starts empty."""
+    """Give a task the state that it restores from. None means that it starts empty."""
 
     task: Task
     checkpoint: CheckpointId
@@ -145,16 +149,16 @@ class AssignState:
 
 @dataclass(frozen=True, slots=True)
 class SetNextCheckpointId:
-    """The id counter goes on at `next_id`."""
+    """Let the id counter continue at `next_id`."""
 
     next_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreFinished:
-    """The reply to RestoreRequested: what was restored; None: there was no checkpoint.
+    """Answers RestoreRequested with the checkpoint that was restored, or None if there was no checkpoint.
 
-    `finished_checked`: operators that had finished were checked against the job graph.
+    `finished_checked` says whether finished operators were checked against the job graph.
     """
 
     checkpoint: CheckpointId | None

@@ -1,4 +1,4 @@
-"""Carries out a restore as Flink's coordinator does: which checkpoint, who gets what, what it changes (G1 to G3).
+"""Carries out a restore as Flink's coordinator does: it selects the checkpoint and assigns its state (G1 to G3).
 
 The product restores in `checkpointing.job.restoring`, before it makes a coordinator.
 """
@@ -37,14 +37,15 @@ class Recovery:
     __slots__ = ("_books", "_completion")
 
     def __init__(self, books: Books, completion: Completion) -> None:
-        """Work on these books; `completion` discards what leaves the store."""
+        """Work on this bookkeeping. `completion` discards what leaves the store."""
         self._books = books
         self._completion = completion
 
     def restore(self, fact: RestoreRequested) -> list[FlinkEffect]:
-        """Return what is to be done; raise RestoreRefusedError if it does not fit, or the coordinator is shut down.
+        """Return the effects of a restore.
 
-        A savepoint is checked before it enters the store, so a refusal changes nothing.
+        Raise RestoreRefusedError if the checkpoint does not fit, or if the coordinator is shut down. A savepoint is
+        checked before it enters the store, so a refusal changes nothing.
         """
         if self._books.is_shut_down:
             raise RestoreRefusedError("the coordinator is shut down; a new one must restore the job")
@@ -87,7 +88,7 @@ class Recovery:
     def _adopt(self, savepoint: CompletedCheckpoint, mode: RestoreMode) -> None:
         store = self._books.store
         if not isinstance(store.registry, FlinkRegistry):
-            raise TypeError("a store that takes a savepoint in needs a FlinkRegistry: it says whose the files are")
+            raise TypeError("a store that takes a savepoint in needs a FlinkRegistry: it says who owns the files")
         store.registry.register_restored(savepoint.id, shared_handles(savepoint), mode)
         self._completion.let_go(savepoint.id, store.add(savepoint))
 
@@ -101,7 +102,7 @@ class Recovery:
 def _adopted(
     savepoint: CompletedCheckpoint, mode: RestoreMode, discard_on: frozenset[DiscardCause]
 ) -> CompletedCheckpoint:
-    """Return the savepoint as it enters the store: the job's own, or somebody else's (Flink: `restoreSavepoint`)."""
+    """Return the savepoint as the store keeps it. `mode` says who owns its files (Flink: `restoreSavepoint`)."""
     match mode:
         case RestoreMode.CLAIM:
             return replace(savepoint, properties=CHECKPOINT, discard_on=discard_on)
@@ -113,10 +114,11 @@ def _adopted(
 
 
 def assign(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_restored: bool) -> Iterator[AssignState]:
-    """Yield every task's own state; raise RestoreRefusedError for state without a taker or changed key groups.
+    """Yield each task's own state.
 
-    The parallelism must be that of the checkpoint: redistribution is planned over key groups, where the files are
-    known (`checkpointing.job.restoring`).
+    Raise RestoreRefusedError for state that no task takes, and for changed key groups. The parallelism must be the same
+    as the checkpoint's. Redistribution is planned over key groups, where the files are known
+    (`checkpointing.job.restoring`).
     """
     _check_takers(checkpoint, topology, allow_non_restored=allow_non_restored)
     _check_key_groups(checkpoint, topology)

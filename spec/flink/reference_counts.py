@@ -1,7 +1,7 @@
-"""Shared files by counted references: the registry of Flink up to 1.14 (`SharedStateRegistryImpl` there).
+"""Counts references to shared files, as Flink's registry did up to 1.14 (`SharedStateRegistryImpl` there).
 
-For stores that cannot say which checkpoints are kept. It contradicts `shared_state` by design: here a
-second, different file under a known key is thrown away, and each user gives its reference back.
+It serves stores that cannot say which checkpoints are kept. It contradicts `shared_state` by design: here each user
+gives its reference back, and a second, different file under a known key is discarded.
 """
 
 from collections.abc import Hashable
@@ -12,7 +12,7 @@ Handle = Hashable
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The outcome of a call: the registered file (None: gone), its references, what to delete."""
+    """The outcome of a call: the registered file (None if it is gone), its references, and the files to delete."""
 
     handle: Handle | None
     references: int
@@ -20,7 +20,7 @@ class Referenced:
 
 
 class ReferenceCountingRegistry:
-    """Files and how many references each has; at none the file is deleted."""
+    """Counts the references to each file. A file without references is deleted."""
 
     __slots__ = ("_entries",)
 
@@ -29,15 +29,15 @@ class ReferenceCountingRegistry:
         self._entries: dict[str, tuple[Handle, int]] = {}
 
     def register(self, key: str, handle: Handle) -> Referenced:
-        """Add a reference; the first file under a key wins, an unequal one is to be deleted."""
+        """Add a reference. The first file under a key wins, and a different one is returned for deletion."""
         known, references = self._entries.get(key, (handle, 0))
         self._entries[key] = (known, references + 1)
         return Referenced(known, references + 1, () if known == handle else (handle,))
 
     def unregister(self, key: str) -> Referenced:
-        """Give one reference back; at none the file is to be deleted. An unknown key is ignored.
+        """Give one reference back. Without references the file is returned for deletion. An unknown key is ignored.
 
-        Flink's present registry ignores what it does not know, too. The one up to 1.14 raised IllegalStateException.
+        Flink's present registry also ignores what it does not know. The one up to 1.14 raised IllegalStateException.
         """
         if key not in self._entries:
             return Referenced(None, 0)

@@ -1,6 +1,6 @@
-"""Who owns the shared files of a checkpoint that a job was restored from (G3), as Flink's cases have it.
+"""Says who owns the shared files of a checkpoint that a job was restored from, as Flink's cases have it (G3).
 
-The product copies what it restores from elsewhere into its own warehouse, so that every file is its own.
+The product copies the files that it restores from elsewhere into its own warehouse. So it owns every file.
 """
 
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from checkpointing.identifiers import CheckpointId
 
 
 class RestoreMode(Enum):
-    """Who owns the files of what a job was restored from (G3; Flink: `RestoreMode`)."""
+    """Says who owns the files of the checkpoint that a job was restored from (G3; Flink: `RestoreMode`)."""
 
     CLAIM = "CLAIM"
-    """The job: it deletes them when they are unused."""
+    """The job owns them and deletes them when they are unused."""
     NO_CLAIM = "NO_CLAIM"
-    """Somebody else: they are never deleted, and checkpoints are full until one completes."""
+    """Somebody else owns them. The job never deletes them, and its checkpoints are full until one completes."""
     LEGACY = "LEGACY"
-    """Somebody else, but the job goes on referring to them."""
+    """Somebody else owns them, but the job goes on referring to them."""
 
 
 class RestoredKind(Enum):
-    """Where the shared files of a restored checkpoint lie (Flink: `SharingFilesStrategy`)."""
+    """Says where the shared files of a restored checkpoint lie (Flink: `SharingFilesStrategy`)."""
 
     RETAINED_CHECKPOINT = "retained_checkpoint"
-    """Outside its own folder, which may go while they are used."""
+    """Outside its own folder. That folder may go while the files are in use."""
     NATIVE_SAVEPOINT = "native_savepoint"
-    """In its own folder, which must stay while one of them is used."""
+    """In its own folder. That folder must stay while one of the files is in use."""
 
 
 class FlinkRegistry(SharedStateRegistry):
-    """The product's registry, which knows besides which files a restore did not claim."""
+    """The product's registry, which also knows the files that a restore did not claim."""
 
     __slots__ = ("_keeping", "_restored", "_unclaimed_up_to")
 
@@ -49,7 +49,10 @@ class FlinkRegistry(SharedStateRegistry):
         mode: RestoreMode,
         kind: RestoredKind = RestoredKind.RETAINED_CHECKPOINT,
     ) -> None:
-        """Register what a restored checkpoint shares; unclaimed, its files and all older ones stay (FLINK-26985)."""
+        """Register a restored checkpoint's shared files.
+
+        Its unclaimed files, and all older ones, stay (FLINK-26985).
+        """
         for key, handle in shared.items():
             self.register(key, handle, checkpoint)
         self._restored[checkpoint] = kind
@@ -57,12 +60,15 @@ class FlinkRegistry(SharedStateRegistry):
             self._unclaimed_up_to = max(checkpoint, self._unclaimed_up_to or checkpoint)
 
     def keep_creator(self, key: str) -> None:
-        """Keep the restored checkpoint that created the file while it is used; an unknown key changes nothing."""
+        """Keep the restored checkpoint that created the file for as long as the file is used. Ignore an unknown key."""
         if key in self._entries:
             self._keeping.add(key)
 
     def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
-        """Forget what no checkpoint from `lowest` on has used; unclaimed files are forgotten, not deleted."""
+        """Forget each file that no checkpoint from `lowest` on has used.
+
+        Unclaimed files are forgotten, but not deleted.
+        """
         dropped = self._drop_unused(lowest)
         self._keeping &= self._entries.keys()
         return Unregistered(

@@ -1,7 +1,7 @@
-"""Stop with savepoint: first the savepoint's result, then how the tasks ended (F4).
+"""Decides how a stop with a savepoint ends: first by the savepoint's result, then by how the tasks ended (F4).
 
-Flink: `StopWithSavepointTerminationHandlerImpl` and, in front of it, `StopWithSavepointTerminationManager`,
-which puts the two events in this order whichever comes first.
+Flink has `StopWithSavepointTerminationHandlerImpl`, and in front of it `StopWithSavepointTerminationManager`. The
+manager puts the two events in this order, whichever comes first.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from checkpointing.coordinator.task import TaskState
 
 
 class StopFailure(Enum):
-    """Why a stop failed."""
+    """Says why a stop failed."""
 
     SAVEPOINT = "savepoint_error"
-    """The savepoint was not completed: the job goes on."""
+    """The savepoint did not complete. The job goes on."""
     STOPPING = "stopping_error"
-    """The savepoint is good, but a task did not finish: the job restarts as a whole, the savepoint stays."""
+    """The savepoint is good and stays, but a task did not finish. The whole job restarts."""
 
 
 # ------------------------------------------------------------------ facts
@@ -52,14 +52,14 @@ StopFact = SavepointCompleted | SavepointFailed | TasksEnded
 
 @dataclass(frozen=True, slots=True)
 class StopSucceeded:
-    """The job has stopped; restart it from `path`."""
+    """The job has stopped. It can be restarted from `path`."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopFailed:
-    """The job has not stopped as asked; `savepoint` is where a good savepoint lies nevertheless."""
+    """The job has not stopped as requested. If the savepoint is good nevertheless, it lies at `savepoint`."""
 
     failure: StopFailure
     error: str
@@ -68,12 +68,12 @@ class StopFailed:
 
 @dataclass(frozen=True, slots=True)
 class RestartScheduler:
-    """The job goes on: trigger periodically again."""
+    """The job goes on, so trigger periodic checkpoints again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartJob:
-    """Some tasks have finished, some have not: restart the job as a whole."""
+    """Some tasks have finished and others have not, so restart the whole job."""
 
     error: str
 
@@ -82,7 +82,7 @@ StopEffect = StopSucceeded | StopFailed | RestartScheduler | RestartJob
 
 
 class UnsupportedStopEventError(RuntimeError):
-    """An event that cannot come in this state of a stop."""
+    """This event cannot come in this state of a stop."""
 
     def __init__(self, fact: StopFact, state: str) -> None:
         super().__init__(f"a stop that is {state} can't take {type(fact).__name__}: the savepoint's result comes once")
@@ -96,13 +96,16 @@ class _State(Enum):
 
 @dataclass(slots=True)
 class StopHandler:
-    """One stop. The periodic scheduler was stopped before it begins."""
+    """Handles one stop. The caller stops the periodic scheduler before."""
 
     _state: _State = _State.WAITING_FOR_SAVEPOINT
     _path: str = ""
 
     def step(self, fact: StopFact) -> tuple[StopEffect, ...]:
-        """Take an event; raise UnsupportedStopEventError, changing nothing, if it can't come now."""
+        """Take an event and return the effects.
+
+        Raise UnsupportedStopEventError, and change nothing, if it can't come now.
+        """
         match self._state:
             case _State.WAITING_FOR_SAVEPOINT:
                 return self._savepoint(fact)
@@ -145,7 +148,7 @@ def _unfinished(states: Iterable[TaskState]) -> list[str]:
 
 @dataclass(slots=True)
 class StopOrder:
-    """The events of a stop in the handler's order: what comes too early waits."""
+    """Puts the events of a stop in the handler's order. An event that comes too early waits."""
 
     _savepoint_known: bool = False
     _early: TasksEnded | None = None
