@@ -1,1 +1,1 @@
-"""Flink itself as a judge: its own classes get the same random input as Tidemark's, and must answer alike."""
+"""Compares Tidemark with Flink itself: Flink's own classes and Tidemark's must answer the same random input alike."""

@@ -1,7 +1,7 @@
 """Compares Tidemark with Flink's own classes on random input: `python -m spec.oracle [COMPONENT ...] --seeds 0:2000`.
 
-Each line names a component, how many cases it had, and in how many the two answered differently. `--keep FOLDER`
-writes those cases there, as files for `python -m spec.vectors`. Exit 1 if there is any difference.
+Each line names a component, the number of its cases, and in how many of them the two answered differently. `--keep
+FOLDER` writes those cases there, as files for `python -m spec.vectors`. Exits with 1 if there is any difference.
 """
 
 import json
@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return 0 if Tidemark answers as Flink does."""
+    """Carry out the command line. Return 0 if Tidemark answers as Flink does, else 1."""
     parser = ArgumentParser(prog="python -m spec.oracle", description=__doc__)
     parser.add_argument("components", nargs="*", metavar="COMPONENT", help=f"{', '.join(COMPONENTS)}; all by default")
     parser.add_argument("--seeds", type=_seeds, default=range(2000), metavar="FIRST:END", help="0:2000 by default")

@@ -1,4 +1,4 @@
-"""What is compared with Flink: each component, the program that asks Flink, and the form of its cases."""
+"""Lists what is compared with Flink: each component, the program that asks Flink, and the form of its cases."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,12 +26,15 @@ class Component:
 
     @property
     def legend(self) -> Mapping[str, Any]:
-        """What the words of the cases mean."""
+        """Return what the words of the cases mean."""
         legend, _ = load(str(_VECTORS / self.vectors))
         return legend
 
     def judge(self, cases: Iterable[Case]) -> Iterator[Outcome]:
-        """Give the cases to Tidemark's own code; an outcome that has not passed says where it answers otherwise."""
+        """Give the cases to Tidemark's own code.
+
+        A failed outcome says where Tidemark answers differently from Flink.
+        """
         return run_cases(self.legend, cases, self.name)
 
 
@@ -60,7 +63,7 @@ COMPONENTS: Final[Mapping[str, Component]] = MappingProxyType(
 
 
 def ask(components: Iterable[Component], seeds: range) -> dict[str, list[Case]]:
-    """Return random cases with Flink's answers, by component; raise FlinkError if Flink cannot be asked."""
+    """Return random cases with Flink's answers, by component. Raise FlinkError if Flink cannot be asked."""
     cases: dict[str, list[Case]] = {component.name: [] for component in components}
     for program in (_GATE, _COMPONENT):
         names = [name for name in cases if COMPONENTS[name].program == program]

@@ -1,4 +1,4 @@
-"""Flink's own classes: compiled against, and asked for their answers."""
+"""Compiles small programs against Flink's own classes, and runs them to get Flink's answers."""
 
 import hashlib
 import json
@@ -28,13 +28,13 @@ LOCKED: Final[Mapping[str, str]] = MappingProxyType(
         "slf4j-api-1.7.36.jar": "d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0",
     }
 )
-"""Every jar by its SHA-256 (`.ci/fetch_flink.py` fetches them)."""
+"""The SHA-256 of every jar. `.ci/fetch_flink.py` fetches the jars."""
 
 _TIMEOUT_S: Final = 300
 
 
 class FlinkError(Exception):
-    """Flink's classes are missing, or cannot be compiled against or run; the message says why, and what to type."""
+    """Flink's classes are missing, or cannot be compiled against or run. The message says why, and what to type."""
 
 
 def folder() -> Path:
@@ -43,7 +43,7 @@ def folder() -> Path:
 
 
 def answers(main: str, components: Iterable[str], seeds: range) -> list[dict[str, Any]]:
-    """Return the cases that the program `main` makes: for each component and seed random input, and Flink's answers.
+    """Return the cases that the program `main` makes: random input for each component and seed, and Flink's answers.
 
     The cases lie in the order of the components. Raises FlinkError if a jar is missing or the program fails.
     """
@@ -54,7 +54,7 @@ def answers(main: str, components: Iterable[str], seeds: range) -> list[dict[str
 
 
 def _compiled(jars: str) -> Path:
-    """Return the folder of the compiled sources; compile them first if they have changed."""
+    """Return the folder of the compiled sources. Compile them first if they have changed."""
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     classes = folder() / f"classes-{digest}"

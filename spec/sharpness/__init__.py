@@ -1,1 +1,1 @@
-"""How sharp the spec is: small slips are planted in the core by chance, and it is counted which of them are found."""
+"""Measures how sharp the specification is: plants small random slips in the core, and counts those that are found."""

@@ -1,9 +1,9 @@
 """Measures how sharp the spec is: `python -m spec.sharpness --sample 1000 --seed 1 --results FILE`.
 
-Draws slips that a maintainer could make in `checkpointing`, plants each in a process of its own, and says which judge
-finds it. Ends with the figures of each package, and with every slip that survived all judges. Exit 1 if fewer than
-85 % are found by the spec proper (simulator and machines), or fewer than 95 % by all. Each result is written to FILE
-at once. A later run with the same FILE goes on after the slips that are in it.
+Draws slips that a maintainer could make in `checkpointing`. Plants each in a process of its own, and says which judge
+finds it. Ends with the figures of each package, and with every slip that survived all judges. Exits with 1 if fewer
+than 85 % are found by the spec proper (simulator and machines), or fewer than 95 % by all judges. Writes each result to
+FILE at once. A later run with the same FILE goes on after the slips that are in it.
 """
 
 import json
@@ -32,7 +32,7 @@ BY_ALL: Final = 0.95
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge the sample that the command line asks for; return 0 if enough of it is found, else 1."""
+    """Judge the sample that the command line asks for. Return 0 if the judges find enough of it, else 1."""
     given = _options(arguments)
     counted = [slip for slip in all_slips() if slip.key not in EQUIVALENT and given.only in str(slip)]
     sample = sorted(counted, key=lambda slip: _lot(given.seed, slip))[: given.sample]
@@ -48,7 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _lot(seed: int, slip: Slip) -> bytes:
-    """Return the slip's place in the sample's order: its own, so that a change of the core leaves the others theirs."""
+    """Return the slip's place in the sample's order.
+
+    It depends on this slip alone, so a change of the core moves no other.
+    """
     return blake2b(f"{seed} {slip.identity}".encode()).digest()
 
 
@@ -64,7 +67,10 @@ def _options(arguments: list[str] | None) -> Namespace:
 
 
 def found(slips: Sequence[Slip], processes: int) -> Iterator[tuple[Slip, Trial | None]]:
-    """Yield each slip with the trial that found it, as they end; each in a fresh copy of this process."""
+    """Yield each slip with the trial that found it, as soon as it is known.
+
+    Each slip gets a fresh copy of this process.
+    """
     if not slips:
         return
     with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
@@ -73,7 +79,10 @@ def found(slips: Sequence[Slip], processes: int) -> Iterator[tuple[Slip, Trial |
 
 
 def _reached(pool: Pool, tried: Sequence[Trial]) -> Iterator[tuple[Trial, Lines]]:
-    """Yield what each trial runs; raise AssertionError if the spec, or a vector, finds the core wrong as it is."""
+    """Yield the lines that each trial runs.
+
+    Raise AssertionError if the spec or a vector fails on the unchanged core.
+    """
     for trial, lines in zip(tried, pool.imap(reach, tried), strict=True):
         if lines is not None:
             yield trial, lines
@@ -84,7 +93,7 @@ def _reached(pool: Pool, tried: Sequence[Trial]) -> Iterator[tuple[Trial, Lines]
 
 
 def _worth_trying(slip: Slip, reached: Mapping[Trial, Lines]) -> Iterator[Trial]:
-    """Yield the trials that run what the slip changes; the unit tests are one, the last."""
+    """Yield the trials that run what the slip changes. The unit tests are a single trial, and come last."""
     file, lines = lines_of(slip)
     worth = [trial for trial, ran in reached.items() if lines & ran.get(file, frozenset())]
     yield from (trial for trial in worth if trial.judge != UNIT_TESTS)
@@ -99,7 +108,7 @@ def _judged(task: tuple[Slip, Sequence[Trial]]) -> tuple[Slip, Trial | None]:
 
 
 def _read(results: Path | None) -> Mapping[str, str]:
-    """Return the judge that found a slip, by the slip's identity; none for a slip that survived."""
+    """Return the judge that found each slip, by the slip's identity. A slip that survived has no judge."""
     if results is None or not results.exists():
         return {}
     rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
@@ -114,14 +123,14 @@ def _write(results: Path | None, slip: Slip, trial: Trial | None) -> None:
 
 
 def sharp_enough(finders: Mapping[Slip, str]) -> bool:
-    """Whether the spec proper, and all judges together, find as much as they should."""
+    """Return True if the spec proper and all judges together find as many slips as they should."""
     by_spec = sum(finder in SPEC for finder in finders.values())
     by_all = sum(bool(finder) for finder in finders.values())
     return by_spec >= BY_SPEC * len(finders) and by_all >= BY_ALL * len(finders)
 
 
 def report(finders: Mapping[Slip, str]) -> Iterator[str]:
-    """Yield a table of the packages, the sum last, and the survivors."""
+    """Yield a table of the packages with their sum at the end, then the slips that survived."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for slip, finder in finders.items():
         for row in (".".join(slip.module.split(".")[:2]), "all"):

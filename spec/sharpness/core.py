@@ -1,4 +1,4 @@
-"""The modules in which slips are planted, and the planting: a function of a loaded module gets other code."""
+"""Finds the core's modules and their slips, and plants a slip: it replaces the code of one loaded function."""
 
 import importlib
 import inspect
@@ -13,30 +13,33 @@ from spec.sharpness.slips import Slip, lines, planted, slips
 
 @cache
 def modules() -> tuple[ModuleType, ...]:
-    """Return all modules of the core, in the order of their names."""
+    """Return all modules of the core, ordered by name."""
     names = sorted(found.name for found in pkgutil.walk_packages(checkpointing.__path__, "checkpointing."))
     return tuple(importlib.import_module(name) for name in names)
 
 
 def all_slips() -> tuple[Slip, ...]:
-    """Return every slip that could be planted."""
+    """Return every slip that can be planted."""
     return tuple(slip for module in modules() for slip in slips(module))
 
 
 def lines_of(slip: Slip) -> tuple[str, frozenset[int]]:
-    """Return the slip's file, and lines of which Python runs at least one whenever it runs what the slip changes."""
+    """Return the slip's file, and a set of its lines.
+
+    Python runs at least one of them whenever it runs the changed code.
+    """
     module = importlib.import_module(slip.module)
     return str(module.__file__), lines(module, slip)
 
 
 def plant(slip: Slip) -> None:
-    """Give the slip's function the changed code, in this process, until it ends."""
+    """Give the slip's function the changed code for the rest of this process."""
     function, code = changed(slip)
     function.__code__ = code
 
 
 def changed(slip: Slip) -> tuple[FunctionType, CodeType]:
-    """Return the slip's function and the code that it has with the slip."""
+    """Return the slip's function, and its code with the slip."""
     module = importlib.import_module(slip.module)
     made = compile(planted(module, slip), module.__file__ or slip.module, "exec")
     function = _function(module, slip.function)

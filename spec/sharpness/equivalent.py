@@ -1,4 +1,4 @@
-"""Slips that change nothing that anybody could see, each with the reason: they are not counted."""
+"""Lists the slips that change nothing visible, each with the reason. They are not counted."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

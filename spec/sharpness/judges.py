@@ -1,7 +1,7 @@
-"""Who looks for a planted slip: the simulator, the machines, the vectors, and at last the unit tests.
+"""Runs the judges that look for a planted slip: simulator, machines, vectors, and last the unit tests.
 
-A judge's work is cut into trials: a seed, a machine, a file of vectors. Only trials that run the slip's lines are worth
-it. Each has a bound. An error counts as found, and so does a trial that does not come to its end.
+A judge's work is cut into trials: a seed, a machine, a file of vectors. Only trials that run the slip's lines are run.
+Each has a bound. A slip counts as found if a trial fails, or if a trial does not end within its bound.
 """
 
 import contextlib
@@ -31,16 +31,19 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 UNIT: Final = ROOT / "tests" / "unit"
 SEEDS: Final = range(120)
 FIRST_SEEDS: Final = range(12)
-"""Most slips are found by these, in less time than the machines take."""
+"""These seeds find most slips, and take less time than the machines."""
 STEPS: Final = 60
 EXAMPLES: Final = 12
 EXAMPLES_OF_ONE_DOOR: Final = 48
-"""A machine of one door is some ten times as fast as one of a whole job."""
+"""A machine of one door is about ten times as fast as a machine of a whole job."""
 SEED_BOUND_S: Final = 20
 BOUND_S: Final = 90
-"""What computes for longer hangs. Without a slip a seed takes a tenth of a second, all else less than half of this."""
+"""A trial that computes longer than this hangs.
+
+Without a slip, a seed takes 0.1 s, other trials less than half of this.
+"""
 MEMORY_BYTES_MAX: Final = 4 << 30
-"""What takes more has no end either."""
+"""A trial that needs more memory than this grows without end."""
 SIMULATOR, MACHINE, VECTORS, UNIT_TESTS = "simulator", "machines", "vectors", "unit tests"
 SPEC: Final = (SIMULATOR, MACHINE)
 JUDGES: Final = (*SPEC, VECTORS, UNIT_TESTS)
@@ -48,7 +51,7 @@ JUDGES: Final = (*SPEC, VECTORS, UNIT_TESTS)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A part of a judge's work. `finds` says whether something was found wrong, or raises."""
+    """A part of a judge's work. It finds the slip if `finds` returns True or raises."""
 
     judge: str
     name: str
@@ -56,12 +59,12 @@ class Trial:
     bound_s: int = BOUND_S
 
     def __str__(self) -> str:
-        """Return who looks, and at what."""
+        """Return the judge's name and what it runs."""
         return f"{self.judge}, {self.name}"
 
 
 def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
-    """Return what is tried on every slip, in this order: first what finds most in the least time."""
+    """Return the trials for every slip, in their order. The trials that find most in the least time come first."""
     profiles.register()
     simulated = [Trial(SIMULATOR, f"seed {seed}", partial(_breaks, seed), SEED_BOUND_S) for seed in seeds]
     machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
@@ -72,20 +75,20 @@ def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
 
 
 def rooms() -> tuple[Trial, ...]:
-    """Return the unit tests, a trial for each folder and for each module outside them."""
+    """Return the unit tests: a trial for each folder, and one for each module outside the folders."""
     found = sorted(each for each in UNIT.iterdir() if each.is_dir() or each.match("test_*.py"))
     return tuple(Trial(UNIT_TESTS, each.name, partial(_fails, (each,))) for each in found if each.name != "__pycache__")
 
 
 def unit_tests(slip: Slip, names: Iterable[str]) -> Trial:
-    """Return the trial by the unit tests in these rooms, those of the slip's package first."""
+    """Return one trial of the unit tests in these rooms. The rooms of the slip's package come first."""
     package = slip.module.split(".")[1]
     chosen = sorted(names, key=lambda name: (package not in name, name))
     return Trial(UNIT_TESTS, ", ".join(chosen), partial(_fails, tuple(UNIT / name for name in chosen)))
 
 
 def reach(trial: Trial) -> Lines | None:
-    """Run a trial on the core as it is and return the lines that it runs; None: it finds the core wrong as it is."""
+    """Run a trial on the unchanged core, and return the lines that it runs. Return None if the trial fails there."""
     os.chdir(ROOT)
     found: list[bool] = []
     with _silence():
@@ -94,9 +97,9 @@ def reach(trial: Trial) -> Lines | None:
 
 
 def judged(slip: Slip, tried: Sequence[Trial]) -> Trial | None:
-    """Plant a slip in this process and return the first trial that finds it, or None.
+    """Plant a slip in this process, and return the first trial that finds it, or None.
 
-    Call it in a process that ends afterwards.
+    The process keeps the slip, so the caller must end it afterwards.
     """
     os.chdir(ROOT)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
@@ -109,7 +112,7 @@ def _found(trial: Trial) -> bool:
         try:
             with _bound(trial.bound_s):
                 return trial.finds()
-        except BaseException:  # noqa: BLE001 - whatever a slip makes raise, it has been noticed
+        except BaseException:  # noqa: BLE001 - any exception means that the slip was noticed
             return True
 
 
@@ -118,7 +121,7 @@ def _breaks(seed: int) -> bool:
 
 
 def _errs(machine: type[RuleBasedStateMachine]) -> bool:
-    """Let Hypothesis search; its first error ends the search, and is raised."""
+    """Let Hypothesis search. Its first error ends the search, and is raised."""
     examples = EXAMPLES if "Job" in machine.__name__ else EXAMPLES_OF_ONE_DOOR
     sought = settings(profiles.hunting(), max_examples=examples, stateful_step_count=STEPS)
     run_state_machine_as_test(machine, settings=profiles.fitting(machine, sought))

@@ -1,4 +1,4 @@
-"""Finds out which lines of the core a trial runs: a slip in lines that it never runs changes nothing that it sees."""
+"""Finds the lines of the core that a trial runs. A trial cannot notice a slip in lines that it never runs."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ import checkpointing
 
 _CORE: Final = str(Path(*checkpointing.__path__) / "*")
 Lines = Mapping[str, frozenset[int]]
-"""Lines by the file that they are in."""
+"""Lines, by the file in which they are."""
 
 
 def lines_run(trial: Callable[[], object]) -> Lines:

@@ -1,4 +1,4 @@
-"""The slips that a maintainer could make, found in the source of a module by a fixed set of operators."""
+"""Finds the slips that a maintainer could make: a fixed set of operators looks for them in a module's source."""
 
 import ast
 import inspect
@@ -27,7 +27,7 @@ _OTHER: Final = MappingProxyType({"max": "min", "min": "max", "any": "all", "all
 _EMPTY: Final = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 _SYMMETRIC: Final = ("max", "min")
 _TOLD_ONLY: Final = ("__repr__", "__str__")
-"""Methods whose result is read by people alone."""
+"""Methods whose result only people read."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Change = Callable[[ast.AST], ast.AST]
@@ -35,7 +35,10 @@ Change = Callable[[ast.AST], ast.AST]
 
 @dataclass(frozen=True, slots=True)
 class Slip:
-    """One change of one node. `function` is the outermost function or method that has it, `node` its number there."""
+    """A change of one node of the syntax tree.
+
+    `function` is the outermost function around it, `node` its number there.
+    """
 
     module: str
     function: str
@@ -46,23 +49,23 @@ class Slip:
     after: str
 
     def __str__(self) -> str:
-        """Return where it is and what it changes, of a statement with a body the first line."""
+        """Return where the slip is and what it changes. Of a statement with a body, show the first line."""
         before, after = self.before.partition("\n")[0], self.after.partition("\n")[0]
         return f"{self.module}:{self.function} {self.operator}: {before} -> {after} (line {self.line})"
 
     @property
     def key(self) -> str:
-        """A name that survives changes elsewhere in the module."""
+        """Return a name that stays the same when the module changes elsewhere."""
         return f"{self.module}:{self.function} {self.operator}: {self.before} -> {self.after}"
 
     @property
     def identity(self) -> str:
-        """A name that no other slip has, and that survives changes of other functions."""
+        """Return a name that no other slip has. It stays the same when other functions change."""
         return f"{self.key} [{self.node}]"
 
 
 def slips(module: ModuleType) -> Iterator[Slip]:
-    """Yield every slip that the operators find in the functions of a module, in the order of its lines."""
+    """Yield every slip that the operators find in the functions of a module, ordered by line."""
     for name, function in functions(_tree(module)):
         if name.rpartition(".")[2] in _TOLD_ONLY:
             continue
@@ -86,7 +89,7 @@ def planted(module: ModuleType, slip: Slip) -> ast.Module:
 
 
 def lines(module: ModuleType, slip: Slip) -> frozenset[int]:
-    """Return the lines of which Python runs one at least whenever it runs what the slip changes."""
+    """Return some lines of the module. Python runs at least one of them whenever it runs the changed code."""
     places = _places(_tree(module), slip)
     target = places[slip.node]
     statement = next(
@@ -107,7 +110,7 @@ def _places(tree: ast.Module, slip: Slip) -> list[ast.AST]:
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
-    """Yield the module's functions and its classes' methods, each with its qualified name."""
+    """Yield the module's functions and the methods of its classes, each with its qualified name."""
     for node in tree.body:
         if isinstance(node, Function):
             yield node.name, node
@@ -122,7 +125,7 @@ def _tree(module: ModuleType) -> ast.Module:
 
 
 def _nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body in a fixed order, without messages, docstrings and annotations."""
+    """Yield the nodes of a function's body in a fixed order. Skip messages, docstrings and annotations."""
     waiting: list[ast.AST] = list(reversed(function.body))
     while waiting:
         node = waiting.pop()
@@ -310,9 +313,9 @@ _OPERATORS: Final[tuple[tuple[str, Callable[[ast.AST], bool], Change], ...]] = (
 
 @cache
 def _siblings() -> Mapping[str, tuple[str, ...]]:
-    """Return, by name, the fields that one could write instead: of the same class, with the same type.
+    """Return the fields that one could write instead, by name: those of the same class that have the same type.
 
-    A name that several classes have stands for the fields that all of them have.
+    If several classes have a field of this name, only fields that all of them have count.
     """
     from spec.sharpness.core import modules  # noqa: PLC0415 - it finds its modules by this one's operators
 

@@ -1,5 +1,5 @@
 --------------------------- MODULE CommitProtocol ---------------------------
-(* How ticks and commands commit, publish, recover and clean up, beside each other and beside dead ones.
+(* Specifies how ticks and commands commit, publish, recover and clean up, at the same time and after crashes.
 
 A job has a log of entries (the table `checkpoints`), a log for each output table, recorded cuts, and staged files. A
 process is a tick or a command. It claims the job, acts, and releases it. It may crash at any step, and it may be taken
@@ -21,12 +21,12 @@ VARIABLES
     log,        \* job -> entries of `checkpoints`, each with its version
     tables,     \* job -> table -> its publications, oldest first: the checkpoint shown, the files that are active
     cuts,       \* job -> recorded cuts: checkpoint, version of each table
-    files,      \* job -> staged files that are there: <<table, generation, epoch>>
-    net,        \* appends that are under way: a store may carry them out after their sender has died
-    proc,       \* process -> what it is at, and what it remembers
+    files,      \* job -> staged files that exist: <<table, generation, epoch>>
+    net,        \* appends on their way: a store may carry one out after its sender has died
+    proc,       \* process -> the step that it takes next, and what it remembers
     left,       \* job -> what is left of the budgets
     handed,     \* job -> <<generation, id>> of every checkpoint that was triggered
-    ended,      \* job -> ids of those that were aborted, or whose outcome their tick could not tell
+    ended,      \* job -> ids of aborted checkpoints, and of those whose outcome their tick did not know
     recorded    \* job -> ids of all checkpoints whose cut was ever recorded
 
 vars == <<log, tables, cuts, files, net, proc, left, handed, ended, recorded>>
@@ -61,7 +61,7 @@ Init ==
     /\ recorded = [j \in Jobs |-> {}]
 
 ------------------------------------------------------------------------------
-(* What can be read from the stores. `v` is the version of `checkpoints` that is looked at. *)
+(* Reading the stores. `v` is the version of `checkpoints` that a process looks at. *)
 
 Version(j) == Max({0} \cup {e.version : e \in log[j]})
 Dropped(j, v) == UNION {e.drops : e \in {f \in log[j] : f.version <= v}}
@@ -86,11 +86,11 @@ Alive(claim) == proc[claim.by].pc # "off" /\ proc[claim.by].gen = claim.gen
 Readable(rows, ids) ==
     ids \cap ({e.id : e \in rows} \cup {e.parent : e \in {f \in rows : f.kind \notin Committing \/ f.id \notin ids}})
 
-\* The files that an entry names by itself; those that an append table had before are in the table's log.
+\* The files that an entry itself names. The earlier files of an append table are in the table's log.
 \* models: checkpointing.metadata.files.files_of
 Named(e) == e.adds \cup {f \in e.content : f[1] \in Upserts}
 
-\* The ancestors of an entry and itself.
+\* An entry and its ancestors.
 RECURSIVE Line(_, _)
 Line(j, id) == IF id = 0 THEN {} ELSE {id} \cup Line(j, Entry(j, id).parent)
 
@@ -101,7 +101,7 @@ Spend(j, what) == left' = [left EXCEPT ![j] = [k \in DOMAIN @ |-> IF k \in what 
 Affords(j, what) == \A k \in what : left[j][k] > 0
 Becomes(p, state) == proc' = [proc EXCEPT ![p] = state]
 
-\* Put an append on its way: `e` is to be the successor of the version that the process saw.
+\* A process sends an append: `e` shall follow the version that the process saw.
 Send(p, me, pc, e) ==
     LET sent == [e EXCEPT !.by = p, !.gen = me.gen, !.version = me.at + 1] IN
     /\ net' = net \cup {sent}
@@ -110,7 +110,7 @@ Send(p, me, pc, e) ==
 In(p) == proc[p].sent \in log[p[1]]
 Taken(p) == ~In(p) /\ \E e \in log[p[1]] : e.version = proc[p].sent.version
 
-\* The store carries an append out as a compare-and-swap, perhaps long after its sender has stopped waiting for it.
+\* The store carries out an append as a compare-and-swap, perhaps long after its sender has stopped waiting.
 \* models: jobs.stores.checkpoints.CheckpointStore.append
 Land(r) ==
     LET j == r.by[1] IN
@@ -119,7 +119,7 @@ Land(r) ==
     /\ log' = IF r.version = Version(j) + 1 THEN [log EXCEPT ![j] = @ \cup {r}] ELSE log
     /\ UNCHANGED <<tables, cuts, files, proc, left, handed, ended, recorded>>
 
-\* An append for which nobody waits any more never arrives.
+\* An append gets lost. Its sender no longer waits for it.
 Lose(r) ==
     /\ r \in net
     /\ ~(proc[r.by].pc \in Waiting /\ proc[r.by].sent = r)
@@ -143,7 +143,7 @@ Price(j, work) ==
       [] work = "clean" -> {"cleanups"}
       [] work = "dispose" -> {"disposals"}
 
-\* Observe, decide, and send the claim. A holder that lives can be taken over: its lease has run out, or a user says so.
+\* Observe, decide, and send the claim. A claim may replace a living holder if its lease has run out or a user says so.
 \* models: jobs.holding.job_stores.JobStores.observe
 \* models: checkpointing.commit.recovery.decide_recovery
 \* models: checkpointing.commit.fencing.decide_claim
@@ -180,7 +180,7 @@ ClaimIsIn(p) ==
                              !.sent = Blank, !.todo = me.row.touched, !.versions = CutOf(p[1], me.row.parent)])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* Somebody else's entry came first. A claim or a tick that is fenced off ends; it has changed nothing since.
+\* Another process's entry came first. The claim or the tick ends. It has changed nothing since.
 \* models: checkpointing.tick.claiming.Claiming.claimed
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.step
 Fenced(p) ==
@@ -190,8 +190,8 @@ Fenced(p) ==
     /\ ended' = [ended EXCEPT ![j] = @ \cup ({proc[p].sent.id} \ {0})]
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, recorded>>
 
-\* Whether the entry is in, or may still come in, cannot be told: the reply is lost, or reading back fails. Or a table
-\* or the cut of a committed entry cannot be written. Then the tick ends, and the next one finds out.
+\* The tick does not know whether its entry is in, because the reply is lost or reading back fails. Or it cannot write a
+\* table or the cut of a committed entry. In each case the tick ends, and the next one finds out.
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.step
 \* models: checkpointing.tick.holding.Holding._released
 InDoubt(p) ==
@@ -203,7 +203,7 @@ InDoubt(p) ==
     /\ ended' = [ended EXCEPT ![j] = @ \cup ({proc[p].sent.id} \ {0})]
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, recorded>>
 
-\* A tick that has used its ids up claims a further block of them.
+\* A tick that has used up its ids claims a further block.
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.reserve
 Reserve(p) ==
     /\ proc[p].pc = "running" /\ proc[p].next > proc[p].last /\ left[p[1]].epochs > 0
@@ -225,7 +225,7 @@ Release(p) ==
     /\ Send(p, me, "releasing", [Blank EXCEPT !.kind = "release", !.first = me.next, !.drops = me.going])
     /\ UNCHANGED <<log, tables, cuts, files, left, handed, ended, recorded>>
 
-\* Released; or taken over meanwhile; or an entry of its own, whose outcome was unknown, came in before.
+\* The release is in. Or another process took over, or an own entry of unknown outcome came in before the release.
 \* models: checkpointing.tick.holding.Holding._released
 Leave(p) ==
     LET me == proc[p]
@@ -237,7 +237,7 @@ Leave(p) ==
                   ELSE IF In(p) /\ me.going # {} THEN [me EXCEPT !.pc = "deleting", !.sent = Blank] ELSE Off)
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* The process dies. What it has sent may still be carried out.
+\* The process dies. A store may still carry out what it sent.
 Crash(p) ==
     LET j == p[1] IN
     /\ proc[p].pc # "off"
@@ -264,7 +264,7 @@ Trigger(p, kind, touch) ==
                              !.row = [Blank EXCEPT !.kind = kind, !.id = me.next]])
     /\ UNCHANGED <<log, tables, cuts, net, ended, recorded>>
 
-\* A checkpoint that fails deletes nothing: the next one takes its files along.
+\* A checkpoint that fails deletes nothing. The next one contains its files.
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.withdraw
 Abort(p) ==
     LET j == p[1] IN
@@ -274,7 +274,7 @@ Abort(p) ==
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "running", !.row = Blank])
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, recorded>>
 
-\* What a table consists of at a cut with these staged files, and `was` at the cut before.
+\* The files of a table at a cut with these staged files, if it had the files `was` at the cut before.
 \* models: checkpointing.commit.net.net_tables
 Next_content(was, staged) ==
     LET newest(t) == Max({f[3] : f \in Of(staged, t)}) IN
@@ -314,7 +314,7 @@ Appended(p) ==
                                   !.parent = me.sent.id, !.versions = CutOf(p[1], me.parent)])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* Enter the entry's files into one table's log, unless the log says that the table shows it. A compare-and-swap too.
+\* Enter the entry's files into one table's log, unless the table shows it already. This is a compare-and-swap too.
 \* models: jobs.stores.publisher.Publisher.publish
 \* models: checkpointing.tick.recovering.rolled_forward
 Publish(p, t) ==
@@ -334,7 +334,7 @@ Publish(p, t) ==
             /\ Becomes(p, done(Len(there) + 1))
     /\ UNCHANGED <<log, cuts, files, net, left, handed, ended, recorded>>
 
-\* All tables show the checkpoint: find out which cuts nobody can ask for any more.
+\* All tables show the checkpoint. Look which cuts nobody can ask for any more.
 \* models: jobs.holding.job_stores.JobStores.record_cut
 LookAtCuts(p) ==
     LET j == p[1]
@@ -345,8 +345,8 @@ LookAtCuts(p) ==
                    !.look = {e.id : e \in rows} \cup {e.parent : e \in {f \in rows : f.kind \notin Committing}}])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* Record the cut, and drop the others that were not retained at that look. If a newer cut is recorded, the job was taken
-\* over since, and what this process knows as retained is old: it changes nothing.
+\* Record the cut, and drop the others that were not retained at that look. If a newer cut is recorded, another process
+\* has taken over since. Then this process knows only old entries, and changes nothing.
 \* models: jobs.stores.cuts.CutStore.record
 RecordCut(p) ==
     LET j == p[1]
@@ -363,7 +363,7 @@ RecordCut(p) ==
     /\ Becomes(p, [me EXCEPT !.pc = then, !.row = Blank, !.look = {}])
     /\ UNCHANGED <<log, tables, files, net, left, handed, ended>>
 
-\* Delete what older generations staged and no entry can name. What is known of the entries is as old as the claim.
+\* Delete the files that older generations staged and that no entry can name. The process read the entries at its claim.
 \* models: checkpointing.commit.leftovers.is_unreferenced
 \* models: checkpointing.tick.recovering.discarded
 DiscardLeftovers(p) ==
@@ -381,7 +381,7 @@ DiscardLeftovers(p) ==
     /\ Becomes(p, [me EXCEPT !.pc = IF me.work = "tick" THEN "running" ELSE "planning"])
     /\ UNCHANGED <<log, tables, cuts, net, left, handed, ended, recorded>>
 
-\* The tick has nothing more to do, or is stopped.
+\* The tick has nothing more to do, or a user stops it.
 \* models: jobs.runtime.tick.run_tick
 EndTick(p) ==
     /\ proc[p].pc = "running"
@@ -423,7 +423,7 @@ RollBack(p, to) ==
                           !.drops = {e.id : e \in {r \in rows : r.kind \notin Pinned /\ r.id \notin line}}])
     /\ UNCHANGED <<log, tables, cuts, files, left, ended, recorded>>
 
-\* The entry of a savepoint leaves with the release. Afterwards the state files go that it alone named.
+\* The release removes the entry of a savepoint. Afterwards the process deletes the state files that only it named.
 \* models: jobs.at_rest.savepoints.dispose
 Dispose(p, e) ==
     LET j == p[1]
@@ -435,7 +435,7 @@ Dispose(p, e) ==
                    !.look = {f \in Named(e) : f[1] \in Upserts} \ UNION {Named(r) : r \in rows \ {e}}])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* There is nothing to dispose of.
+\* No savepoint can be disposed of.
 \* models: jobs.at_rest.savepoints.dispose
 NothingToDispose(p) ==
     /\ proc[p].pc = "disposing"
@@ -482,7 +482,7 @@ GatherRows(p) ==
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "gathering logs", !.look = Rows(j, Version(j))])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* A clean-up beside a tick claims nothing, and leaves alone what the holder's generation staged.
+\* A clean-up beside a tick claims nothing, and does not touch the files that the holder's generation staged.
 \* models: jobs.runtime.cleaning.clean_up
 \* models: jobs.cleanup.gathering.gather
 GatherRowsBeside(p) ==
@@ -496,7 +496,7 @@ GatherRowsBeside(p) ==
     /\ Becomes(p, [Off EXCEPT !.pc = "gathering logs", !.work = "beside", !.gen = c.gen, !.look = Rows(j, v)])
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, ended, recorded>>
 
-\* What older generations staged, and no entry, no cut and no table's newest version needs.
+\* Choose the files that older generations staged, and that no entry, no cut and no table's newest version needs.
 \* models: jobs.cleanup.gathering.gather
 \* models: checkpointing.commit.cleanup.decide_cleanup
 GatherLogs(p) ==
@@ -522,11 +522,11 @@ DeleteUnneeded(p) ==
     /\ UNCHANGED <<log, tables, cuts, net, left, handed, ended, recorded>>
 
 ------------------------------------------------------------------------------
-(* All together. What processes and stores do by themselves is fair; faults, wishes and new work are not. *)
+(* The whole system. The steps of processes and stores are fair. Faults, requests and new work are not. *)
 
 Works == {"tick", "rollback", "rest", "clean", "dispose"}
 
-\* What a process does next by itself. The cases are its places; TLC then tries no other action there.
+\* The next step of a process. The cases are the values of its `pc`, so TLC tries no other action there.
 Progress(p) ==
     CASE proc[p].pc = "off" -> FALSE
       [] proc[p].pc = "claiming" -> ClaimIsIn(p) \/ Fenced(p)
@@ -548,7 +548,7 @@ Progress(p) ==
       [] proc[p].pc = "ending" -> Release(p)
       [] proc[p].pc = "releasing" -> Leave(p)
 
-\* What befalls a process, or what somebody asks for.
+\* Faults of a process, and requests of users.
 Chance(p) ==
     CASE proc[p].pc = "off" -> (\E work \in Works : Claim(p, work)) \/ GatherRowsBeside(p)
       [] proc[p].pc = "running" -> \/ Crash(p) \/ Reserve(p) \/ BeginCleanup(p)
@@ -569,28 +569,28 @@ FairSpec == Spec /\ WF_vars(System)
 ------------------------------------------------------------------------------
 (* Safety. *)
 
-\* A version of `checkpoints` has one entry, and none is left out.
+\* Each version of `checkpoints` has one entry, and no version is missing.
 OneEntryPerVersion ==
     \A j \in Jobs : /\ Cardinality({e.version : e \in log[j]}) = Cardinality(log[j])
                     /\ \A e \in log[j] : e.version \in 1..Cardinality(log[j])
 
-\* Once a newer claim is in, an older generation appends nothing.
+\* An older generation appends nothing after a newer claim.
 ZombiesCommitNothing ==
     \A j \in Jobs : \A c, e \in log[j] : (c.kind = "claim" /\ c.version < e.version) => c.gen <= e.gen
 
-\* No id is handed out twice, and no two entries have the same.
+\* No id is handed out twice, and no two entries have the same id.
 IdsAreUsedOnce ==
     \A j \in Jobs :
         /\ \A a, b \in handed[j] : a[2] = b[2] => a = b
         /\ \A a, b \in {e \in log[j] : e.id > 0} : a.id = b.id => a = b
         /\ \A e \in log[j] : e.id > 0 => <<e.gen, e.id>> \in handed[j]
 
-\* What ticks begin from is always there.
+\* The entry from which the next tick begins always exists.
 NewestIsRetained ==
     \A j \in Jobs : LET committed == {e \in log[j] : e.kind \in Committing} IN
         committed # {} => Newest(j, Version(j)) = Last(committed)
 
-\* A table's log shows committed cuts alone, each once, in the order of their commits, and each of them whole.
+\* A table's log shows only committed cuts: each once, whole, and in the order of their commits.
 TablesShowCommittedCuts ==
     \A j \in Jobs : \A t \in Tables : \A i \in DOMAIN tables[j][t] :
         LET shown == tables[j][t][i]
@@ -599,7 +599,7 @@ TablesShowCommittedCuts ==
             /\ shown.content = Of(e.content, t)
             /\ i > 1 => tables[j][t][i - 1].id < shown.id
 
-\* Tables show the newest commit, or, while that is being published, some of them show the one before.
+\* Each table shows the newest commit. While a tick publishes that commit, some tables may show the one before.
 TablesShowTheNewest ==
     \A j \in Jobs :
         LET committed == {e \in log[j] : e.kind \in Committing}
@@ -608,7 +608,7 @@ TablesShowTheNewest ==
         IN  \A t \in Tables : Active(j, t) = Of(n.content, t)
                               \/ (n.id \notin recorded[j] /\ Active(j, t) = Of(before.content, t))
 
-\* Who reads all tables by a recorded cut reads exactly one checkpoint.
+\* A reader of all tables by a recorded cut reads exactly one checkpoint.
 CutsAreWhole ==
     \A j \in Jobs : \A c \in cuts[j] : \A t \in Tables :
         /\ c.versions[t] <= Len(tables[j][t])
@@ -619,13 +619,13 @@ RetainedCutsAreRecorded ==
     \A j \in Jobs : \A e \in Rows(j, Version(j)) :
         (e.kind \in Committing /\ e.id \in recorded[j]) => e.id \in CutIds(j)
 
-\* One commit at most is unpublished: the next one waits for the cut of the one before.
+\* At most one commit is unpublished. The next one waits for the cut of the one before.
 OneUnpublished ==
     \A j \in Jobs : \A e \in log[j] :
         (e.kind \in Committing /\ e # Last({f \in log[j] : f.kind \in Committing})) => e.id \in recorded[j]
 
-\* All files are there that a retained entry needs to be gone back to, that a table shows, that a readable cut shows, or
-\* that the holder of the job has staged.
+\* No file is deleted while a rollback to a retained entry needs it, a table or a readable cut shows it, or the holder
+\* of the job has staged it.
 FilesStay ==
     \A j \in Jobs :
         LET rows == Rows(j, Version(j))
@@ -637,17 +637,17 @@ FilesStay ==
                    \A t \in Tables : At(j, t, c.versions[t]) \subseteq files[j]
             /\ (holder # Blank /\ Alive(holder)) => proc[holder.by].staged \subseteq files[j]
 
-\* What is committed stays as it is.
+\* A committed entry stays as it is.
 EntriesStay == [][\A j \in Jobs : log[j] \subseteq log'[j]]_log
 
 ------------------------------------------------------------------------------
-(* Liveness. A behaviour ends, so what must come about holds in the end. *)
+(* Liveness. Every behaviour ends, so each of these properties must hold in its last state. *)
 
 \* Every committed checkpoint is published in all tables, and its cut is recorded.
 EveryCommitIsPublished ==
     <>[](\A j \in Jobs : \A e \in log[j] : e.kind \in Committing => e.id \in recorded[j])
 
-\* Every trigger ends: its checkpoint is committed, or aborted, or its tick is over.
+\* Every trigger ends: its checkpoint is committed or aborted, or its tick has ended.
 EveryTriggerEnds ==
     <>[](\A j \in Jobs : \A h \in handed[j] :
             \/ Entry(j, h[2]) # Blank
@@ -655,7 +655,7 @@ EveryTriggerEnds ==
             \/ ReleaseOf(j, Version(j), h[1]) # Blank
             \/ NewestClaim(j, Version(j)).gen > h[1])
 
-\* Every claim is settled: released, or somebody has found its holder dead, or taken over from it.
+\* Every claim is settled: it is released, or another process found its holder dead, or another process took over.
 EveryClaimIsSettled ==
     <>[](\A j \in Jobs : \A c \in log[j] : c.kind = "claim" =>
             ReleaseOf(j, Version(j), c.gen) # Blank \/ NewestClaim(j, Version(j)).gen > c.gen)

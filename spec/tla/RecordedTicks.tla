@@ -1,15 +1,15 @@
 ---------------------------- MODULE RecordedTicks ----------------------------
-(* Is what ticks have recorded a behaviour of the commit protocol?
+(* Checks whether recorded ticks are a behaviour of the commit protocol.
 
-The traces of some ticks are given as events, in order, for each tick by itself. A step is one of these events, or a
-step that no trace tells: a store carries an append out, a tick recovers before its trace begins, a command holds the
-job. TLC looks for a way through all events. The slot of a process is its generation, so each process runs once. *)
+The input is a trace for some of the ticks: its events, in order. A step is one of these events, or a step that no trace
+shows. A store carries out an append, a tick recovers before its trace begins, or a command holds the job. TLC looks for
+a way through all events. The slot of a process is its generation, so each process runs once. *)
 EXTENDS CommitProtocol, TLC
 
 CONSTANTS
     Observed,   \* generation -> its events, in order
-    Told,       \* generation -> ids of the entries that its trace tells of
-    Upto,       \* generation -> the highest id that it handed out, as far as anything tells
+    Told,       \* generation -> ids of the entries that its trace names
+    Upto,       \* generation -> the highest id that it is known to have handed out
     Cutoff,     \* generations whose trace has no end: killed ticks
     Known,      \* ids of entries that later traces found -> their kind, and the tables that they changed
     Does        \* generations without a trace -> what they may have been: a tick, a command
@@ -31,7 +31,7 @@ Started(p, e) ==
     /\ e.parent # 0 => (e.parent \in CutIds(Job) /\ \A t \in Tables : CutOf(Job, e.parent)[t] = e.versions[t])
     /\ UNCHANGED vars
 
-\* The event of a process, as a step of the specification with just these values.
+\* The next event of a process, as a step of the specification with the event's values.
 Seen(p, e) ==
     LET me == proc[p]
         then == proc'[p]
@@ -60,9 +60,9 @@ Observe(g) ==
     /\ seen' = [seen EXCEPT ![g] = @ + 1]
     /\ PrintT(<<"seen", g, seen[g] + 1>>)
 
-\* A process claims the generation that is its slot, once. A trace says at which version its claim lies. Before it does,
-\* those that have released the job have left, and those of which no trace tells any more are dead. Both could come
-\* about later too, and nobody would see the difference.
+\* A process claims the generation that is its slot, once. Its trace says at which version the claim lies. Before that,
+\* processes that released the job have left, and processes whose trace has ended are dead. Both could also happen
+\* later, and nobody would see the difference.
 Claims(g, works) ==
     /\ \A h \in 1..(g - 1) :
         /\ ~(proc[Me(h)].pc = "releasing" /\ In(Me(h)))
@@ -71,13 +71,13 @@ Claims(g, works) ==
     /\ g \in Traced => Observed[g][1].version = Version(Job) + 1
     /\ \E work \in works : Claim(Me(g), work)
 
-\* Of publications that no trace tells, nobody sees the order.
+\* Nobody sees the order of publications without a trace, so one order is enough.
 PublishesUntold(p) == proc[p].todo # {} /\ Publish(p, CHOOSE t \in proc[p].todo : TRUE)
 
-\* What a traced tick does before its trace begins.
+\* The steps of a traced tick before its trace begins.
 Recovers(p) == ClaimIsIn(p) \/ PublishesUntold(p) \/ LookAtCuts(p) \/ RecordCut(p) \/ DiscardLeftovers(p)
 
-\* Triggers are not in a trace. The next entry tells of its own, and of those that failed.
+\* A trace has no triggers. The next entry shows its own trigger, and those of failed checkpoints before it.
 Triggers(g) ==
     LET p == Me(g)
         e == Event(g)
@@ -86,15 +86,15 @@ Triggers(g) ==
        \/ next <= Upto[g] /\ next \notin Told[g] /\ Trigger(p, "checkpoint", {})
        \/ proc[p].pc = "pending" /\ proc[p].row.id \notin Told[g] /\ Abort(p)
 
-\* The same where no trace tells of the next entry either.
+\* The same, if no trace shows the next entry either.
 TriggersUntold(p) ==
     LET next == proc[p].next IN
     /\ next <= Upto[p[2]]
     /\ IF next \in DOMAIN Known THEN Trigger(p, Known[next].kind, Known[next].touched)
        ELSE \E touch \in Touches : Trigger(p, "checkpoint", touch)
 
-\* A process of which no trace tells acts only as long as nobody has taken the job over from it, and is dead then: what
-\* it did afterwards would change nothing that others see.
+\* A process without a trace acts only until another one takes the job over. Then it counts as dead, because its later
+\* steps change nothing that others see.
 Untold(g) ==
     LET p == Me(g) IN
     \/ /\ NewestClaim(Job, Version(Job)).gen <= g
@@ -116,9 +116,9 @@ Hidden == UNCHANGED seen /\ ((\E r \in net : Land(r)) \/ \E g \in Slots : Unseen
 TraceInit == Init /\ seen = [g \in Slots |-> 0]
 TraceSpec == TraceInit /\ [][Hidden \/ \E g \in Slots : Observe(g)]_<<vars, seen>>
 
-\* A log that is too long for the claim of a later trace leads nowhere.
+\* If the log is too long for the claim of a later trace, TLC gives this behaviour up.
 Fits == \A g \in Traced : NewestClaim(Job, Version(Job)).gen < g => Version(Job) < Observed[g][1].version
 
-\* The traces are accepted if a behaviour shows all of their events, which is a state in which this does not hold.
+\* The traces are accepted if a behaviour shows all of their events. That behaviour reaches a state that breaks this.
 NotAccepted == \E g \in Slots : More(g)
 =============================================================================

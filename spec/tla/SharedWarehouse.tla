@@ -1,8 +1,8 @@
 -------------------------- MODULE SharedWarehouse --------------------------
-(* Two jobs on one warehouse: to each of them it is as if the other were not there. *)
+(* Two jobs on one warehouse. Neither of them notices the other. *)
 EXTENDS CommitProtocol
 
-\* What one job sees is a behaviour of a job that has the warehouse to itself.
+\* Each job, by itself, behaves like a job that has the warehouse alone.
 Only(f, j) == [k \in {j} |-> f[k]]
 A == INSTANCE CommitProtocol WITH
     Jobs <- {"a"}, log <- Only(log, "a"), tables <- Only(tables, "a"), cuts <- Only(cuts, "a"),

@@ -1,1 +1,1 @@
-"""The commit protocol in TLA+, checked by TLC; traces of real ticks are checked against it too."""
+"""Specifies the commit protocol in TLA+. TLC checks the specification, and checks traces of real ticks against it."""

@@ -1,7 +1,7 @@
 """Checks the commit protocol's TLA+ specification with TLC: `python -m spec.tla check`, `python -m spec.tla trace`.
 
 `check` explores small worlds to their ends, and looks for errors that are planted in the specification. `trace` checks
-that traces of real ticks are behaviours of the specification. Exit 1 if anything is not as it must be.
+that traces of real ticks are behaviours of the specification. Exits with 1 if a check fails.
 """
 
 import sys
@@ -16,7 +16,7 @@ from spec.tla.worlds import WORLDS
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return 0 if all is as it must be."""
+    """Carry out the command line. Return 0 if every check passes, else 1."""
     parser = ArgumentParser(prog="python -m spec.tla", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="explore worlds, and find planted errors")

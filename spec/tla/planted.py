@@ -1,4 +1,4 @@
-"""Errors planted in the specification, one at a time: each breaks the property that it names, so TLC can find it."""
+"""Plants errors in the specification, one at a time. TLC must find that the error breaks the property that it names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,17 @@ _SPECIFICATION: Final = "CommitProtocol"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """An error: what stands in the specification and what takes its place, where it is met, and what it breaks."""
+    """A planted error: the text that it replaces and the new text, the world for TLC, and the property that breaks."""
 
     changes: Mapping[str, str]
     breaks: str
     world: World
 
     def hunt(self) -> Outcome:
-        """Let TLC look for the error by the one property that it breaks; raise TlcError if it cannot be planted."""
+        """Let TLC look for the error by the one property that it breaks.
+
+        Raise TlcError if the error cannot be planted.
+        """
         text = modules()[_SPECIFICATION]
         for old, new in self.changes.items():
             if text.count(old) != 1:
@@ -189,4 +192,4 @@ PLANTED: Final = {
         world=_world(slots=1, shared=True),
     ),
 }
-"""Planted errors by name: what would be wrong with the protocol."""
+"""Planted errors by name. The name says what would be wrong with the protocol."""

@@ -1,4 +1,4 @@
-"""Tells the trace of a tick as events of the specification `RecordedTicks.tla`."""
+"""Turns the trace of a tick into events of the specification `RecordedTicks.tla`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from checkpointing.trace import TickStarted, TraceEntry, UnreadableTraceError, r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one line of a trace says; the fields are those of an event in the specification."""
+    """One line of a trace. The fields are those of an event in the specification."""
 
     line: int
     name: str
@@ -41,7 +41,7 @@ class Event:
     versions: Mapping[str, int] = field(default_factory=dict)
 
     def told(self, tables: Iterable[str]) -> dict[str, object]:
-        """Return the event as the specification has it; a cut names every table."""
+        """Return the event in the specification's form. A cut names every table."""
         return {
             "is": self.name,
             "id": self.id,
@@ -59,7 +59,7 @@ class Event:
 
 @dataclass(slots=True)
 class Tick:
-    """A trace as events, and what its first line says of the job."""
+    """The events of a trace, and the facts about the job from its first line."""
 
     generation: Generation
     graph: JobGraph
@@ -73,19 +73,19 @@ class Tick:
 
     @property
     def appended(self) -> set[int]:
-        """The ids of the entries that the tick has sent."""
+        """Return the ids of the entries that the tick sent."""
         return {event.id for event in self.events if event.name == "append"}
 
     def tables(self, mode: TableMode) -> frozenset[str]:
-        """Return the tables of a mode; a state table is like an upsert table."""
+        """Return the tables of a mode. A state table counts as an upsert table."""
         append = mode is TableMode.APPEND
         return frozenset(str(table.name) for table in self.graph.tables() if (table.mode is TableMode.APPEND) == append)
 
 
 def tell(lines: Iterable[bytes]) -> Tick | None:
-    """Return a trace as events; None for an empty one, as a killed tick leaves it that had not written anything yet.
+    """Return a trace as events, or None for an empty trace. A tick that is killed early leaves an empty one.
 
-    Raises UnreadableTraceError for what is no trace of a tick.
+    Raises UnreadableTraceError if the lines are no trace of a tick.
     """
     entries = read(lines)
     first = next(entries, None)
@@ -117,7 +117,7 @@ def _begun(line: int, started: TickStarted) -> Tick:
 
 
 def kind_of(row: CheckpointRecord) -> str:
-    """Return the kind of an entry in the specification, where the savepoint of a stop is a kind of its own."""
+    """Return the specification's kind of an entry. There the savepoint of a stop is a kind of its own."""
     return "stop" if row.kind is RowKind.CHECKPOINT and row.pinned else row.kind.value
 
 
@@ -132,7 +132,7 @@ def _follow(
     rows: dict[str, CheckpointRecord | None],
     cuts: dict[CheckpointId, Mapping[str, int]],
 ) -> None:
-    """Add what a line says. Answers name the nonce of their entry; `rows` and `cuts` are what was asked for."""
+    """Add the event of a trace entry. Answers name the nonce of their entry, so `rows` and `cuts` keep the requests."""
     line, body = entry.number, entry.body
     match body:
         case AppendRow():

@@ -1,4 +1,4 @@
-"""Runs TLC, the model checker of TLA+, on a module and a configuration, and reads what it says."""
+"""Runs TLC, the model checker of TLA+, on a module and a configuration, and reads its output."""
 
 import re
 import shutil
@@ -34,14 +34,14 @@ _DONE: Final = "Model checking completed. No error has been found."
 
 
 class TlcError(Exception):
-    """TLC is missing, or could not check the model; the message says why, and what to type."""
+    """TLC is missing, or could not check the model. The message says why, and what to type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What TLC found. `violated` names what does not hold, or is empty.
+    """TLC's result. `violated` names the property that does not hold, or is empty.
 
-    `path` leads there: at each state, the place (`pc`) of each process. `said` is all that TLC wrote.
+    `path` leads to the violation: it has the place (`pc`) of each process at each state. `said` is TLC's whole output.
     """
 
     generated: int
@@ -53,13 +53,13 @@ class Outcome:
     said: str
 
     def __str__(self) -> str:
-        """Return the counts as one line."""
+        """Return the numbers of states as one line."""
         depth = f", {self.depth} steps deep" if self.depth else ""
         return f"{self.distinct:,} distinct states of {self.generated:,}{depth}, {self.seconds:.0f} s"
 
 
 def check(module: str, config: str, sources: Mapping[str, str]) -> Outcome:
-    """Let TLC check a module, one of these sources by name, under this configuration. Raise TlcError."""
+    """Let TLC check one of these modules, by name, under this configuration. Raise TlcError if TLC cannot."""
     folder = Path(tempfile.mkdtemp(prefix="tlc-"))
     try:
         for name, text in sources.items():
@@ -82,7 +82,7 @@ def configuration(
 ) -> str:
     """Return a configuration: the constants, and each section (SPECIFICATION, INVARIANTS, ...) with its names.
 
-    Constants that are `defined` have the value of that definition of the module.
+    A constant in `defined` gets the value of the definition that it maps to.
     """
     lines = ["CONSTANTS", *(f"  {name} = {literal(value)}" for name, value in constants.items())]
     lines += [f"  {name} <- {definition}" for name, definition in defined.items()]
@@ -93,7 +93,7 @@ def configuration(
 
 
 def literal(value: object) -> str:
-    """Return a value as TLA+ writes it: numbers, text, sets, tuples, and records as mappings."""
+    """Return a value in TLA+: numbers, text, sets, tuples, and mappings as records."""
     match value:
         case str():
             return f'"{value}"'
@@ -114,7 +114,7 @@ def literal(value: object) -> str:
 
 
 def jar() -> Path:
-    """Return where TLC lies, or raise TlcError with the command that fetches it."""
+    """Return the path of TLC's jar. Raise TlcError with the command that fetches it if it is missing."""
     path = jars_folder() / JAR
     if not path.is_file():
         raise TlcError(f"{path} is missing: fetch TLC with 'make tla'")

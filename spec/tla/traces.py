@@ -1,4 +1,4 @@
-"""Judges the traces of ticks by the TLA+ specification: together they must be one of its behaviours."""
+"""Checks the traces of a job's ticks against the TLA+ specification: together they must be one of its behaviours."""
 
 import itertools
 import re
@@ -13,17 +13,20 @@ from spec.tla.telling import Event, Tick, kind_of, tell, touched_by
 from spec.tla.tlc import Outcome, check, configuration, literal, modules
 
 PLENTY: Final = 1_000_000
-"""A budget that no trace uses up."""
+"""A budget that is larger than any trace needs."""
 
 IN_VAIN_MAX: Final = 20
-"""Most checkpoints that a tick begins in vain before it ends; a larger gap of ids is that of a crash."""
+"""A tick begins at most this many failed checkpoints before it ends. A larger gap between ids means a crash."""
 
 _SEEN: Final = re.compile(r'<<"seen", (\d+), (\d+)>>')
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether the traces are a behaviour of the specification; if not, `problem` names the first line that is none."""
+    """Says whether the traces are a behaviour of the specification.
+
+    If not, `problem` names the first line that does not fit.
+    """
 
     events: int
     outcome: Outcome | None
@@ -31,14 +34,15 @@ class Judgement:
 
     @property
     def accepted(self) -> bool:
-        """Whether TLC found a behaviour that shows all events."""
+        """Return True if TLC found a behaviour that shows all events."""
         return not self.problem
 
 
 def judge(traces: Iterable[Iterable[bytes]]) -> Judgement:
-    """Judge the traces of one job's ticks, from its first generation on; a generation may be missing. Raises TlcError.
+    """Check the traces of one job's ticks, from its first generation on. Raise TlcError if TLC cannot.
 
-    A generation without a trace is a command, or a tick whose trace is gone: it may do whatever the protocol allows.
+    A generation may have no trace: it is a command, or a tick whose trace is gone. The specification then lets it do
+    whatever the protocol allows.
     """
     try:
         told = [tell(lines) for lines in traces]
@@ -60,7 +64,7 @@ def judge(traces: Iterable[Iterable[bytes]]) -> Judgement:
 
 
 def _problem(ticks: Sequence[Tick], outcome: Outcome) -> str:
-    """Return what the specification does not allow: the first event that no behaviour reaches."""
+    """Return the first event that no behaviour of the specification reaches."""
     if outcome.violated:
         return f"the ticks together break {outcome.violated}"
     seen = {int(tick.generation): 0 for tick in ticks}
@@ -73,7 +77,7 @@ def _problem(ticks: Sequence[Tick], outcome: Outcome) -> str:
 
 
 def _module(ticks: Sequence[Tick]) -> str:
-    """Return the module that says what was observed."""
+    """Return the TLA+ module with the observed events."""
     tables = sorted(set().union(*(tick.tables(mode) for tick in ticks for mode in TableMode)))
     generations = range(1, ticks[-1].generation + 1)
     traced = {tick.generation: tick for tick in ticks}
@@ -91,10 +95,10 @@ def _module(ticks: Sequence[Tick]) -> str:
 
 
 def _highest(ticks: Sequence[Tick]) -> dict[int, int]:
-    """Return the highest id that each generation handed out, as far as anything tells.
+    """Return the highest id that each generation is known to have handed out.
 
-    Entries tell, aborted checkpoints, and what the next generation begins with: one that releases the job hands the
-    ids over that it has not used. After a crash the next one begins far behind.
+    Entries and aborted checkpoints name ids. A generation that releases the job hands its unused ids over, so the first
+    id of the next generation tells too. After a crash the next generation begins far above.
     """
     used: dict[int, set[int]] = {int(each): set() for each in range(1, ticks[-1].generation + 1)}
     first = {int(tick.generation): int(tick.claim.first_id) for tick in ticks}
@@ -115,7 +119,7 @@ def _highest(ticks: Sequence[Tick]) -> dict[int, int]:
 
 
 def _works(rows: Iterable[CheckpointRecord]) -> frozenset[str]:
-    """Return what a generation without a trace may have been, by the entries that it left."""
+    """Return what a generation without a trace may have been, judged by the entries that it left."""
     kinds = {row.kind for row in rows}
     if RowKind.ROLLBACK in kinds:
         return frozenset({"rollback"})
@@ -127,7 +131,7 @@ def _works(rows: Iterable[CheckpointRecord]) -> frozenset[str]:
 
 
 def _configuration(ticks: Sequence[Tick]) -> str:
-    """Return the constants of the job, and budgets that bound only what no trace tells."""
+    """Return the constants of the job. The budgets bound only steps that no trace shows."""
     last = ticks[-1].generation
     touches = {event.touched for tick in ticks for event in tick.events if event.name == "append"}
     claim = ticks[0].claim

@@ -1,4 +1,4 @@
-"""The small worlds in which TLC explores the commit protocol: what there is, and how often what may happen."""
+"""Lists the small worlds in which TLC explores the commit protocol, and how often each event may happen in them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ SAFETY: Final = (
 """The invariants of `CommitProtocol.tla`."""
 
 STEPWISE: Final = ("EntriesStay",)
-"""Properties of single steps."""
+"""The properties of single steps."""
 
 LIVENESS: Final = ("EveryCommitIsPublished", "EveryTriggerEnds", "EveryClaimIsSettled")
-"""What comes about in the end, if every process that lives goes on."""
+"""The liveness properties: they hold in the end, if every process that lives goes on."""
 
 _NOTHING: Final = {
     "Ticks": 1,
@@ -43,9 +43,10 @@ _NOTHING: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What there is in a world, and how often each thing may happen (`budgets`; what is left out happens never).
+    """A world, and how often each event may happen in it (`budgets`). An event without a budget never happens.
 
-    `live`: the liveness properties are checked too. `shared`: there are two jobs, and each must be as if alone.
+    With `live`, TLC also checks the liveness properties. With `shared`, there are two jobs, and neither may notice the
+    other.
     """
 
     budgets: Mapping[str, int]
@@ -58,21 +59,21 @@ class World:
 
     @property
     def module(self) -> str:
-        """The module that is checked."""
+        """Return the name of the module that TLC checks."""
         return "SharedWarehouse" if self.shared else "CommitProtocol"
 
     @property
     def invariants(self) -> tuple[str, ...]:
-        """The invariants that are checked."""
+        """Return the invariants that TLC checks."""
         return SAFETY
 
     @property
     def properties(self) -> tuple[str, ...]:
-        """The other properties that are checked."""
+        """Return the other properties that TLC checks."""
         return (*STEPWISE, *(LIVENESS if self.live else ()), *(("JobsDoNotDisturb",) if self.shared else ()))
 
     def constants(self) -> Mapping[str, object]:
-        """Return the constants of the specification: `t` is an append table, `u` an upsert or state table."""
+        """Return the constants of the specification. `t` is an append table, and `u` is an upsert or state table."""
         return {
             "Jobs": frozenset({"a", "b"} if self.shared else {"a"}),
             "Slots": frozenset(range(1, self.slots + 1)),
@@ -87,7 +88,7 @@ class World:
         }
 
     def explore(self, *, only: str = "", sources: Mapping[str, str] = MappingProxyType({})) -> Outcome:
-        """Let TLC explore the world to its end, or until something does not hold; with `only`, judge by that alone.
+        """Let TLC explore the world to its end, or until a property breaks. With `only`, check that property alone.
 
         `sources` take the place of modules of the same name. Raises TlcError.
         """
@@ -121,4 +122,4 @@ WORLDS: Final = {
     "shared": World(budgets={"Epochs": 1, "Crashes": 1}, slots=1, shared=True),
     "faults": World(budgets={"Epochs": 2, "Crashes": 1, "TakeOvers": 1, "Doubts": 1}),
 }
-"""Worlds by name. Each is explored to its end."""
+"""Worlds by name. TLC explores each to its end."""
