@@ -1,8 +1,8 @@
 """Runs all mutants: `python -m spec.mutants [--only NAME] [--seeds N]`. Every one must be found.
 
-A mutant passes if a seed breaks the invariant that it names, and the untouched core breaks none with the same seed. It
-ends with `N passed, N failed`, and with exit code 1 if any failed. After a change of what seeds mean, `--find` prints
-the seeds for `known_seeds`.
+A mutant passes if a seed breaks the invariant that it names, and if the unchanged core breaks none with the same seed.
+The command ends with `N passed, N failed`, and with exit code 1 if any failed. After a change of what seeds mean,
+`--find` prints the seeds for `known_seeds`.
 """
 
 import sys
@@ -49,7 +49,7 @@ def _options(arguments: list[str] | None) -> Namespace:
 
 
 def _hunted(names: list[str], options: Namespace) -> Iterator[Hunt]:
-    """Yield the hunts as they end. Each mutant runs in a process that plants nothing else meanwhile."""
+    """Yield the hunts as they end. Each mutant runs in a process in which no other mutant is planted."""
     if options.processes == 1:
         yield from (hunt(name, options.seeds) for name in names)
         return

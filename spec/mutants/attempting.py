@@ -1,4 +1,4 @@
-"""Mutants of the attempts of one tick: what is left of its limits, and how often it restarts."""
+"""Plants bugs in the attempts of one tick: in what is left of its limits, and in how often it restarts."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def restarts_are_not_counted(patch: Patch) -> None:
 
 
 @mutant("attempts", RESTARTS)
-def what_a_later_attempt_publishes_is_not_counted(patch: Patch) -> None:
+def publications_of_a_later_attempt_are_not_counted(patch: Patch) -> None:
     def recovered(self: Attempts, done: Recovered) -> None:
         """Count nothing."""
 

@@ -1,4 +1,4 @@
-"""Mutants of alignment and order: what passes a barrier, what is in flight, which channels are blocked and resumed."""
+"""Plants bugs in alignment and order: what passes a barrier, what is in flight, which channels block and resume."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ def rows_pass_behind_a_barrier(patch: Patch) -> None:
 
 
 @mutant("alignment")
-def the_last_barrier_is_not_awaited(patch: Patch) -> None:
+def the_gate_does_not_wait_for_the_last_barrier(patch: Patch) -> None:
     def complete(self: Alignment) -> bool:
         return len(self._aligned) >= max(1, self.target - 1)
 
@@ -53,7 +53,7 @@ def a_barrier_overtakes_the_output_before_it(patch: Patch) -> None:
 
 
 @mutant("alignment")
-def what_a_barrier_overtook_is_forgotten(patch: Patch) -> None:
+def the_rows_that_a_barrier_overtook_are_forgotten(patch: Patch) -> None:
     real = Channels.stop_recording
 
     def stop_recording(self: Channels, checkpoint: CheckpointId) -> tuple[ChannelState, ...]:
@@ -121,7 +121,7 @@ def a_micro_batch_meets_its_segments_newest_first(patch: Patch) -> None:
 
 
 @mutant("fifo")
-def what_is_in_flight_is_restored_newest_first(patch: Patch) -> None:
+def the_rows_in_flight_are_restored_newest_first(patch: Patch) -> None:
     real = restoring.in_flight
 
     def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segment]]:
@@ -131,7 +131,7 @@ def what_is_in_flight_is_restored_newest_first(patch: Patch) -> None:
 
 
 @mutant("replay", GATES[GatePolicy.ALIGNED_BUFFERING])
-def what_was_put_aside_comes_back_in_another_order(patch: Patch) -> None:
+def items_that_were_put_aside_come_back_in_another_order(patch: Patch) -> None:
     real = AlignmentBuffer.put_aside
 
     def put_aside(self: AlignmentBuffer, channel: ChannelId, item: ChannelItem) -> None:
@@ -142,7 +142,7 @@ def what_was_put_aside_comes_back_in_another_order(patch: Patch) -> None:
 
 
 @mutant("fifo")
-def a_channel_skips_what_it_held_behind_a_barrier(patch: Patch) -> None:
+def a_channel_skips_the_items_that_it_held_behind_a_barrier(patch: Patch) -> None:
     real = Channels.resume
 
     def resume(self: Channels, name: ChannelId) -> None:
@@ -154,7 +154,7 @@ def a_channel_skips_what_it_held_behind_a_barrier(patch: Patch) -> None:
     patch.put(Channels, "resume", resume)
 
 
-# ------------------------------------------------------------------ nobody waits for ever
+# ------------------------------------------------------------------ endless waiting
 
 
 @mutant("no-deadlock", GATES[GatePolicy.ALIGNED_BLOCKING])
@@ -184,7 +184,7 @@ def credit_is_never_given_back(patch: Patch) -> None:
 
 
 @mutant("no-deadlock")
-def nobody_is_woken(patch: Patch) -> None:
+def no_wake_up_is_scheduled(patch: Patch) -> None:
     def tell_wake(self: JobDoor) -> None:
         """Ask for nothing."""
 

@@ -1,4 +1,4 @@
-"""Mutants of clean-ups and of dropped cuts, which show where ticks and visits interleave (K1, K4)."""
+"""Plants bugs in clean-ups and in dropped cuts. They show when ticks and clean-ups interleave (K1, K4)."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def the_cut_goes_from_which_an_entry_is_rolled_forward(patch: Patch) -> None:
 
 @mutant("cuts-stay", CLEAN_UPS)
 def a_tick_that_was_taken_over_drops_the_cuts_of_the_other_one(patch: Patch) -> None:
-    """The tick looks which entries exist, and records its cut only after the other tick has recorded one."""
+    """The tick looks at the entries before the other tick records a cut, and records its own cut afterwards."""
 
     def record_cut(
         self: World,
@@ -50,7 +50,7 @@ def a_tick_that_was_taken_over_drops_the_cuts_of_the_other_one(patch: Patch) -> 
 
 
 @mutant("no-file-is-missed", CLEAN_UPS)
-def a_clean_up_beside_a_tick_deletes_what_that_stages(patch: Patch) -> None:
+def a_clean_up_beside_a_tick_deletes_files_that_the_tick_stages(patch: Patch) -> None:
     def is_past(file: ListedFile, current: Generation) -> bool:
         return bool(file.shown) if file.generation is None else file.generation <= current
 

@@ -1,4 +1,4 @@
-"""Mutants of tables' columns: what an entry lists, what publishing changes, what a rollback takes back (D6)."""
+"""Plants bugs in tables' columns: those that an entry lists, and those that a publication or rollback changes (D6)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ _Vertices = Mapping[VertexId, VertexRecord]
 _Columns = tuple[TableColumn, ...] | None
 
 
-# ------------------------------------------------------------------ what is shown
+# ------------------------------------------------------------------ the columns that a table shows
 
 
 @mutant("columns-of-cut", RELEASES)
@@ -70,7 +70,7 @@ def a_dropped_column_stays_in_the_table(patch: Patch) -> None:
     patch.function(columns, "leaving", leaving)
 
 
-# ------------------------------------------------------------------ what a row says
+# ------------------------------------------------------------------ the columns that an entry lists
 
 
 @mutant("columns-follow", RELEASES)

@@ -1,4 +1,4 @@
-"""Planted bugs of the commit: of the order in which tables show it, of the owner of entries, and of recovery."""
+"""Plants bugs in the commit: the order in which tables show it, the owner of entries, and recovery."""
 
 from dataclasses import replace
 
@@ -34,11 +34,11 @@ from spec.mutants.planting import Patch, mutant
 
 _Effects = tuple[CommitEffect, ...]
 
-# ------------------------------------------------------------------ what is visible
+# ------------------------------------------------------------------ visibility
 
 
 @mutant("visible-after-commit")
-def tables_are_published_before_the_row_is_in(patch: Patch) -> None:
+def tables_are_published_before_the_entry_is_appended(patch: Patch) -> None:
     real = TwoPhaseCommit._checked
 
     def checked(self: TwoPhaseCommit, fact: TablesChecked) -> _Effects:
@@ -57,7 +57,7 @@ def _is_in(self: TwoPhaseCommit, fact: RowRefused | RowUnknown) -> RowAppended:
 
 
 @mutant("visible-after-commit")
-def a_refused_row_is_taken_for_one_that_is_in(patch: Patch) -> None:
+def a_refused_entry_is_taken_for_an_appended_one(patch: Patch) -> None:
     real = TwoPhaseCommit.step
 
     def step(self: TwoPhaseCommit, fact: CommitFact, now_ms: int) -> _Effects:
@@ -67,7 +67,7 @@ def a_refused_row_is_taken_for_one_that_is_in(patch: Patch) -> None:
 
 
 @mutant("visible-after-commit")
-def a_row_of_unknown_fate_is_taken_for_one_that_is_in(patch: Patch) -> None:
+def an_entry_of_unknown_outcome_is_taken_for_an_appended_one(patch: Patch) -> None:
     real = TwoPhaseCommit.step
 
     def step(self: TwoPhaseCommit, fact: CommitFact, now_ms: int) -> _Effects:
@@ -77,7 +77,7 @@ def a_row_of_unknown_fate_is_taken_for_one_that_is_in(patch: Patch) -> None:
 
 
 @mutant("visible-after-commit")
-def other_files_are_published_than_the_row_names(patch: Patch) -> None:
+def other_files_are_published_than_the_entry_names(patch: Patch) -> None:
     real = recovery.publications
 
     def fewer(record: CheckpointRecord) -> tuple[Publication, ...]:
@@ -86,11 +86,11 @@ def other_files_are_published_than_the_row_names(patch: Patch) -> None:
     patch.function(recovery, "publications", fewer)
 
 
-# ------------------------------------------------------------------ the order of rows, tables and cuts
+# ------------------------------------------------------------------ the order of entries, tables and cuts
 
 
 @mutant("published-in-order")
-def the_next_row_is_sent_before_the_cut_is_recorded(patch: Patch) -> None:
+def the_next_entry_is_sent_before_the_cut_is_recorded(patch: Patch) -> None:
     real_cut, real_step = TwoPhaseCommit._record_cut, TwoPhaseCommit.step
 
     def record_cut(self: TwoPhaseCommit) -> _Effects:
@@ -116,7 +116,7 @@ def a_cut_is_recorded_only_if_a_table_changes(patch: Patch) -> None:
 
 
 @mutant("published-in-order")
-def recovery_passes_over_a_row_that_is_not_published(patch: Patch) -> None:
+def recovery_ignores_an_entry_that_is_not_published(patch: Patch) -> None:
     real = recovery.decide_recovery
 
     def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refused:
@@ -146,7 +146,7 @@ def a_cut_is_recorded_after_the_first_table(patch: Patch) -> None:
 
 
 @mutant("published-completely")
-def the_last_table_is_left_out_of_the_publications(patch: Patch) -> None:
+def the_last_table_is_not_published(patch: Patch) -> None:
     real = recovery.publications
 
     def fewer(record: CheckpointRecord) -> tuple[Publication, ...]:
@@ -178,7 +178,7 @@ def every_table_is_published_twice(patch: Patch) -> None:
     patch.put(TwoPhaseCommit, "_appended", appended)
 
 
-# ------------------------------------------------------------------ the line of rows
+# ------------------------------------------------------------------ the line of entries
 
 
 @mutant("parent-line")
@@ -195,7 +195,7 @@ def the_parent_is_never_moved_on(patch: Patch) -> None:
 
 
 @mutant("parent-line")
-def a_row_names_no_parent(patch: Patch) -> None:
+def an_entry_names_no_parent(patch: Patch) -> None:
     real = TwoPhaseCommit._compose
 
     def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:
@@ -239,7 +239,7 @@ def a_claim_takes_the_generation_of_the_one_before(patch: Patch) -> None:
 
 
 @mutant("one-generation")
-def who_takes_over_claims_an_older_generation(patch: Patch) -> None:
+def a_take_over_claims_an_older_generation(patch: Patch) -> None:
     real = fencing._after_silence
 
     def after_silence(
@@ -254,7 +254,7 @@ def who_takes_over_claims_an_older_generation(patch: Patch) -> None:
 
 
 @mutant("one-generation")
-def a_refused_row_is_sent_again_at_the_next_version(patch: Patch) -> None:
+def a_refused_entry_is_sent_again_at_the_next_version(patch: Patch) -> None:
     real = TwoPhaseCommit.step
 
     def step(self: TwoPhaseCommit, fact: CommitFact, now_ms: int) -> _Effects:
@@ -327,11 +327,11 @@ def a_release_gives_its_last_id_away_again(patch: Patch) -> None:
     patch.function(fencing, "release_of", release_of)
 
 
-# ------------------------------------------------------------------ what is told of it
+# ------------------------------------------------------------------ notifications
 
 
 @mutant("told-truly")
-def completion_is_told_at_the_commit_point(patch: Patch) -> None:
+def listeners_hear_of_a_completion_at_the_commit_point(patch: Patch) -> None:
     real_appended, real_recorded = TwoPhaseCommit._appended, TwoPhaseCommit._recorded
 
     def appended(self: TwoPhaseCommit, fact: RowAppended) -> _Effects:
@@ -347,7 +347,7 @@ def completion_is_told_at_the_commit_point(patch: Patch) -> None:
 
 
 @mutant("told-truly")
-def a_declined_checkpoint_is_committed_all_the_same(patch: Patch) -> None:
+def a_declined_checkpoint_is_committed_nevertheless(patch: Patch) -> None:
     real = TwoPhaseCommit._checked
 
     def checked(self: TwoPhaseCommit, fact: TablesChecked) -> _Effects:

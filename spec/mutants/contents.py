@@ -1,4 +1,4 @@
-"""Mutants of what a cut holds: staged files, state files, what a restore takes from them, what is published."""
+"""Plants bugs in the content of a cut: staged files, state files, what a restore reads, what is published."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ from spec.mutants.planting import Patch, mutant
 
 
 @mutant("cut-is-exact")
-def an_abort_drops_what_was_staged(patch: Patch) -> None:
+def an_abort_drops_the_staged_files(patch: Patch) -> None:
     real = SubtaskCheckpointing._abort
 
     def abort(self: SubtaskCheckpointing, checkpoint: CheckpointId, latest: CheckpointId) -> list[SubtaskEffect]:
@@ -65,7 +65,7 @@ def a_restore_begins_at_the_start(patch: Patch) -> None:
 
 
 @mutant("cut-is-exact")
-def a_restore_forgets_what_is_in_flight(patch: Patch) -> None:
+def a_restore_forgets_the_rows_in_flight(patch: Patch) -> None:
     def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segment]]:
         return iter(())
 
@@ -73,7 +73,7 @@ def a_restore_forgets_what_is_in_flight(patch: Patch) -> None:
 
 
 @mutant("cut-is-exact")
-def a_restore_hands_over_twice_what_is_in_flight(patch: Patch) -> None:
+def a_restore_hands_over_the_rows_in_flight_twice(patch: Patch) -> None:
     real = Wiring.recover
 
     def recover(self: Wiring, channel: ChannelId, segment: Segment) -> None:
@@ -149,7 +149,7 @@ def an_upsert_table_is_published_by_one_subtask_only(patch: Patch) -> None:
 
 
 @mutant("cut-is-one")
-def a_state_table_is_published_as_what_is_new_in_it(patch: Patch) -> None:
+def a_state_table_is_published_with_its_new_files_only(patch: Patch) -> None:
     real = net.net_tables
 
     def net_tables(

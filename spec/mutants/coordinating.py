@@ -1,4 +1,4 @@
-"""Mutants of the coordinator's minimum pause, its timer, its queue, and its reports on each checkpoint."""
+"""Plants bugs in the coordinator's minimum pause, its timer, its queue, and its reports on each checkpoint."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def the_coordinator_asks_only_for_its_first_timer(patch: Patch) -> None:
 def a_late_clock_loses_the_rate(patch: Patch) -> None:
     """The next trigger should be a whole number of intervals later.
 
-    It is one interval later, which may be in the past.
+    Here it is one interval later, which may be in the past.
     """
 
     def fire(self: PeriodicScheduler, now_ms: int) -> bool:
@@ -140,7 +140,7 @@ def a_full_queue_takes_one_more(patch: Patch) -> None:
     patch.put(RequestDecider, "__init__", init)
 
 
-# ------------------------------------------------------------------ what is said of each checkpoint
+# ------------------------------------------------------------------ reports on each checkpoint
 
 
 @mutant("statistics-add-up", COORDINATOR)

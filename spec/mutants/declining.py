@@ -1,4 +1,4 @@
-"""Mutants of failures that decline a checkpoint: for which reason it fails, and whether that counts."""
+"""Plants bugs in failures that decline a checkpoint: the reason of the failure, and whether the failure counts."""
 
 from dataclasses import replace
 
@@ -92,7 +92,7 @@ def a_check_that_failed_is_taken_for_a_changed_table(patch: Patch) -> None:
 
 
 @mutant("declines", DECLINES)
-def tables_that_nobody_could_look_at_are_published(patch: Patch) -> None:
+def tables_are_published_although_the_check_of_them_failed(patch: Patch) -> None:
     real = TwoPhaseCommit.step
 
     def step(self: TwoPhaseCommit, fact: CommitFact, now_ms: int) -> tuple[CommitEffect, ...]:
@@ -188,7 +188,7 @@ def a_checkpoint_is_taken_without_the_rows_that_it_waits_for(patch: Patch) -> No
 
 
 @mutant("no-deadlock", DECLINES)
-def nobody_asks_for_the_barrier_that_a_vertex_waits_for(patch: Patch) -> None:
+def no_barrier_is_requested_for_a_vertex_that_waits_for_one(patch: Patch) -> None:
     patch.put(JobDoor, "_barrier_wanted", lambda _: False)
 
 

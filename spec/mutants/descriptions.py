@@ -1,4 +1,4 @@
-"""Mutants of what an entry says of its state: its columns' meanings and the keys of upsert tables (D6)."""
+"""Plants bugs in the state descriptions of an entry: meanings of columns, and keys of upsert tables (D6)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,17 +29,17 @@ def _without_meanings(vertex: VertexRecord) -> VertexRecord:
 
 
 @mutant("state-is-described")
-def a_row_forgets_what_its_state_means(patch: Patch) -> None:
+def an_entry_forgets_the_meaning_of_its_state(patch: Patch) -> None:
     _compose_otherwise(patch, lambda _, vertex: _without_meanings(vertex))
 
 
 @mutant("state-is-described")
-def a_row_names_the_keys_of_no_upsert_table(patch: Patch) -> None:
+def an_entry_names_no_keys_of_upsert_tables(patch: Patch) -> None:
     _compose_otherwise(patch, lambda _, vertex: vertex.model_copy(update={"table_keys": ()}))
 
 
 @mutant("state-is-described", SAVEPOINTS)
-def a_plain_savepoint_forgets_what_its_state_means(patch: Patch) -> None:
+def a_plain_savepoint_forgets_the_meaning_of_its_state(patch: Patch) -> None:
     def change(draft: Draft, vertex: VertexRecord) -> VertexRecord:
         return _without_meanings(vertex) if draft.kind is RowKind.SAVEPOINT else vertex
 
@@ -47,7 +47,7 @@ def a_plain_savepoint_forgets_what_its_state_means(patch: Patch) -> None:
 
 
 @mutant("state-is-described", ROLLBACKS)
-def a_rollback_forgets_what_its_state_means(patch: Patch) -> None:
+def a_rollback_forgets_the_meaning_of_its_state(patch: Patch) -> None:
     real = net.nothing_staged
 
     def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:

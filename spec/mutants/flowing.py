@@ -1,4 +1,4 @@
-"""Mutants of the flow of rows and of timers: credit, quotas, pauses, intervals, timeouts."""
+"""Plants bugs in the flow of rows, and in timers: credit, quotas, pauses, intervals, timeouts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ _INTERVAL_MS = 100
 
 @mutant("credit")
 def a_row_gives_a_byte_of_credit_back(patch: Patch) -> None:
-    """Rows are given back where bytes were charged."""
+    """The bug returns rows where bytes were charged."""
     real = Credit.processed
 
     def processed(self: Credit, channel: ChannelId, size_bytes: int) -> None:
@@ -64,7 +64,7 @@ def a_vertex_runs_as_soon_as_one_subtask_has_credit(patch: Patch) -> None:
 
 
 @mutant("credit")
-def of_what_is_in_flight_only_the_first_segment_is_charged(patch: Patch) -> None:
+def only_the_first_segment_in_flight_is_charged(patch: Patch) -> None:
     real = Wiring.recover
 
     def recover(self: Wiring, channel: ChannelId, segment: Segment) -> None:
@@ -125,7 +125,7 @@ def a_source_gives_each_of_its_splits_the_whole_quota(patch: Patch) -> None:
 
 
 @mutant("paced")
-def a_slice_may_have_a_row_more(patch: Patch) -> None:
+def a_slice_may_have_one_row_too_many(patch: Patch) -> None:
     real = readers.pacing_of
 
     def pacing_of(setup: JobSetup) -> readers.Pacing:
@@ -137,7 +137,10 @@ def a_slice_may_have_a_row_more(patch: Patch) -> None:
 
 @mutant("paced")
 def a_micro_batch_is_as_large_as_its_newest_segment_allows(patch: Patch) -> None:
-    """The limit is compared with the last segment instead of all collected segments, and nothing else limits it."""
+    """The limit is compared with the last segment instead of all collected segments.
+
+    Nothing else limits the micro-batch.
+    """
     real = OperatorRun.start
 
     def collected_rows(self: OperatorRun) -> int:
@@ -151,7 +154,7 @@ def a_micro_batch_is_as_large_as_its_newest_segment_allows(patch: Patch) -> None
 
 
 @mutant("paced")
-def what_a_slice_brought_more_than_one_row_is_not_counted(patch: Patch) -> None:
+def a_slice_of_several_rows_counts_as_one_row(patch: Patch) -> None:
     real = SourceReaders.offered
 
     def offered(self: SourceReaders, slice_: SourceSlice) -> object:
@@ -245,7 +248,7 @@ def an_idle_split_is_asked_again_at_once(patch: Patch) -> None:
 
 
 def _triggering_goes_on_after_a_failed_stop() -> bool:
-    """The hook of a stop's savepoint fails before any barrier is sent. The next interval triggers again."""
+    """Return whether triggering stays off. The hook of a stop's savepoint fails, and then the next interval passes."""
     config = CheckpointConfig(interval_ms=_INTERVAL_MS, tolerable_failures=9, max_parallelism=MAX_PARALLELISM)
     rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 4)
     driven = DrivenJob(SmallJob(graph=graph(1, hooks=HOOKS[:1]), config=config, rows=rows))
@@ -306,7 +309,7 @@ def the_timer_of_an_alignment_is_never_run(patch: Patch) -> None:
 
 
 @mutant("not-too-late", PAUSES)
-def what_the_pause_refused_is_tried_an_interval_later(patch: Patch) -> None:
+def a_trigger_that_the_pause_delayed_comes_an_interval_later(patch: Patch) -> None:
     def postpone_to(self: PeriodicScheduler, at_ms: int) -> None:
         if self.running and self.interval_ms is not None:
             self.next_ms = at_ms + self.interval_ms

@@ -1,4 +1,4 @@
-"""Mutants inside a gate: replays, the limit of the buffer, recordings, timers of alignments."""
+"""Plants bugs inside a gate: replays, the limit of the buffer, recordings, timers of alignments."""
 
 from collections.abc import Callable
 
@@ -113,7 +113,7 @@ def interrupted_replays_are_joined_in_the_wrong_order(patch: Patch) -> None:
 
 
 @mutant("costs", _BUFFERING)
-def of_interrupted_replays_only_the_newest_is_counted(patch: Patch) -> None:
+def only_the_newest_interrupted_replay_is_counted(patch: Patch) -> None:
     def pushes_back(self: AlignmentBuffer, replay: buffers._Sequence) -> None:
         self._pushed_back.appendleft(replay)
         self._pushed_back_bytes = replay.bytes
@@ -125,7 +125,7 @@ def of_interrupted_replays_only_the_newest_is_counted(patch: Patch) -> None:
 
 
 @mutant("costs", _BUFFERING)
-def what_was_pushed_back_counts_for_ever(patch: Patch) -> None:
+def an_item_that_was_pushed_back_counts_for_ever(patch: Patch) -> None:
     real = AlignmentBuffer.take
 
     def take(self: AlignmentBuffer) -> buffers.Queued | None:
@@ -138,7 +138,7 @@ def what_was_pushed_back_counts_for_ever(patch: Patch) -> None:
 
 
 @mutant("limit", _BUFFERING)
-def what_is_replayed_counts_as_held(patch: Patch) -> None:
+def a_replayed_item_counts_as_held(patch: Patch) -> None:
     real = AlignmentBuffer.held_bytes
 
     def held_bytes(self: AlignmentBuffer) -> int:
@@ -156,7 +156,7 @@ def a_full_limit_is_exceeded(patch: Patch) -> None:
 
 
 @mutant("costs", _BUFFERING)
-def what_was_pushed_back_is_not_counted(patch: Patch) -> None:
+def an_item_that_was_pushed_back_is_not_counted(patch: Patch) -> None:
     real = AlignmentBuffer.resume
 
     def resume(self: AlignmentBuffer, name: ChannelId) -> None:
@@ -184,7 +184,7 @@ def a_recording_goes_on_after_its_checkpoint(patch: Patch) -> None:
 
 
 @mutant("bounded", _UNALIGNED)
-def what_a_barrier_overtook_is_remembered_for_ever(patch: Patch) -> None:
+def the_rows_that_a_barrier_overtook_are_remembered_for_ever(patch: Patch) -> None:
     real = Channel.stop_recording
 
     def stop_recording(self: Channel, checkpoint: CheckpointId) -> tuple[Segment, ...]:
@@ -205,7 +205,7 @@ def an_abort_does_not_end_its_recording(patch: Patch) -> None:
 
 
 @mutant("costs", _UNALIGNED)
-def the_cost_of_an_unaligned_checkpoint_is_told_in_the_wrong_order(patch: Patch) -> None:
+def the_costs_of_an_unaligned_checkpoint_are_reported_in_the_wrong_order(patch: Patch) -> None:
     real = AlternatingAligner._finish_if_complete
 
     def finish_if_complete(self: AlternatingAligner) -> Effects:
@@ -223,7 +223,7 @@ def the_cost_of_an_unaligned_checkpoint_is_told_in_the_wrong_order(patch: Patch)
 
 @mutant("policy", _ALTERNATING)
 def the_timer_of_an_alignment_outlives_it(patch: Patch) -> None:
-    """It turns the next barrier without a timer of its own: a savepoint's."""
+    """The old timer turns the next barrier unaligned, although that barrier (a savepoint's) has no timer of its own."""
 
     def release(self: AlternatingAligner) -> Effects:
         self._phase = Phase.WAITING

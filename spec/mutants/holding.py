@@ -1,4 +1,4 @@
-"""Mutants of the tick door: who claims and releases when, and the order of recovery."""
+"""Plants bugs in the tick door: when a tick claims and releases, and the order of recovery."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -98,7 +98,7 @@ def _recover_otherwise(patch: Patch, otherwise: Callable[[Recovery], Recovery]) 
 
 
 @mutant("recovered-in-order")
-def leftovers_go_before_a_row_is_rolled_forward(patch: Patch) -> None:
+def leftovers_are_deleted_before_an_entry_is_rolled_forward(patch: Patch) -> None:
     def otherwise(real: Recovery) -> Recovery:
         def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
             if errand.discards:
@@ -123,7 +123,7 @@ def a_start_behind_a_release_deletes_no_leftovers(patch: Patch) -> None:
 
 
 @mutant("recovered-in-order", ROLLBACKS)
-def a_rollback_leaves_leftovers_behind_its_row(patch: Patch) -> None:
+def a_rollback_leaves_leftovers_behind_its_entry(patch: Patch) -> None:
     def otherwise(real: Recovery) -> Recovery:
         def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
             discards = errand.discards and terms.leaves_behind is None
@@ -135,7 +135,7 @@ def a_rollback_leaves_leftovers_behind_its_row(patch: Patch) -> None:
 
 
 def _restarts(terms: Terms, held: Held) -> bool:
-    """Return whether this attempt follows another one of the same process."""
+    """Return whether this attempt follows an earlier attempt of the same process."""
     before = newest_claim(held.seen.rows)
     return before is not None and before.holder == terms.holder
 
@@ -164,11 +164,11 @@ def a_restart_deletes_no_leftovers(patch: Patch) -> None:
     _recover_otherwise(patch, otherwise)
 
 
-# ------------------------------------------------------------------ rows that no tick writes
+# ------------------------------------------------------------------ entries that no tick writes
 
 
 @mutant("gone-back", ROLLBACKS)
-def a_rollback_builds_on_the_row_before_its_target(patch: Patch) -> None:
+def a_rollback_builds_on_the_entry_before_its_target(patch: Patch) -> None:
     real = Rollback.row
 
     def row(self: Rollback, claim: Claim, at: Stamp) -> CheckpointRecord:

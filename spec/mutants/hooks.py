@@ -1,4 +1,4 @@
-"""Mutants of the master hooks: when they are restored, with what, and what an entry keeps of their answers."""
+"""Plants bugs in master hooks: when they are restored, with which state, and what an entry keeps of their answers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,7 +65,7 @@ def a_row_forgets_what_its_hooks_answered(patch: Patch) -> None:
 
 
 @mutant("hook-states", HOOKS)
-def a_hook_that_has_nothing_to_keep_keeps_what_it_had(patch: Patch) -> None:
+def a_hook_without_state_keeps_its_old_state(patch: Patch) -> None:
     real = TwoPhaseCommit._compose
 
     def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:

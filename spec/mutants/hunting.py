@@ -1,4 +1,4 @@
-"""One hunt: plant a bug, and give its judge seed after seed until the named invariant is broken."""
+"""Hunts one mutant: plants the bug, and runs its judge with one seed after the other until the invariant breaks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ HEALTHY_FAILS = "the untouched core fails with that seed"
 class Hunt:
     """The result of a hunt. `seed` is None if the mutant survived.
 
-    `healthy`: the untouched core passes with the same seed.
+    `healthy` is True if the unchanged core passes with the same seed.
     """
 
     name: str
@@ -27,11 +27,11 @@ class Hunt:
 
     @property
     def passed(self) -> bool:
-        """Whether the bug was found, and only the bug."""
+        """Return True if the bug was found, and the unchanged core broke nothing."""
         return self.seed is not None and self.healthy
 
     def __str__(self) -> str:
-        """Return the line for a person."""
+        """Return the line that the command prints."""
         bug = MUTANTS[self.name]
         by = f"seed {self.seed} of the {bug.judge.name}" if self.seed is not None else f"SURVIVED the {bug.judge.name}"
         real = f" ({', '.join(bug.flink)})" if bug.flink else ""
@@ -40,7 +40,7 @@ class Hunt:
 
 
 def hunt(name: str, seeds_max: int | None = None) -> Hunt:
-    """Hunt one mutant, its known seed first. `seeds_max` None: as many seeds as its judge sets."""
+    """Hunt one mutant, with its known seed first. If `seeds_max` is None, try as many seeds as its judge sets."""
     bug, begun = MUTANTS[name], monotonic()
     with planted(bug):
         found = next((seed for seed in _seeds(bug, seeds_max) if finds(bug, seed)), None)
@@ -49,13 +49,13 @@ def hunt(name: str, seeds_max: int | None = None) -> Hunt:
 
 
 def finds(bug: Mutant, seed: int) -> bool:
-    """Return whether the seed shows a planted bug: the named invariant is broken."""
+    """Return True if the seed finds the planted bug, because the named invariant breaks."""
     return bug.breaks in bug.judge.broken(seed)
 
 
 @cache
 def _core_passes(judge: Judge, seed: int) -> bool:
-    """Return whether the untouched core breaks nothing with this seed. Computed once for all mutants."""
+    """Return True if the unchanged core breaks nothing with this seed. It is computed once for all mutants."""
     return not judge.broken(seed)
 
 

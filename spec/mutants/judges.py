@@ -1,6 +1,6 @@
-"""The judges that hunt mutants: the simulator, the machines, and short directed checks. Each names what a seed broke.
+"""Lists the judges that hunt mutants: the simulator, the machines, and short directed checks.
 
-A judge gives no reasons and keeps nothing. `broken(seed)` returns the ids of the invariants that did not hold.
+A judge gives no reasons and keeps nothing. Its `broken(seed)` returns the ids of the invariants that the seed broke.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from spec.simulator import simulate
 
 EXAMPLES = 40
 STEPS = 40
-"""The steps of each run of a machine. A seed then takes a second or less, so that a known seed is quick."""
+"""The steps of each run of a machine. With so many, a seed takes a second or less, so a known seed is quick."""
 SAVEPOINTS_MAX = 5
-"""How often users ask in each tick, for judges of savepoints."""
+"""How often users request savepoints in each tick, for judges of savepoints."""
 ROLLBACKS_MAX = 2
 """How often the job is rolled back after each tick, for judges of rollbacks."""
 RESETS_MAX = 2
@@ -36,7 +36,7 @@ RESETS_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """One way to find a bug. `seeds_max` is how many seeds to try."""
+    """One way to find a bug. It tries at most `seeds_max` seeds."""
 
     name: str
     broken: Callable[[int], frozenset[str]]

@@ -1,4 +1,4 @@
-"""Mutants of the asynchronous part: the judgement of a checkpoint that ends, and the effect of a verdict."""
+"""Plants bugs in the asynchronous part: the judgement of a checkpoint that ends, and the effect of a verdict."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Mutants of what is kept and deleted: retention, the registry of shared files, leftovers, private state."""
+"""Plants bugs in keeping and deleting: retention, the registry of shared files, leftovers, private state."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,7 +50,7 @@ def the_newest_of_the_old_checkpoints_goes_first(patch: Patch) -> None:
 
 
 @mutant("retention")
-def a_subsumed_checkpoint_keeps_its_row(patch: Patch) -> None:
+def a_subsumed_checkpoint_keeps_its_entry(patch: Patch) -> None:
     def will_subsume(self: Completion, pending: PendingCheckpoint) -> tuple[CheckpointId, ...]:
         return ()
 
@@ -69,7 +69,7 @@ def an_abort_deletes_shared_state(patch: Patch) -> None:
 
 
 @mutant("discarded-is-unreferenced")
-def subsumed_state_is_deleted_without_asking_who_shares_it(patch: Patch) -> None:
+def subsumed_state_is_deleted_although_others_share_it(patch: Patch) -> None:
     real = CompletedCheckpointStore._let_go
 
     def let_go(self: CompletedCheckpointStore, leaving: _Checkpoints) -> StoreChange:
@@ -91,7 +91,7 @@ def a_shared_file_goes_with_the_checkpoint_that_made_it(patch: Patch) -> None:
 
 
 @mutant("discarded-is-unreferenced")
-def the_last_micro_batch_of_the_newest_row_is_left_over(patch: Patch) -> None:
+def the_last_micro_batch_of_the_newest_entry_counts_as_a_leftover(patch: Patch) -> None:
     real = leftovers.is_leftover
 
     def is_leftover(
@@ -117,7 +117,7 @@ def a_file_that_a_snapshot_carries_is_deleted_when_replaced(patch: Patch) -> Non
 
 
 @mutant("no-file-is-missed")
-def what_is_left_over_is_told_by_its_generation_alone(patch: Patch) -> None:
+def leftovers_are_recognized_by_their_generation_alone(patch: Patch) -> None:
     def is_leftover(
         name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
     ) -> bool:
@@ -130,7 +130,7 @@ def what_is_left_over_is_told_by_its_generation_alone(patch: Patch) -> None:
     "discarded-is-unreferenced",
     directed(scenes.a_newer_coordinator_keeps_its_files, "discarded-is-unreferenced"),
 )
-def an_older_coordinator_clears_away_what_a_newer_one_staged(patch: Patch) -> None:
+def an_older_coordinator_deletes_files_that_a_newer_one_staged(patch: Patch) -> None:
     real = leftovers.is_leftover
 
     def is_leftover(
@@ -153,11 +153,11 @@ def a_new_file_is_deleted_with_the_one_it_replaces(patch: Patch) -> None:
     patch.put(OperatorRun, "finish", finish)
 
 
-# ------------------------------------------------------------------ deleted exactly when it must
+# ------------------------------------------------------------------ deletion at the right moment
 
 
 @mutant("discarded-is-unreferenced", flink=("FLINK-22494",))
-def state_is_deleted_after_a_commit_of_unknown_fate(patch: Patch) -> None:
+def state_is_deleted_after_a_commit_of_unknown_outcome(patch: Patch) -> None:
     real = Wiring.from_commit
 
     def from_commit(self: Wiring, effects: tuple[CommitEffect, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Mutants of what an entry waits for: checked tables, judged files, an aligned barrier (J3, C5)."""
+"""Plants bugs in what an entry waits for: checked tables, judged files, an aligned barrier (J3, C5)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from spec.mutants.planting import Patch, mutant
 
 
 @mutant("tables-are-checked")
-def what_is_wrong_with_one_table_is_passed_over(patch: Patch) -> None:
+def a_problem_of_one_table_is_ignored(patch: Patch) -> None:
     real = TwoPhaseCommit._checked
 
     def checked(self: TwoPhaseCommit, fact: TablesChecked) -> tuple[CommitEffect, ...]:
@@ -63,7 +63,7 @@ _Judged = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
 
 
 @mutant("files-are-judged")
-def only_what_the_last_epoch_staged_is_judged(patch: Patch) -> None:
+def only_the_files_of_the_last_epoch_are_judged(patch: Patch) -> None:
     """Files of a failed checkpoint belong to the next one, and nobody judges them."""
     real = OperatorRun.to_judge
 
@@ -99,7 +99,7 @@ def the_first_checkpoint_is_not_judged(patch: Patch) -> None:
 
 
 def _barrier_otherwise(patch: Patch, *, plain: bool, of_stops: bool) -> None:
-    """Let savepoints have the barrier of a checkpoint: plain ones, those of stops, or both."""
+    """Give savepoints the barrier of a checkpoint: plain savepoints, the savepoints of stops, or both."""
     real = barriers._barrier
 
     def barrier(

@@ -1,4 +1,4 @@
-"""Mutants of the coordinator's and the tick's life: triggers, ends, failures, notifications, the end of a tick."""
+"""Plants bugs in the life of the coordinator and the tick: triggers, failures, notifications, the end of a tick."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,7 @@ from spec.mutants.planting import Patch, mutant
 
 
 @mutant("triggers-end")
-def what_is_pending_at_the_end_is_forgotten(patch: Patch) -> None:
+def pending_checkpoints_are_forgotten_at_the_end(patch: Patch) -> None:
     def abort_all(self: CheckpointCoordinator, reason: CheckpointFailureReason) -> None:
         """Leave everything pending."""
 
@@ -48,7 +48,7 @@ def what_is_pending_at_the_end_is_forgotten(patch: Patch) -> None:
 
 
 @mutant("triggers-end")
-def an_abort_is_told_by_every_subtask(patch: Patch) -> None:
+def every_subtask_reports_an_abort(patch: Patch) -> None:
     real = Drafts.aborted
 
     def aborted(self: Drafts, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
@@ -59,7 +59,7 @@ def an_abort_is_told_by_every_subtask(patch: Patch) -> None:
 
 
 @mutant("triggers-end")
-def of_two_aborts_only_the_newest_is_told(patch: Patch) -> None:
+def only_the_newest_of_two_aborts_is_reported(patch: Patch) -> None:
     real = Drafts.aborted
 
     def aborted(self: Drafts, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
@@ -73,7 +73,7 @@ def of_two_aborts_only_the_newest_is_told(patch: Patch) -> None:
 
 
 @mutant("triggers-end")
-def nobody_is_told_of_a_completion(patch: Patch) -> None:
+def no_completion_is_reported(patch: Patch) -> None:
     real = Wiring.from_commit
 
     def from_commit(self: Wiring, effects: tuple[CommitEffect, ...]) -> None:
@@ -84,7 +84,7 @@ def nobody_is_told_of_a_completion(patch: Patch) -> None:
 
 
 @mutant("told-truly")
-def a_checkpoint_may_expire_while_its_row_is_on_its_way(patch: Patch) -> None:
+def a_checkpoint_may_expire_while_its_entry_is_on_its_way(patch: Patch) -> None:
     patch.put(PendingCheckpoint, "is_finalising", property(lambda _: False))
 
 
@@ -96,7 +96,7 @@ def a_checkpoint_may_be_declined_while_it_is_committed(patch: Patch) -> None:
 @mutant("ends-once", COORDINATOR)
 def a_completion_leaves_older_checkpoints_pending(patch: Patch) -> None:
     def subsume_older(self: Completion, checkpoint: CheckpointId) -> None:
-        """End none of them."""
+        """End no older checkpoint."""
 
     patch.put(Completion, "_subsume_older", subsume_older)
 
@@ -125,7 +125,7 @@ def an_abort_leaves_its_trigger_procedure_under_way(patch: Patch) -> None:
 
 
 @mutant("ends-once", COORDINATOR, ("FLINK-27148",))
-def tasks_are_told_of_a_checkpoint_that_was_aborted(patch: Patch) -> None:
+def tasks_hear_of_a_checkpoint_that_was_aborted(patch: Patch) -> None:
     real = Completion._notify_aborted
 
     def notify_aborted(self: Completion, pending: PendingCheckpoint) -> None:
@@ -240,7 +240,7 @@ def a_success_does_not_reset_the_count(patch: Patch) -> None:
 
 
 @mutant("told-truly", directed(scenes.every_task_is_told_of_a_completion, "told-truly"), ("FLINK-23471",))
-def only_the_first_task_is_told_of_a_completion(patch: Patch) -> None:
+def only_the_first_task_hears_of_a_completion(patch: Patch) -> None:
     real = Completion._notify_complete
 
     def notify_complete(self: Completion, pending: PendingCheckpoint, subsumed: CheckpointId | None) -> None:
@@ -295,7 +295,7 @@ def a_completion_forgets_rows_that_came_after_its_barrier(patch: Patch) -> None:
 
 
 @mutant("no-deadlock")
-def a_failed_request_of_the_tick_is_waited_for_all_the_same(patch: Patch) -> None:
+def the_tick_waits_for_its_failed_request(patch: Patch) -> None:
     real = Ending.answered
 
     def answered(
@@ -327,7 +327,7 @@ def a_door_does_not_know_that_state_may_be_left_behind(patch: Patch) -> None:
     patch.function(restoring, "check_fits", check_fits)
 
 
-# ------------------------------------------------------------------ whom a claim leaves alone
+# ------------------------------------------------------------------ holders that a claim leaves alone
 
 _POLITE = directed(scenes.a_holder_that_nobody_can_see_is_given_time, "polite")
 

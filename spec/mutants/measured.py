@@ -1,4 +1,4 @@
-"""Mutants of what an entry says of each vertex."""
+"""Plants bugs in the figures that an entry has of each vertex."""
 
 from dataclasses import replace
 
@@ -22,14 +22,14 @@ def the_start_delay_is_that_of_the_last_barrier(patch: Patch) -> None:
 @mutant("measured")
 def the_alignment_of_an_unaligned_checkpoint_is_forgotten(patch: Patch) -> None:
     def overtaken(self: EpochLog, vertex: VertexId, effect: InFlightComplete) -> None:
-        """Leave what the trigger said."""
+        """Keep the figure of the trigger."""
 
     patch.put(EpochLog, "overtaken", overtaken)
 
 
 @mutant("measured")
 def a_vertex_was_busy_for_as_long_as_its_number_says(patch: Patch) -> None:
-    """The number of the micro-batch is added up instead of its duration."""
+    """The bug adds up the micro-batches' numbers instead of their durations."""
     real = epochs._Work.add
 
     def add(self: epochs._Work, fact: MicroBatchFinished, rows_in: int) -> None:

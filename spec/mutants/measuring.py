@@ -1,4 +1,4 @@
-"""Mutants of the statistics: numbers of subtasks in an entry, and counts of checkpoints (E6)."""
+"""Plants bugs in the statistics: the figures of subtasks in an entry, and the counts of checkpoints (E6)."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -134,7 +134,7 @@ def a_percentile_is_the_number_above(patch: Patch) -> None:
 
 @mutant("statistics-add-up", COORDINATOR)
 def a_percentile_is_taken_of_the_numbers_as_they_came(patch: Patch) -> None:
-    """The order is forgotten: what lies at the place of the percentile is any number."""
+    """The bug forgets to sort the figures, so it returns any figure as the percentile."""
 
     def percentile(ascending: Sequence[int], per_cent: int) -> int:
         return sorted(ascending, key=lambda number: number % 7)[len(ascending) * per_cent // 101]
@@ -143,7 +143,7 @@ def a_percentile_is_taken_of_the_numbers_as_they_came(patch: Patch) -> None:
 
 
 @mutant("statistics-add-up", COORDINATOR)
-def what_a_task_measured_twice_counts_twice(patch: Patch) -> None:
+def a_task_that_is_measured_twice_counts_twice(patch: Patch) -> None:
     def measured(self: CheckpointStatistics, task: Task, metrics: SnapshotMetrics) -> None:
         self.state_size += metrics.state_bytes or 0
         self.tasks[task] = metrics
@@ -187,7 +187,7 @@ def every_estimated_row_of_the_tick_is_told_again(patch: Patch) -> None:
 
 
 @mutant("epochs-are-counted")
-def the_rows_of_a_failed_epoch_are_counted_by_nobody(patch: Patch) -> None:
+def the_rows_of_a_failed_epoch_are_not_counted(patch: Patch) -> None:
     real = EpochLog.triggered
     sent: dict[EpochLog, int] = {}
 

@@ -1,4 +1,4 @@
-"""Mutants of what is durable when, and of tables that show less than their cuts: power cuts and lost entries."""
+"""Plants bugs in durability and in tables that show less than their cuts: power cuts and lost entries."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from spec.mutants.planting import Patch, mutant
 
 _Cuts = Mapping[CheckpointId, Mapping[TableName, int]]
 
-# ------------------------------------------------------------------ what is durable when
+# ------------------------------------------------------------------ the order of durability
 
 
 @mutant("durable", MISHAPS)
@@ -51,7 +51,7 @@ def an_entry_of_somebody_else_before_ours_is_not_made_durable(patch: Patch) -> N
 
 
 @mutant("durable", MISHAPS)
-def a_row_is_appended_before_its_files_are_durable(patch: Patch) -> None:
+def an_entry_is_appended_before_its_files_are_durable(patch: Patch) -> None:
     def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -> tuple[str, ...]:
         del row, retained
         return ()
@@ -72,7 +72,7 @@ def no_start_looks_for_tables_that_show_less_than_their_cut(patch: Patch) -> Non
 
 
 @mutant("cuts-hold", MISHAPS)
-def a_version_number_is_taken_for_what_was_published_there(patch: Patch) -> None:
+def a_log_entry_is_identified_by_its_version_number_alone(patch: Patch) -> None:
     def is_as_published(self: LogSeen, version: int, wanted: Wanted) -> bool:
         del wanted
         return self.version is not None and version <= self.version
@@ -82,7 +82,7 @@ def a_version_number_is_taken_for_what_was_published_there(patch: Patch) -> None
 
 
 @mutant("cuts-hold", MISHAPS)
-def only_the_newest_row_is_published_again(patch: Patch) -> None:
+def only_the_newest_entry_is_published_again(patch: Patch) -> None:
     real = behind._missing
 
     def missing(seen: Standing, at: behind.Reference, table: TableName) -> list[CheckpointRecord]:
@@ -92,7 +92,7 @@ def only_the_newest_row_is_published_again(patch: Patch) -> None:
 
 
 @mutant("cuts-hold", MISHAPS)
-def a_gap_before_the_first_retained_row_is_passed_over(patch: Patch) -> None:
+def a_gap_before_the_first_retained_entry_is_ignored(patch: Patch) -> None:
     def has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) -> bool:
         del seen, tail, table
         return True
@@ -110,7 +110,7 @@ def cuts_keep_the_versions_that_tables_have_lost(patch: Patch) -> None:
 
 
 @mutant("cuts-hold", MISHAPS)
-def what_is_published_again_lacks_a_file(patch: Patch) -> None:
+def a_second_publication_lacks_a_file(patch: Patch) -> None:
     real = behind._named
 
     def named(row: CheckpointRecord, table: TableName) -> TableRecord:

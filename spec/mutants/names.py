@@ -1,4 +1,4 @@
-"""Mutants of declared renames: state or values left behind, incomplete tables, rows of an earlier table (G2)."""
+"""Plants bugs in declared renames: state left behind, incomplete tables, rows of an earlier table (G2)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -58,7 +58,7 @@ def a_renamed_table_is_published_when_it_changes(patch: Patch) -> None:
 
 
 @mutant("names-follow", RELEASES)
-def a_row_does_not_tell_that_names_have_changed(patch: Patch) -> None:
+def an_entry_does_not_say_that_names_have_changed(patch: Patch) -> None:
     real = TwoPhaseCommit._compose
 
     def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:
@@ -68,12 +68,12 @@ def a_row_does_not_tell_that_names_have_changed(patch: Patch) -> None:
 
 
 @mutant("cut-is-exact", RELEASES)
-def a_renamed_append_table_begins_with_what_is_new(patch: Patch) -> None:
+def a_renamed_append_table_begins_with_its_new_files_only(patch: Patch) -> None:
     _forgetting(patch, files=())
 
 
 @mutant("cut-is-exact", RELEASES)
-def an_append_table_keeps_what_its_name_had_before(patch: Patch) -> None:
+def an_append_table_keeps_the_files_of_an_older_table_of_its_name(patch: Patch) -> None:
     _forgetting(patch, removes=())
 
 
@@ -97,7 +97,7 @@ def the_ranges_of_a_renamed_table_stay_under_the_old_name(patch: Patch) -> None:
 
 
 @mutant("no-file-is-missed", RELEASES_WITH_CLEAN_UPS)
-def a_renamed_table_takes_along_what_was_taken_out_of_it(patch: Patch) -> None:
+def a_renamed_table_takes_removed_files_along(patch: Patch) -> None:
     real = renaming.relocated
 
     def relocated(
@@ -149,7 +149,7 @@ def a_renamed_column_counts_since_its_rename(patch: Patch) -> None:
 
 
 @mutant("names-follow", RELEASES)
-def a_row_does_not_tell_which_columns_were_renamed(patch: Patch) -> None:
+def an_entry_does_not_say_which_columns_were_renamed(patch: Patch) -> None:
     real = TwoPhaseCommit._compose
 
     def compose(self: TwoPhaseCommit, draft: Draft) -> CheckpointRecord:

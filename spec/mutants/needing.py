@@ -1,4 +1,4 @@
-"""Mutants of the clean-up: which files are still needed, and which ones go (K4)."""
+"""Plants bugs in the clean-up's choice of unneeded files (K4)."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ def _see_otherwise(patch: Patch, otherwise: Callable[[CleanupFacts], CleanupFact
     patch.function(cleanup, "decide_cleanup", decide_cleanup)
 
 
-# ------------------------------------------------------------------ what stays
+# ------------------------------------------------------------------ files that stay
 
 
 @mutant(NEEDED_STAYS, KEEPING)
@@ -34,7 +34,7 @@ def an_abandoned_savepoint_needs_nothing(patch: Patch) -> None:
 
 @mutant(NEEDED_STAYS, KEEPING)
 def a_file_is_unneeded_since_it_was_removed_from_the_log(patch: Patch) -> None:
-    """Cuts showed it until now, so it had readers until now."""
+    """The cuts showed the file until now, so readers may have read it until now."""
     real = cleanup._judged
 
     def judged(file: ListedFile, facts: CleanupFacts) -> Unneeded:
@@ -54,7 +54,7 @@ def only_the_cut_of_the_newest_entry_stays(patch: Patch) -> None:
     patch.function(cleanup, "readable_cuts", readable_cuts)
 
 
-# ------------------------------------------------------------------ what goes
+# ------------------------------------------------------------------ files that go
 
 
 @mutant(UNNEEDED_GOES, KEEPING)
@@ -63,7 +63,7 @@ def a_file_is_unneeded_since_the_last_look_only(patch: Patch) -> None:
 
 
 @mutant(UNNEEDED_GOES, KEEPING)
-def what_a_neighbour_wrote_stays_for_ever(patch: Patch) -> None:
+def a_neighbours_file_stays_for_ever(patch: Patch) -> None:
     def is_past(file: ListedFile, current: Generation) -> bool:
         return file.generation is not None and file.generation < current
 
@@ -71,7 +71,7 @@ def what_a_neighbour_wrote_stays_for_ever(patch: Patch) -> None:
 
 
 @mutant(UNNEEDED_GOES, KEEPING)
-def each_clean_up_forgets_what_the_ones_before_saw(patch: Patch) -> None:
+def each_clean_up_forgets_earlier_observations(patch: Patch) -> None:
     def noted(_looks: Iterable[CleanUpLook], now: CleanUpLook, _grace_ms: int) -> tuple[CleanUpLook, ...]:
         return (now,)
 
@@ -88,7 +88,7 @@ def a_file_that_no_log_ever_showed_waits_for_a_look(patch: Patch) -> None:
     patch.put(cleanup, "_judged", judged)
 
 
-# ------------------------------------------------------------------ what is left when the job rests
+# ------------------------------------------------------------------ files that are left when the job rests
 
 
 def _past_otherwise(patch: Patch, stays: Callable[[ListedFile], bool]) -> None:
@@ -101,12 +101,12 @@ def _past_otherwise(patch: Patch, stays: Callable[[ListedFile], bool]) -> None:
 
 
 @mutant("files-go", CLEAN_UPS)
-def what_a_table_has_shown_once_stays_for_ever(patch: Patch) -> None:
+def a_file_that_a_table_showed_once_stays_for_ever(patch: Patch) -> None:
     _past_otherwise(patch, lambda file: bool(file.shown))
 
 
 @mutant("files-go", CLEAN_UPS)
-def what_no_table_has_shown_stays_for_ever(patch: Patch) -> None:
+def a_file_that_no_table_showed_stays_for_ever(patch: Patch) -> None:
     _past_otherwise(patch, lambda file: not file.shown)
 
 

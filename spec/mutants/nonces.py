@@ -1,4 +1,4 @@
-"""Mutants of nonces. A store finds an entry of unknown fate by its nonce, so each entry needs one of its own (F3)."""
+"""Plants bugs in nonces. A store finds an entry of unknown outcome by its nonce, so each entry needs its own (F3)."""
 
 from checkpointing.commit.at_rest import Rollback, SourceReset, Stamp
 from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
@@ -31,7 +31,7 @@ def a_further_block_of_ids_has_the_nonce_of_the_first(patch: Patch) -> None:
 
 
 @mutant("nonces-differ", ROLLBACKS)
-def a_rollback_has_the_nonce_of_the_row_that_it_goes_back_to(patch: Patch) -> None:
+def a_rollback_has_the_nonce_of_its_target(patch: Patch) -> None:
     real = Rollback.row
 
     def row(self: Rollback, claim: Claim, at: Stamp) -> CheckpointRecord:
@@ -41,7 +41,7 @@ def a_rollback_has_the_nonce_of_the_row_that_it_goes_back_to(patch: Patch) -> No
 
 
 @mutant("nonces-differ", RESETS)
-def a_reset_has_the_nonce_of_the_row_that_it_moves(patch: Patch) -> None:
+def a_reset_has_the_nonce_of_the_entry_that_it_moves(patch: Patch) -> None:
     real = SourceReset.row
 
     def row(self: SourceReset, claim: Claim, at: Stamp) -> CheckpointRecord:

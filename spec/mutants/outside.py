@@ -1,8 +1,7 @@
-"""Mutants that trust an entry from outside, so that an effect would write or delete outside the job's folders.
+"""Plants bugs that trust an entry from outside, so that an effect would write or delete outside the job's folders.
 
-The judge decodes entries that somebody else may have written. An entry that the codec accepts names the files of
-effects: publications add them, discards and disposals delete them. None of these files may lie outside the folders of
-the entry's job.
+The judge decodes entries that somebody else may have written. If the codec accepts an entry, publications add its
+files, and discards and disposals delete them. None of these files may lie outside the folders of the entry's job.
 """
 
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ _OUTSIDE: Final = (
 
 
 def rows_from_outside_name_nothing_outside() -> bool:
-    """A sound entry is read. An entry that names a file or a table outside never leads to an effect."""
+    """Return whether a sound entry is read, and no effect follows an entry that names a file or table outside."""
     decode(encode(_row(), writer="spec"))
     return all(_is_inside(name) for text in _crafted() for name in _named_by_effects(text))
 
@@ -98,7 +97,7 @@ _JUDGE: Final = directed(rows_from_outside_name_nothing_outside, "in-its-folders
 @mutant("in-its-folders", _JUDGE)
 def a_row_that_is_read_is_believed(patch: Patch) -> None:
     def must_be_valid(row: Row) -> None:
-        """Believe it."""
+        """Believe the entry."""
 
     patch.function(row_validity, "must_be_valid", must_be_valid)
 
@@ -106,7 +105,7 @@ def a_row_that_is_read_is_believed(patch: Patch) -> None:
 @mutant("in-its-folders", _JUDGE)
 def a_state_file_may_lie_anywhere(patch: Patch) -> None:
     def state(self: object, keyed: KeyedFile) -> None:
-        """Believe it."""
+        """Believe the entry."""
 
     patch.put(vars(row_validity)["_Judge"], "_state", state)
 
@@ -114,7 +113,7 @@ def a_state_file_may_lie_anywhere(patch: Patch) -> None:
 @mutant("in-its-folders", _JUDGE)
 def a_table_may_have_any_name(patch: Patch) -> None:
     def table_name(self: object, table: TableName) -> None:
-        """Believe it."""
+        """Believe the entry."""
 
     patch.put(vars(row_validity)["_Judge"], "_table_name", table_name)
 

@@ -1,4 +1,4 @@
-"""What mutants of rollbacks and resets share: an entry that names another parent than the end of the line."""
+"""Helps mutants of rollbacks and resets: it makes an entry name another parent than the end of the line."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a mutant is: a patch of the core's behaviour, in force while a context manager is open."""
+"""Defines a mutant: a patch of the core's behaviour that is in force while a context manager is open."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -29,14 +29,20 @@ class Patch:
         self._before: list[tuple[type | ModuleType, str, object]] = []
 
     def put(self, owner: type | ModuleType, name: str, value: object) -> None:
-        """Replace an attribute of a class, or of the one module that looks it up there. Raise NothingToPatchError."""
+        """Replace an attribute of a class, or of the single module that uses it.
+
+        Raise NothingToPatchError if it is missing.
+        """
         if name not in vars(owner):
             raise NothingToPatchError(owner, name)
         self._before.append((owner, name, vars(owner)[name]))
         setattr(owner, name, value)
 
     def function(self, home: ModuleType, name: str, value: object) -> None:
-        """Replace a function wherever it was imported. Judges import none. Raise NothingToPatchError."""
+        """Replace a function in every module that imported it. Raise NothingToPatchError if it is missing.
+
+        No judge may have imported it.
+        """
         if name not in vars(home):
             raise NothingToPatchError(home, name)
         real = vars(home)[name]
@@ -47,7 +53,7 @@ class Patch:
                 self.put(module, alias, value)
 
     def undo(self) -> None:
-        """Restore everything, the newest first."""
+        """Restore everything, in reverse order."""
         while self._before:
             owner, name, value = self._before.pop()
             setattr(owner, name, value)
@@ -55,7 +61,10 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One seeded bug. `breaks` is the invariant that must find it. `flink` is the issue in which it was real."""
+    """One seeded bug. `breaks` is the invariant that must find it.
+
+    `flink` names the issues in which Flink had the bug.
+    """
 
     name: str
     breaks: str
@@ -77,7 +86,7 @@ def mutant(
 
 @contextmanager
 def planted(bug: Mutant) -> Iterator[None]:
-    """Plant a bug. Whatever happens, the core is as before when this ends."""
+    """Plant a bug. At the end the core is as before, whatever happens meanwhile."""
     patch = Patch()
     try:
         bug.plant(patch)

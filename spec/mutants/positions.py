@@ -1,4 +1,4 @@
-"""Mutants of completions: which positions sources and listeners are told (F2)."""
+"""Plants bugs in completions: in the positions that sources and listeners receive (F2)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Mutants of what an entry publishes: the versions that it names, and the tables that it changes (F4)."""
+"""Plants bugs in what an entry publishes: the versions that it names, and the tables that it changes (F4)."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -76,11 +76,11 @@ def an_upsert_table_is_published_without_its_last_file(patch: Patch) -> None:
     )
 
 
-# ------------------------------------------------------------------ nothing stays in doubt
+# ------------------------------------------------------------------ doubtful outcomes
 
 
 def _certain_while(patch: Patch, *certain: CommitState) -> None:
-    """Let a commit in one of these states count as done."""
+    """Count a commit in one of these states as done."""
     real = vars(TwoPhaseCommit)["in_doubt"].fget
     patch.put(TwoPhaseCommit, "in_doubt", property(lambda commit: commit.state not in certain and real(commit)))
 

@@ -1,4 +1,4 @@
-"""All mutants by name."""
+"""Lists all mutants by name."""
 
 from typing import Final
 

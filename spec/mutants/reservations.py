@@ -1,4 +1,4 @@
-"""Mutants of clean-ups while readers read: what a reservation keeps, and for how long."""
+"""Plants bugs in reservations: which files a reader's reservation keeps from clean-ups, and for how long."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from spec.mutants.planting import Patch, mutant
 
 
 @mutant(RESERVED_STAYS, CLEANUP)
-def a_reservation_keeps_only_what_tables_show(patch: Patch) -> None:
+def a_reservation_keeps_only_files_that_tables_show(patch: Patch) -> None:
     def reserved_files(_reservations: Iterable[Reservation], _now_ms: int) -> frozenset[str]:
         return frozenset()
 

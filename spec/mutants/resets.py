@@ -1,4 +1,4 @@
-"""Mutants of resets: what moves, what must not move, and from where the job goes on (K2)."""
+"""Plants bugs in resets: what moves, what must not move, and from where the job goes on (K2)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from spec.mutants.judges import RESETS
 from spec.mutants.parents import build_on_the_row_before
 from spec.mutants.planting import Patch, mutant
 
-# ------------------------------------------------------------------ what moves
+# ------------------------------------------------------------------ positions that move
 
 
 Otherwise = Callable[[CheckpointRecord, Move], Move]
@@ -47,7 +47,7 @@ def a_reset_of_a_source_forgets_all_splits_but_the_first(patch: Patch) -> None:
     _move_otherwise(patch, first)
 
 
-# ------------------------------------------------------------------ what must stay as it is
+# ------------------------------------------------------------------ everything else stays
 
 
 Changes = Callable[[CheckpointRecord], Mapping[str, object]]
@@ -64,7 +64,7 @@ def _append_otherwise(patch: Patch, changes: Changes) -> None:
 
 
 @mutant("only-positions-move", RESETS)
-def a_reset_publishes_once_more_what_the_newest_row_published(patch: Patch) -> None:
+def a_reset_publishes_the_newest_entry_once_more(patch: Patch) -> None:
     _append_otherwise(patch, lambda newest: {"tables": newest.tables})
 
 
@@ -74,7 +74,7 @@ def a_reset_of_a_savepoint_is_pinned_too(patch: Patch) -> None:
 
 
 @mutant("ids-rise", RESETS)
-def a_reset_takes_the_id_of_the_row_that_it_moves(patch: Patch) -> None:
+def a_reset_takes_the_id_of_the_entry_that_it_moves(patch: Patch) -> None:
     _append_otherwise(patch, lambda newest: {"checkpoint": newest.checkpoint})
 
 
@@ -91,7 +91,7 @@ def _snapshot_otherwise(patch: Patch, otherwise: Callable[[SubtaskSnapshot], Sub
 
 
 @mutant("cut-is-exact", RESETS)
-def a_reset_drops_what_is_in_flight(patch: Patch) -> None:
+def a_reset_drops_the_rows_in_flight(patch: Patch) -> None:
     _snapshot_otherwise(patch, lambda snapshot: replace(snapshot, in_flight=()))
 
 
@@ -119,7 +119,7 @@ def the_tick_after_a_reset_reads_on_where_it_stood(patch: Patch) -> None:
 
 
 @mutant("line", RESETS)
-def a_tick_begins_from_the_row_before_a_reset(patch: Patch) -> None:
+def a_tick_begins_from_the_entry_before_a_reset(patch: Patch) -> None:
     real = fencing.newest_checkpoint
 
     def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
@@ -129,5 +129,5 @@ def a_tick_begins_from_the_row_before_a_reset(patch: Patch) -> None:
 
 
 @mutant("parent-line", RESETS)
-def the_row_after_a_reset_builds_on_the_row_before_it(patch: Patch) -> None:
+def the_entry_after_a_reset_builds_on_the_entry_before_it(patch: Patch) -> None:
     build_on_the_row_before(patch, RowKind.RESET)

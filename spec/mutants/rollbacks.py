@@ -1,4 +1,4 @@
-"""Mutants of rollbacks: the line that a rollback leaves, the line that it begins, and what it brings back (K2)."""
+"""Plants bugs in rollbacks: the line that a rollback leaves, the line that it begins, and what it brings back (K2)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from spec.mutants.judges import ROLLBACKS
 from spec.mutants.parents import build_on_the_row_before
 from spec.mutants.planting import Patch, mutant
 
-# ------------------------------------------------------------------ the line of rows
+# ------------------------------------------------------------------ the line of entries
 
 
 @mutant("line", ROLLBACKS)
@@ -28,7 +28,7 @@ def the_rows_that_a_rollback_leaves_behind_stay(patch: Patch) -> None:
 
 
 @mutant("line", ROLLBACKS)
-def a_rollback_takes_savepoints_along(patch: Patch) -> None:
+def a_rollback_drops_savepoints_too(patch: Patch) -> None:
     real = line.turn_back
 
     def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
@@ -39,7 +39,7 @@ def a_rollback_takes_savepoints_along(patch: Patch) -> None:
 
 
 @mutant("line", ROLLBACKS)
-def a_rollback_takes_only_the_newest_row_along(patch: Patch) -> None:
+def a_rollback_drops_only_the_newest_entry(patch: Patch) -> None:
     real = line.turn_back
 
     def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
@@ -50,7 +50,7 @@ def a_rollback_takes_only_the_newest_row_along(patch: Patch) -> None:
 
 
 @mutant("line", ROLLBACKS)
-def a_tick_begins_from_the_row_that_a_rollback_went_back_to(patch: Patch) -> None:
+def a_tick_begins_from_the_target_of_a_rollback(patch: Patch) -> None:
     def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
         taken = [row for row in rows if isinstance(row, CheckpointRecord) and row.kind is RowKind.CHECKPOINT]
         return max(taken, key=lambda record: (record.generation, record.checkpoint), default=None)
@@ -59,7 +59,7 @@ def a_tick_begins_from_the_row_that_a_rollback_went_back_to(patch: Patch) -> Non
 
 
 @mutant("parent-line", ROLLBACKS)
-def the_row_after_a_rollback_builds_on_what_it_went_back_to(patch: Patch) -> None:
+def the_entry_after_a_rollback_builds_on_the_target(patch: Patch) -> None:
     build_on_the_row_before(patch, RowKind.ROLLBACK)
 
 
@@ -92,7 +92,7 @@ def _turn_otherwise(patch: Patch, otherwise: Callable[[Turn, CheckpointRecord], 
 
 
 @mutant("marks", ROLLBACKS)
-def of_the_savepoints_left_behind_one_is_marked(patch: Patch) -> None:
+def only_one_abandoned_savepoint_is_marked(patch: Patch) -> None:
     _turn_otherwise(patch, lambda turn, _: replace(turn, abandoned=turn.abandoned[-1:]))
 
 
@@ -119,7 +119,7 @@ def a_rollback_to_an_abandoned_savepoint_leaves_its_mark(patch: Patch) -> None:
     patch.put(Turn, "marks", property(lambda turn: dict.fromkeys(turn.abandoned, True)))
 
 
-# ------------------------------------------------------------------ what comes back
+# ------------------------------------------------------------------ files that come back
 
 
 Otherwise = Callable[[Publication], tuple[Publication, ...]]

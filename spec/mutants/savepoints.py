@@ -1,4 +1,4 @@
-"""Mutants of savepoints: what continues from them, what they publish, who may dispose of them, who is notified."""
+"""Plants bugs in savepoints: what continues from them, what they publish, and who is notified."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -49,11 +49,11 @@ from spec.mutants.planting import Patch, mutant
 
 _Answered = tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]
 
-# ------------------------------------------------------------------ the line of rows
+# ------------------------------------------------------------------ the line of entries
 
 
 @mutant("parent-line", COMMIT)
-def the_next_row_builds_on_a_plain_savepoint(patch: Patch) -> None:
+def the_next_entry_builds_on_a_plain_savepoint(patch: Patch) -> None:
     real = TwoPhaseCommit._appended
 
     def appended(self: TwoPhaseCommit, fact: RowAppended) -> tuple[CommitEffect, ...]:
@@ -76,7 +76,7 @@ def a_plain_savepoint_is_restored_by_itself(patch: Patch) -> None:
 
 
 @mutant("ids-rise", directed(scenes.a_savepoint_behind_a_newer_row_is_declined, "ids-rise"))
-def a_savepoint_that_a_newer_row_has_overtaken_is_saved(patch: Patch) -> None:
+def a_savepoint_behind_a_newer_entry_is_saved(patch: Patch) -> None:
     def save(self: TwoPhaseCommit, draft: Draft) -> tuple[CommitEffect, ...]:
         return self._finalise(draft)
 
@@ -123,7 +123,7 @@ def a_pending_savepoint_is_subsumed(patch: Patch) -> None:
 
 
 @mutant("told-truly", COORDINATOR, ("FLINK-10354", "FLINK-25191"))
-def the_completion_of_a_plain_savepoint_is_told(patch: Patch) -> None:
+def the_completion_of_a_plain_savepoint_is_reported(patch: Patch) -> None:
     real = Completion._keep
 
     def keep(self: Completion, completed: CompletedCheckpoint) -> StoreChange:
@@ -175,7 +175,7 @@ def an_expired_savepoint_counts_as_a_failure_of_the_job(patch: Patch) -> None:
 # ------------------------------------------------------------------ a plain savepoint is silent
 
 
-# ------------------------------------------------------------------ what a savepoint names stays
+# ------------------------------------------------------------------ files that a savepoint names
 
 
 @mutant("pinned-stays", SAVEPOINTS)
@@ -199,11 +199,11 @@ def a_savepoint_counts_among_the_retained_checkpoints(patch: Patch) -> None:
     patch.function(restoring, "completed_store", completed_store)
 
 
-# ------------------------------------------------------------------ who asks is answered, once and truly
+# ------------------------------------------------------------------ one true answer to each request
 
 
 @mutant("requests-are-answered", SAVEPOINTS)
-def who_asked_for_a_savepoint_that_failed_hears_nothing(patch: Patch) -> None:
+def a_request_for_a_savepoint_that_fails_gets_no_answer(patch: Patch) -> None:
     real = Savepoints.answered
 
     def answered(self: Savepoints, effect: RequestSucceeded | RequestFailed) -> _Answered:
@@ -214,7 +214,7 @@ def who_asked_for_a_savepoint_that_failed_hears_nothing(patch: Patch) -> None:
 
 
 @mutant("requests-are-answered", SAVEPOINTS)
-def a_savepoint_that_was_taken_is_told_again_at_the_end(patch: Patch) -> None:
+def a_taken_savepoint_is_reported_again_at_the_end(patch: Patch) -> None:
     real = Savepoints.answered
 
     def answered(self: Savepoints, effect: RequestSucceeded | RequestFailed) -> _Answered:
@@ -228,7 +228,7 @@ def a_savepoint_that_was_taken_is_told_again_at_the_end(patch: Patch) -> None:
 
 
 @mutant("requests-are-answered", SAVEPOINTS)
-def who_asks_while_the_tick_ends_hears_nothing(patch: Patch) -> None:
+def a_request_while_the_tick_ends_gets_no_answer(patch: Patch) -> None:
     real = JobDoor._asked
 
     def asked(self: JobDoor, fact: SavepointRequested) -> None:
@@ -239,7 +239,7 @@ def who_asks_while_the_tick_ends_hears_nothing(patch: Patch) -> None:
 
 
 @mutant("answers-are-true", SAVEPOINTS)
-def a_savepoint_that_failed_is_told_as_taken(patch: Patch) -> None:
+def a_failed_savepoint_is_reported_as_taken(patch: Patch) -> None:
     real = Savepoints.answered
 
     def answered(self: Savepoints, effect: RequestSucceeded | RequestFailed) -> _Answered:
@@ -251,7 +251,7 @@ def a_savepoint_that_failed_is_told_as_taken(patch: Patch) -> None:
 
 
 @mutant("answers-are-true", SAVEPOINTS)
-def the_savepoint_of_a_stop_is_told_before_it_is_published(patch: Patch) -> None:
+def the_savepoint_of_a_stop_is_reported_before_it_is_published(patch: Patch) -> None:
     real_appended, real_recorded = TwoPhaseCommit._appended, TwoPhaseCommit._recorded
 
     def appended(self: TwoPhaseCommit, fact: RowAppended) -> tuple[CommitEffect, ...]:
@@ -271,7 +271,7 @@ def the_savepoint_of_a_stop_is_told_before_it_is_published(patch: Patch) -> None
 
 
 @mutant("cut-is-exact", SAVEPOINTS)
-def a_drain_leaves_in_the_state_what_it_should_put_out(patch: Patch) -> None:
+def a_drain_leaves_rows_in_the_state_that_it_should_emit(patch: Patch) -> None:
     real = OperatorRun.start
 
     def start(self: OperatorRun, rows_max: int) -> RunMicroBatch:

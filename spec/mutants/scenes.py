@@ -1,6 +1,6 @@
-"""Short directed checks for bugs that no random run meets. Each drives a door through one scene.
+"""Drives a door through short scenes, for bugs that no random run meets.
 
-A scene returns whether the invariant held.
+Each scene returns whether the invariant held.
 """
 
 from checkpointing.commit import behind, durability, fencing, leftovers
@@ -43,13 +43,13 @@ _INTERVAL_MS = 100
 
 
 def a_newer_coordinator_keeps_its_files() -> bool:
-    """An older coordinator, which does not know of the newer one, discards leftovers."""
+    """An older coordinator does not know of a newer one, and discards leftovers."""
     name, newer = StagedName(VertexId("joined"), 3, "0" * 32), Generation(5)
     return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
 
 
 def triggering_outlives_an_abort() -> bool:
-    """Everything pending is aborted, as after the failure of a region. The next interval triggers again."""
+    """Everything pending is aborted, as after the failure of a region. Then the next interval must trigger again."""
     coordinator = _coordinator()
     coordinator.step(told.SchedulerStarted(0))
     coordinator.step(told.CoordinatorTimeAdvanced(_INTERVAL_MS))
@@ -60,7 +60,7 @@ def triggering_outlives_an_abort() -> bool:
 
 
 def every_task_is_told_of_a_completion() -> bool:
-    """A checkpoint of two tasks completes, and both are notified."""
+    """A checkpoint of two tasks completes. Both must be notified."""
     coordinator = _coordinator()
     coordinator.step(told.CheckpointRequested("request", CHECKPOINT))
     coordinator.step(told.CheckpointIdFetched(_FIRST))
@@ -72,7 +72,10 @@ def every_task_is_told_of_a_completion() -> bool:
 
 
 def a_savepoint_behind_a_newer_row_is_declined() -> bool:
-    """Checkpoint 2 is committed before savepoint 1 is acknowledged, so there is no cut from which 1 could continue."""
+    """Checkpoint 2 is committed before savepoint 1 is acknowledged.
+
+    Then there is no cut from which 1 could continue.
+    """
     graph = JobGraph((Vertex(VertexId("source"), VertexKind.SOURCE, 1),), ())
     identity = CommitIdentity(job="job", generation=Generation(1), nonce="n", max_parallelism=1)
     commit = TwoPhaseCommit(graph, identity, parent=None, versions={}, at_version=1)
@@ -86,16 +89,17 @@ def a_savepoint_behind_a_newer_row_is_declined() -> bool:
 
 
 def every_entry_since_the_last_cut_is_made_durable() -> bool:
-    """A neighbour committed version 6 before our 7. Without it, no engine could load the log."""
+    """A neighbour committed version 6 before our version 7. No engine could load the log without it."""
     table = TableName("out/numbers")
     due = durability.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
     return due == (durability.Entries(table, 6, 7),)
 
 
 def a_holder_that_nobody_can_see_is_given_time() -> bool:
-    """It shows no lease, or an older generation's: it is refused, has a lease to renew, and is replaced when that ends.
+    """A new tick cannot see the holder's lease, or sees one of an older generation.
 
-    A start that repeats itself meanwhile finds the lease that it gave, not another one.
+    The tick is refused and gives the holder a lease to renew. It takes the job over when that lease ends. If the tick
+    starts again meanwhile, it finds the same lease and gives no other one.
     """
     holder = Holder(host="elsewhere", pid=1, started="then")
     claim = Claim(generation=Generation(2), holder=holder, first_id=_FIRST, last_id=_FIRST, at_ms=0, nonce="n")
@@ -168,7 +172,7 @@ def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
 
 
 def _decided(ending: Ending) -> TickOutcome | None:
-    """Return how a tick ends in which nothing moves and more could be read, or None if it goes on."""
+    """Return how a tick ends when nothing moves and more could be read, or None if it goes on."""
     end = ending.next(0, quiet=True, in_doubt=False, idle=False, spent=False, failing=False)
     return end.outcome if isinstance(end, EndTick) else None
 

@@ -1,4 +1,4 @@
-"""Mutants of what a process sees: entries of the codec, clocks that leap, leases, lists that lag behind (G5, H1)."""
+"""Plants bugs in what a process sees: decoded entries, clocks that leap, leases, lists that lag behind (G5, H1)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -92,7 +92,7 @@ def a_holder_that_nobody_sees_is_dead(patch: Patch) -> None:
 
 
 def _leased(patch: Patch, ends_ms: Callable[[Lease], int]) -> None:
-    """Let a process see another end of the lease."""
+    """Show a process another end of the lease."""
 
     def otherwise(seen: HolderObserved) -> HolderObserved:
         lease = seen.lease
@@ -102,7 +102,7 @@ def _leased(patch: Patch, ends_ms: Callable[[Lease], int]) -> None:
 
 
 def _seeing(patch: Patch, otherwise: Callable[[HolderObserved], HolderObserved]) -> None:
-    """Let a process see the holder otherwise."""
+    """Show a process another state of the holder."""
     real = fencing._after_silence
 
     def after_silence(
@@ -118,7 +118,7 @@ def _seeing(patch: Patch, otherwise: Callable[[HolderObserved], HolderObserved])
 
 @mutant("one-generation", LISTS)
 def a_refused_claim_is_sent_again_with_what_was_seen_first(patch: Patch) -> None:
-    """The process looks again, and takes the version alone from what it sees."""
+    """The process looks again, but takes only the version from what it sees."""
     real = Claiming.claimed
 
     def claimed(self: Claiming) -> Steps[Held]:

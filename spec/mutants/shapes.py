@@ -1,4 +1,4 @@
-"""Mutants of pipelines whose shape changes between ticks: other splits, and vertices that come and go (G2)."""
+"""Plants bugs in pipelines whose shape changes between ticks: other splits, vertices that come and go (G2)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def a_new_split_begins_where_the_first_one_stands(patch: Patch) -> None:
 
 
 @mutant("new-tables-begin-empty", SHAPES)
-def a_new_table_keeps_what_its_name_had_before(patch: Patch) -> None:
+def a_new_table_keeps_the_files_of_an_older_table_of_its_name(patch: Patch) -> None:
     _publishing(patch, lambda first: not first.files)
 
 
@@ -61,7 +61,7 @@ def _stood_at(source: Vertex, record: CheckpointRecord | None) -> list[str | Non
 
 
 def _publishing(patch: Patch, is_new: Any, *, whole: bool = True, keep: int = 0) -> None:  # noqa: ANN401
-    """Let a new table remove only some of the files that an earlier table of its name had."""
+    """Let a new table remove only some of the files of an earlier table with its name."""
     real = net.net_tables
 
     def net_tables(*told: Any, renamed: _Renamed) -> tuple[TableRecord, ...]:  # noqa: ANN401 - passed on

@@ -1,4 +1,4 @@
-"""Mutants of users' requests: their answers, what savepoints pin, how a stop and a drain end."""
+"""Plants bugs in users' requests: their answers, what savepoints pin, how a stop and a drain end."""
 
 from collections.abc import Iterable
 
@@ -34,7 +34,7 @@ from spec.mutants.planting import Patch, mutant
 
 _Effects = tuple[CommitEffect, ...]
 
-# ------------------------------------------------------------------ silent
+# ------------------------------------------------------------------ no publication
 
 
 @mutant("savepoint-is-silent", SAVEPOINTS)
@@ -52,7 +52,7 @@ def a_cut_is_recorded_for_a_plain_savepoint(patch: Patch) -> None:
 
 
 @mutant("savepoint-is-silent", SAVEPOINTS)
-def listeners_are_told_that_a_plain_savepoint_is_complete(patch: Patch) -> None:
+def listeners_hear_that_a_plain_savepoint_is_complete(patch: Patch) -> None:
     real = Wiring.from_commit
 
     def from_commit(self: Wiring, effects: _Effects) -> None:
@@ -75,11 +75,11 @@ def a_checkpoint_builds_on_the_savepoint_before_it(patch: Patch) -> None:
     patch.put(TwoPhaseCommit, "_appended", appended)
 
 
-# ------------------------------------------------------------------ pinned
+# ------------------------------------------------------------------ pinned files
 
 
 @mutant("pinned-stays", SAVEPOINTS, ("FLINK-26985",))
-def what_only_a_savepoint_uses_is_discarded(patch: Patch) -> None:
+def files_that_only_a_savepoint_uses_are_discarded(patch: Patch) -> None:
     patch.put(Savepoints, "unpinned", lambda self, paths: tuple(paths))
 
 
@@ -108,12 +108,12 @@ def the_savepoint_of_a_stop_is_subsumed(patch: Patch) -> None:
 
 
 @mutant("requests-are-answered", SAVEPOINTS)
-def who_waits_when_the_tick_ends_hears_nothing(patch: Patch) -> None:
+def a_request_that_waits_when_the_tick_ends_gets_no_answer(patch: Patch) -> None:
     patch.put(Savepoints, "give_up", lambda self, reason, message: iter(()))
 
 
 @mutant("requests-are-answered", SAVEPOINTS)
-def who_asks_too_late_hears_nothing(patch: Patch) -> None:
+def a_request_that_comes_too_late_gets_no_answer(patch: Patch) -> None:
     real = JobDoor.step
 
     def step(self: JobDoor, fact: Fact) -> tuple[Effect, ...]:
@@ -164,7 +164,7 @@ def the_tick_goes_on_after_the_savepoint_of_a_stop(patch: Patch) -> None:
 
 
 def _move(patch: Patch, phase: TickPhase, cause: Cause, reached: TickPhase) -> None:
-    """Let the cause lead to another phase than the table says."""
+    """Let the cause lead to another phase than the one in the table."""
     patch.put(ending, "MOVES", {**ending.MOVES, (phase, cause): reached})
 
 

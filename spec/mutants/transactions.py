@@ -1,4 +1,4 @@
-"""Mutants of slices that may not be cut, since a source gave them out whole."""
+"""Plants bugs in slices that must stay whole, because their source gave them out whole."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Mutants of splits that cannot be read."""
+"""Plants bugs in the handling of splits that cannot be read."""
 
 from dataclasses import replace
 

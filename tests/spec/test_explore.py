@@ -159,7 +159,10 @@ BUGS = {
     "a committed row is not rolled forward": (never_roll_forward, {"doors-hold", "published-in-order", "no-deadlock"}),
     "a channel is never read on": (resume_nobody, {"no-deadlock", "caught-up-is-committed", "not-too-late"}),
     "a tick ends too early": (end_without_a_commit, {"caught-up-is-committed", "triggers-end"}),
-    "tables are published before the row is in": (publish_before_the_row_is_in, {"visible-after-commit", "doors-hold"}),
+    "tables are published before the entry is appended": (
+        publish_before_the_row_is_in,
+        {"visible-after-commit", "doors-hold"},
+    ),
 }
 
 
@@ -180,14 +183,14 @@ def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
         ("savepoint", "a plain savepoint is published"),
         ("zombie", "a claim takes the generation of the one before"),
         ("zombie", "ids begin again after a crash"),
-        ("failing", "a row of unknown fate is taken for one that is in"),
-        ("failing", "a refused row is taken for one that is in"),
-        ("rollback", "a tick begins from the row that a rollback went back to"),
+        ("failing", "an entry of unknown outcome is taken for an appended one"),
+        ("failing", "a refused entry is taken for an appended one"),
+        ("rollback", "a tick begins from the target of a rollback"),
         ("rollback", "a rollback leaves upsert tables as they are"),
-        ("rollback", "the row after a rollback builds on what it went back to"),
-        ("reset", "a tick begins from the row before a reset"),
+        ("rollback", "the entry after a rollback builds on the target"),
+        ("reset", "a tick begins from the entry before a reset"),
         ("reset", "a reset begins with no state"),
-        ("reset", "the row after a reset builds on the row before it"),
+        ("reset", "the entry after a reset builds on the entry before it"),
     ],
 )
 def test_a_mutant_is_met_in_a_world_of_its_kind(world, bug):

@@ -15,8 +15,8 @@ BY_ROWS = CheckpointConfig(every_rows=100, slice_rows_max=50, micro_batch_rows_m
 BY_TIME = CheckpointConfig(interval_ms=30, slice_rows_max=5, micro_batch_rows_max=10, retained=2)
 WITH_PAUSE = BY_TIME.model_copy(update={"min_pause_ms": 30})
 FOUND = (
-    ("what a slice brought more than one row is not counted", BY_ROWS),
-    ("a slice may have a row more", BY_TIME),
+    ("a slice of several rows counts as one row", BY_ROWS),
+    ("a slice may have one row too many", BY_TIME),
     ("an idle split is asked again at once", BY_TIME),
 )
 

@@ -18,7 +18,7 @@ def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
 
 def test_a_bug_in_a_large_job_is_found(capsys):
     """The invariants look at it as they look at a trace."""
-    with planted(MUTANTS["the last table is left out of the publications"]):
+    with planted(MUTANTS["the last table is not published"]):
         assert 1 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
     assert "published-completely" in capsys.readouterr().out
     assert 0 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])

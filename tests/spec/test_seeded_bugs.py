@@ -53,7 +53,7 @@ def test_no_mutant_is_lost():
 def test_after_a_mutant_the_core_is_as_before():
     """Whatever is replaced is put back, in every module that had it, also if something raises meanwhile."""
     step, real = TwoPhaseCommit.step, recovery.publications
-    with planted(MUTANTS["the last table is left out of the publications"]):
+    with planted(MUTANTS["the last table is not published"]):
         assert recovering.publications is recovery.publications
         assert recovering.publications is not real
     with pytest.raises(KeyError), planted(MUTANTS["a failed publication is taken for a success"]):
@@ -83,12 +83,12 @@ def test_the_command_counts_survivors(capsys, monkeypatch):
 
 def test_the_command_names_seed_and_invariant(capsys):
     """A line per mutant; `--find` prints what known_seeds holds."""
-    assert 0 == command.main(["--only", "a row names no parent", "--processes", "1"])
+    assert 0 == command.main(["--only", "an entry names no parent", "--processes", "1"])
     out = capsys.readouterr().out
-    assert "found   a row names no parent: parent-line, seed" in out
+    assert "found   an entry names no parent: parent-line, seed" in out
     assert "1 passed, 0 failed" == out.splitlines()[-1]
-    assert 0 == command.main(["--only", "a_row_names_no_parent", "--processes", "1", "--find"])
-    assert '    "a row names no parent": ' in capsys.readouterr().out
+    assert 0 == command.main(["--only", "an_entry_names_no_parent", "--processes", "1", "--find"])
+    assert '    "an entry names no parent": ' in capsys.readouterr().out
 
 
 def test_a_bug_that_the_untouched_core_shows_too_does_not_count(monkeypatch):

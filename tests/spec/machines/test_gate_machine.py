@@ -221,7 +221,7 @@ BLOCKING, BUFFERING, TRACKING, UNALIGNED, ALTERNATING = GatePolicy
 BUGS = {
     "a barrier stops nothing": (never_block, BLOCKING, {"alignment", "costs"}),
     "a channel is read on behind its barrier": (read_on_at_once, BLOCKING, {"alignment", "costs"}),
-    "the last barrier is not awaited": (trigger_one_barrier_early, BUFFERING, {"alignment"}),
+    "the gate does not wait for the last barrier": (trigger_one_barrier_early, BUFFERING, {"alignment"}),
     "what comes after the trigger is not in flight": (forget_to_record_what_comes, UNALIGNED, {"alignment"}),
     "blocks outlive their alignment": (let_the_end_keep_its_channel_blocked, BLOCKING, {"released", "no-deadlock"}),
     "a channel is never read on": (resume_nobody, ALTERNATING, {"no-deadlock"}),

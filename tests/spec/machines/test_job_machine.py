@@ -123,9 +123,9 @@ def tag_nothing_with_its_epoch(monkeypatch):
 
 BLOCKING, UNALIGNED = GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED
 BUGS = {
-    "an abort drops what was staged": (forget_staged_at_abort, BLOCKING, ("cut-is-exact",)),
+    "an abort drops the staged files": (forget_staged_at_abort, BLOCKING, ("cut-is-exact",)),
     "only the newest state file is live": (keep_only_the_newest_state_file, BLOCKING, ("state-is-exact", "fifo")),
-    "a restore forgets what is in flight": (forget_what_is_in_flight, UNALIGNED, ("cut-is-exact", "alignment")),
+    "a restore forgets the rows in flight": (forget_what_is_in_flight, UNALIGNED, ("cut-is-exact", "alignment")),
     "a snapshot lacks the last file": (take_the_snapshot_before_the_barrier, BLOCKING, ("state-is-exact", "fifo")),
     "files of an aborted epoch get lost": (tag_nothing_with_its_epoch, BLOCKING, ("cut-is-exact",)),
 }
