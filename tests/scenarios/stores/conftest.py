@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).with_name("racer.py")
 
 
 class Rows:
-    """Rows as a coordinator would append them."""
+    """Makes entries as a coordinator would append them."""
 
     @staticmethod
     def claim(generation: int, host: str = "alpha") -> Claim:
@@ -98,7 +98,7 @@ def tables(warehouse: Warehouse) -> Tables:
 
 @pytest.fixture
 def another(warehouse: Warehouse) -> Callable[[], Tables]:
-    """Return a maker of further views, as other processes would have them."""
+    """Return a function that makes further views, as other processes have them."""
     return lambda: Tables(warehouse)
 
 
@@ -108,7 +108,10 @@ def silver() -> TableName:
 
 
 class Racer:
-    """A real process (never forked: delta-rs panics there) that acts on the warehouse when told to."""
+    """A real process that acts on the warehouse on command.
+
+    It is not forked, because delta-rs panics in a forked process.
+    """
 
     def __init__(self, root: Path) -> None:
         self.process = subprocess.Popen(
@@ -126,7 +129,7 @@ class Racer:
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> int:
-        """End it in order, or wait for the death that it was told to die; return its exit code."""
+        """End the process in order, or wait until it dies as it was told to. Return its exit code."""
         self.process.stdin.close()
         code = self.process.wait(60)
         self.process.stdout.close()
@@ -135,7 +138,7 @@ class Racer:
 
 @pytest.fixture
 def racers(warehouse: Warehouse) -> Iterator[Callable[[int], list[Racer]]]:
-    """Return a starter of so many processes, all of them ready."""
+    """Return a function that starts racers and waits until all are ready."""
     started: list[Racer] = []
 
     def start(count: int) -> list[Racer]:

@@ -1,6 +1,7 @@
-"""A process of its own that appends, publishes or dies on command: `racer.py ROOT`.
+"""Runs as a process of its own that appends, publishes or dies on command: `racer.py ROOT`.
 
-It answers `ready` once all is imported; then each line `[verb, arguments]` is done and answered by a line of JSON.
+It writes `ready` when all imports are done. Then it carries out each line `[verb, arguments]`, and answers with a line
+of JSON.
 """
 
 import json
@@ -42,7 +43,7 @@ def _die_at(moment: CommitMoment | None):
 
 
 def _append_many(warehouse: Warehouse, host: str, count: int) -> list[int]:
-    """Append `count` claims, each at the version seen last; answer the versions won."""
+    """Append `count` claims, each at the version that was seen last. Answer with the versions that won."""
     store = CheckpointStore(warehouse)
     won: list[int] = []
     for number in range(count):
@@ -76,7 +77,7 @@ VERBS = {
 
 
 def main() -> None:
-    """Do what each line says, until there are no more."""
+    """Carry out each line until there are no more."""
     warehouse = Warehouse(Path(sys.argv[1]), ProtocolPaths(job_name("flights")))
     print("ready", flush=True)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The `checkpoints` table: a true compare-and-swap, also between processes, whatever reply gets lost."""
+"""Tests the table `checkpoints`: an append is a true compare-and-swap between processes, even if a reply is lost."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from jobs.stores.maintenance import EVERY_VERSIONS
 
 
 class LostReplyError(Exception):
-    """The reply to a commit did not arrive."""
+    """A store raises this when the reply to a commit did not arrive."""
 
 
 def _raise_at(moment, times=1):
@@ -39,8 +39,8 @@ def _folder(warehouse) -> Path:
     return warehouse.path(warehouse.paths.checkpoints)
 
 
-def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
-    """One process reads what another appended, the newest version first."""
+def test_any_store_reads_the_entries_newest_first(warehouse, rows):
+    """One process reads the entries that another one appended, the newest version first."""
     store = CheckpointStore(warehouse)
     assert (0, ()) == store.observe()
     assert Appended(1) == store.append(rows.claim(1), 0)
@@ -51,7 +51,7 @@ def test_rows_are_read_back_newest_first_by_any_store(warehouse, rows):
 
 
 def test_the_latest_entries_are_the_observed_ones_after_any_append_or_removal(warehouse, rows, monkeypatch):
-    """The store knows its own last append without reading the log. It reads what others appended since."""
+    """The store knows its own last append without reading the log. It reads the appends of others."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     store.append(rows.checkpoint(1), 1)
@@ -67,7 +67,7 @@ def test_the_latest_entries_are_the_observed_ones_after_any_append_or_removal(wa
     assert store.latest()[2].abandoned
 
 
-def test_a_row_can_be_read_by_sql_users(warehouse, rows):
+def test_sql_users_can_read_an_entry(warehouse, rows):
     """The table has plain columns beside the payload."""
     CheckpointStore(warehouse).append(rows.checkpoint(4), 0)
     (row,) = DeltaTable(str(_folder(warehouse))).to_pyarrow_table().to_pylist()
@@ -77,8 +77,8 @@ def test_a_row_can_be_read_by_sql_users(warehouse, rows):
     assert "tidemark 0.1.0" == json.loads(row["payload"])["writer"]
 
 
-def test_an_append_at_a_version_that_is_gone_is_refused_and_names_the_holder(warehouse, rows):
-    """A zombie learns who took the job, and its row is not in and never will be."""
+def test_an_append_at_a_taken_version_is_refused_and_names_the_holder(warehouse, rows):
+    """A zombie learns which process took the job. The zombie's entry is not in, and never will be."""
     zombie, successor = CheckpointStore(warehouse), CheckpointStore(warehouse)
     assert Appended(1) == zombie.append(rows.claim(1, "alpha"), 0)
     assert Appended(2) == successor.append(rows.claim(2, "beta"), 1)
@@ -88,8 +88,11 @@ def test_an_append_at_a_version_that_is_gone_is_refused_and_names_the_holder(war
     assert [] == _checkpoints(successor.observe()[1])
 
 
-def test_it_never_rebases_on_a_commit_that_came_in_between(warehouse, rows):
-    """Between this store's look and its commit somebody else commits: refused, although the rows do not conflict."""
+def test_an_append_never_rebases_on_a_commit_that_came_in_between(warehouse, rows):
+    """Another process commits between this store's look and its commit.
+
+    The store refuses, although the rows do not conflict.
+    """
     rival = CheckpointStore(warehouse)
     store = CheckpointStore(
         warehouse,
@@ -102,14 +105,14 @@ def test_it_never_rebases_on_a_commit_that_came_in_between(warehouse, rows):
 
 
 def test_a_reply_lost_after_the_commit_is_found_by_its_nonce(warehouse, rows):
-    """The commit is in, the reply is not: reading back says Appended, once."""
+    """The commit is in, and the reply is lost. Reading back returns Appended, and the entry is in once."""
     store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.AFTER))
     assert Appended(1) == store.append(rows.claim(1), 0)
     assert (1, (rows.claim(1),)) == store.observe()
 
 
-def test_a_lost_reply_behind_which_others_committed_is_found_too(warehouse, rows):
-    """Our row is in at its version although the table has moved on since."""
+def test_an_append_with_a_lost_reply_is_found_below_later_commits(warehouse, rows):
+    """Our entry is in at its version, although the table has newer versions."""
     rival = CheckpointStore(warehouse)
 
     def hook(moment):
@@ -120,8 +123,8 @@ def test_a_lost_reply_behind_which_others_committed_is_found_too(warehouse, rows
     assert Appended(1) == CheckpointStore(warehouse, hook=hook).append(rows.claim(1), 0)
 
 
-def test_a_lost_reply_is_found_in_the_log_although_the_row_was_subsumed_since(warehouse, rows):
-    """The row was in the table, even if it is gone again."""
+def test_an_append_with_a_lost_reply_is_found_although_the_entry_was_subsumed(warehouse, rows):
+    """The entry was in the table, so the append counts as done even after the entry was removed."""
     rival = CheckpointStore(warehouse)
 
     def hook(moment):
@@ -132,8 +135,8 @@ def test_a_lost_reply_is_found_in_the_log_although_the_row_was_subsumed_since(wa
     assert Appended(1) == CheckpointStore(warehouse, hook=hook).append(rows.checkpoint(1), 0)
 
 
-def test_a_commit_that_failed_with_the_version_free_is_unknown_and_may_be_asked_again(warehouse, rows):
-    """Nobody can tell whether a request is still on its way; asking again settles it."""
+def test_a_failed_commit_with_a_free_version_is_unknown_and_may_be_repeated(warehouse, rows):
+    """Nobody can know whether a request is still on its way. Asking again settles it."""
     store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.BEFORE))
     result = store.append(rows.claim(1), 0)
     assert isinstance(result, Unknown)
@@ -141,8 +144,8 @@ def test_a_commit_that_failed_with_the_version_free_is_unknown_and_may_be_asked_
     assert Appended(1) == store.append(rows.claim(1), 0)
 
 
-def test_asking_again_for_a_row_that_is_in_finds_it_and_adds_nothing(warehouse, rows):
-    """A caller that lost the answer itself may repeat the question."""
+def test_asking_again_for_an_appended_entry_finds_it_and_adds_nothing(warehouse, rows):
+    """A caller that lost the answer may repeat its question."""
     store = CheckpointStore(warehouse)
     assert Appended(1) == store.append(rows.claim(1), 0)
     assert Appended(1) == store.append(rows.claim(1), 0)
@@ -150,8 +153,8 @@ def test_asking_again_for_a_row_that_is_in_finds_it_and_adds_nothing(warehouse, 
     assert 1 == store.observe()[0]
 
 
-def test_reading_back_that_fails_is_unknown_never_refused(warehouse, rows):
-    """A warehouse that is gone leaves the outcome open."""
+def test_a_failed_reading_back_is_unknown_and_never_refused(warehouse, rows):
+    """If the warehouse is gone, the outcome stays open."""
     store = CheckpointStore(warehouse)
     store.observe()
     shutil.rmtree(warehouse.root)
@@ -160,8 +163,8 @@ def test_reading_back_that_fails_is_unknown_never_refused(warehouse, rows):
     assert "reading back failed too" in result.error
 
 
-def test_a_foreign_commit_that_took_the_version_is_named(warehouse, rows):
-    """Somebody writes into `checkpoints` by hand: refused by name, and the rows stay readable."""
+def test_a_foreign_commit_at_the_version_is_named(warehouse, rows):
+    """Somebody writes into `checkpoints` by hand. The refusal names that commit, and the entries stay readable."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     empty = pa.Table.from_pylist([], schema=SCHEMA)
@@ -174,8 +177,8 @@ def test_a_foreign_commit_that_took_the_version_is_named(warehouse, rows):
     assert Appended(3) == store.append(rows.checkpoint(1), moved)
 
 
-def test_subsumed_rows_go_in_the_same_commit_and_savepoints_stay(warehouse, rows):
-    """One version brings the new row and drops the old: no reader sees neither or both."""
+def test_subsumed_entries_go_in_the_same_commit_and_savepoints_stay(warehouse, rows):
+    """One version adds the new entry and removes the old one, so no reader sees both or neither."""
     store = CheckpointStore(warehouse)
     store.append(rows.checkpoint(1), 0)
     store.append(rows.checkpoint(2, kind=RowKind.SAVEPOINT), 1)
@@ -185,8 +188,8 @@ def test_subsumed_rows_go_in_the_same_commit_and_savepoints_stay(warehouse, rows
     assert 2 == table.to_pyarrow_table().num_rows
 
 
-def test_rows_survive_a_foreign_optimize_and_single_ones_can_still_go(warehouse, rows):
-    """Rows that somebody compacted into one file are taken apart again when one of them is subsumed."""
+def test_entries_survive_a_foreign_optimize_and_can_still_be_removed_singly(warehouse, rows):
+    """Somebody compacts the entries into one file. When one entry is subsumed, the store separates them again."""
     store = CheckpointStore(warehouse)
     for number in range(1, 5):
         store.append(rows.checkpoint(number), number - 1)
@@ -197,11 +200,11 @@ def test_rows_survive_a_foreign_optimize_and_single_ones_can_still_go(warehouse,
     assert [5, 4, 2] == _checkpoints(CheckpointStore(warehouse).observe()[1])
 
 
-def test_a_vacuum_of_everything_takes_no_row(warehouse, rows):
-    """A user's VACUUM without retention leaves every row, active or being written, where it is."""
+def test_a_vacuum_without_retention_removes_no_entry(warehouse, rows):
+    """A user's VACUUM without retention removes no entry, neither an active one nor one that is being written."""
 
     def vacuum(moment):
-        if moment is CommitMoment.BEFORE:  # as Spark does it: what it may delete goes, and no version tells of it
+        if moment is CommitMoment.BEFORE:  # as Spark does it: it deletes all that it may, and adds no version
             table = DeltaTable(str(_folder(warehouse)))
             for name in table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True):
                 (_folder(warehouse) / name).unlink()
@@ -212,7 +215,7 @@ def test_a_vacuum_of_everything_takes_no_row(warehouse, rows):
     assert (2, (rows.checkpoint(1), rows.claim(1))) == CheckpointStore(warehouse).observe()
 
 
-def test_claims_and_releases_of_long_ago_go_with_a_new_claim(warehouse, rows):
+def test_a_new_claim_removes_old_claims_and_releases(warehouse, rows):
     """A job that ticks every minute for years keeps a short table."""
     store = CheckpointStore(warehouse)
     version = 0
@@ -227,8 +230,8 @@ def test_claims_and_releases_of_long_ago_go_with_a_new_claim(warehouse, rows):
     assert 40 == len(kept)
 
 
-def test_a_row_of_a_newer_version_stops_the_observer_by_name(warehouse, rows):
-    """An old version never guesses at a new version's rows."""
+def test_an_entry_of_a_newer_format_stops_the_observer_by_name(warehouse, rows):
+    """An old release never guesses at the entries of a newer one."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     payload = json.dumps({"kind": "claim", "format": 9, "writer": "tidemark 9.0", "row": {}})
@@ -238,8 +241,8 @@ def test_a_row_of_a_newer_version_stops_the_observer_by_name(warehouse, rows):
         store.observe()
 
 
-def test_of_two_processes_that_append_at_one_version_exactly_one_wins(racers, warehouse):
-    """The race for the commit point, twenty times over, with real processes."""
+def test_exactly_one_of_two_appends_at_one_version_wins(racers, warehouse):
+    """Real processes race for the commit point, twenty times."""
     alpha, beta = racers(2)
     for turn in range(20):
         version = CheckpointStore(warehouse).observe()[0]
@@ -249,8 +252,8 @@ def test_of_two_processes_that_append_at_one_version_exactly_one_wins(racers, wa
         assert version + 1 == CheckpointStore(warehouse).observe()[0]
 
 
-def test_two_processes_that_append_all_the_time_lose_and_double_no_row(racers, warehouse):
-    """Every version has one winner, and each winner's row is there once."""
+def test_two_processes_that_keep_appending_lose_and_double_no_entry(racers, warehouse):
+    """Each version has one winner, and the entry of each winner is in once."""
     both = racers(2)
     for racer, name in zip(both, ("alpha", "beta"), strict=True):
         racer.tell("append_many", name, 60)
@@ -263,8 +266,8 @@ def test_two_processes_that_append_all_the_time_lose_and_double_no_row(racers, w
 
 
 @pytest.mark.kill
-def test_a_process_killed_around_the_commit_leaves_all_of_its_row_or_nothing(racers, warehouse, rows):
-    """SIGKILL strikes before and after the commit. The next process goes on from the table as it is."""
+def test_a_process_killed_around_the_commit_leaves_its_whole_entry_or_nothing(racers, warehouse, rows):
+    """SIGKILL strikes before and after the commit. The next process continues from the table as it is."""
     store = CheckpointStore(warehouse)
     for racer, moment, expected in zip(racers(2), ("before", "after"), (0, 1), strict=True):
         version, found = store.observe()
@@ -276,7 +279,10 @@ def test_a_process_killed_around_the_commit_leaves_all_of_its_row_or_nothing(rac
 
 
 def test_the_log_stays_short_while_readers_and_the_writer_go_on(warehouse, rows):
-    """Maintenance every few appends: the log is bounded, and stores opened before it still read and append."""
+    """Maintenance runs every few appends.
+
+    The log stays bounded, and stores that were opened before still read and append.
+    """
     sleeper = CheckpointStore(warehouse)
     sleeper.observe()
     store = CheckpointStore(warehouse)

@@ -1,4 +1,4 @@
-"""Columns of real tables change in the one commit that publishes a row: they come, they go, foreign ones stay."""
+"""Tests that a table's columns change in the same commit that publishes an entry. Foreign columns stay."""
 
 import json
 
@@ -31,7 +31,7 @@ def names(tables, table, version=None):
 
 @pytest.fixture
 def appended(tables, silver, schema):
-    """Return an append table that shows checkpoint 1, in the columns k and v."""
+    """Return an append table that shows checkpoint 1, with the columns k and v."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     says = Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {"a": 1}),), columns=(K, V))
     assert isinstance(tables.publisher.publish(says, CheckpointId(1)), TablePublished)
@@ -46,7 +46,10 @@ def wider(tables, table, number, **parts):
 
 
 def test_a_column_comes_with_the_files_in_one_commit(tables, appended):
-    """No version shows the one without the other; the old file stays active, and its rows are null there."""
+    """No version shows the column without its files or the files without it.
+
+    The old file stays active, with nulls there.
+    """
     assert TablePublished(CheckpointId(2), appended, 2, COMES) == wider(tables, appended, 2)
     assert ["k", "v"] == names(tables, appended, 1)
     assert ["k", "v", "late"] == names(tables, appended)
@@ -57,16 +60,19 @@ def test_a_column_comes_with_the_files_in_one_commit(tables, appended):
     assert "flights" == opened(tables, appended).metadata().configuration["tidemark.job"]
 
 
-def test_it_is_published_once_however_often_it_is_asked_for(tables, another, appended):
-    """The transaction is in the same commit: a second publisher finds it."""
+def test_a_column_is_published_once_however_often_a_publisher_is_asked(tables, another, appended):
+    """The transaction id is in the same commit, so a second publisher finds it."""
     wider(tables, appended, 2)
     says = Publication(appended, TableMode.APPEND, columns=(K, V, LATE))
     assert TablePublished(CheckpointId(2), appended, 2) == another().publisher.publish(says, CheckpointId(2))
     assert 2 == opened(tables, appended).version()
 
 
-def test_going_back_takes_the_column_out_with_its_files(tables, appended):
-    """The table shows the columns of the cut that it goes back to; a reader of the newer version still sees both."""
+def test_going_back_removes_the_column_with_its_files(tables, appended):
+    """The table shows the columns of the cut that it goes back to.
+
+    A reader of the newer version still sees both columns.
+    """
     file = tables.stage(appended, {"b": 2})
     there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
     tables.publisher.publish(there, CheckpointId(2))
@@ -76,8 +82,8 @@ def test_going_back_takes_the_column_out_with_its_files(tables, appended):
     assert ["k", "v", "late"] == names(tables, appended, 2)
 
 
-def test_a_column_of_others_stays_when_ours_come_and_go(tables, appended):
-    """Only columns that a row of ours knew can leave."""
+def test_a_foreign_column_stays_when_our_columns_come_and_go(tables, appended):
+    """Only columns that one of our entries listed can be removed."""
     opened(tables, appended).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
     wider(tables, appended, 2)
     assert ["k", "v", "note", "late"] == names(tables, appended)
@@ -86,8 +92,11 @@ def test_a_column_of_others_stays_when_ours_come_and_go(tables, appended):
     assert ["k", "v", "note"] == names(tables, appended)
 
 
-def test_a_foreign_commit_in_between_is_met_and_not_overwritten(tables, another, appended):
-    """The entry is linked into place only as the next version: who comes second looks again."""
+def test_a_foreign_commit_in_between_is_not_overwritten(tables, another, appended):
+    """A log entry is linked into place only as the next version.
+
+    If another commit came first, the publisher looks again.
+    """
     slow = another()
     slow.logs.log(appended).current()
     opened(tables, appended).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
@@ -97,8 +106,11 @@ def test_a_foreign_commit_in_between_is_met_and_not_overwritten(tables, another,
     assert [] == [path.name for path in log.iterdir() if path.suffix == ".tmp"]
 
 
-def test_a_foreign_column_under_the_name_of_a_new_one_is_named(tables, another, appended, schema):
-    """Before the commit point by the check, after it by the publisher; nothing of theirs is overwritten."""
+def test_a_foreign_column_with_the_name_of_a_new_one_is_named(tables, another, appended, schema):
+    """The check names it before the commit point, the publisher after it.
+
+    Nothing of the other writer is overwritten.
+    """
     opened(tables, appended).alter.add_columns(Field("late", PrimitiveType("string"), nullable=True))
     later = another()
     declared = schema.append(pa.field("late", pa.float64()))
@@ -116,8 +128,8 @@ def test_a_foreign_column_under_the_name_of_a_new_one_is_named(tables, another, 
         (lambda table: table.alter.set_table_properties({"delta.appendOnly": "true"}), "is append-only"),
     ],
 )
-def test_what_forbids_publishing_forbids_it_with_columns_too(tables, appended, change, says):
-    """delta-rs is not asked about such an entry, so the rules are."""
+def test_a_feature_that_forbids_publishing_also_forbids_new_columns(tables, appended, change, says):
+    """delta-rs does not check such a log entry, so Tidemark's own rules do."""
     file = tables.stage(appended, {"b": 2})
     there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
     tables.publisher.publish(there, CheckpointId(2))
@@ -129,7 +141,7 @@ def test_what_forbids_publishing_forbids_it_with_columns_too(tables, appended, c
 
 
 def test_a_type_that_needs_a_feature_brings_it_in_the_same_commit(tables, appended):
-    """A time without zone: readers are told by the protocol, and the table can be read and written on."""
+    """The type is a timestamp without time zone. The protocol tells readers of the feature, and writers go on."""
     when = TableColumn("at", "timestamp_ntz")
     tables.publisher.publish(Publication(appended, TableMode.APPEND, columns=(K, V, when)), CheckpointId(2))
     protocol = opened(tables, appended).protocol()
@@ -146,7 +158,10 @@ def test_a_type_that_needs_a_feature_brings_it_in_the_same_commit(tables, append
 
 @pytest.mark.spark
 def test_spark_reads_every_version_across_the_change(spark, tables, appended):
-    """The newest version in the new columns, older ones in theirs; nothing is missing and nothing null that is not."""
+    """Spark reads the newest version with the new columns, and older ones with theirs.
+
+    No row and no value is missing.
+    """
     file = tables.stage(appended, {"b": 2})
     there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
     tables.publisher.publish(there, CheckpointId(2))
@@ -164,5 +179,5 @@ def test_spark_reads_every_version_across_the_change(spark, tables, appended):
 
 
 def test_the_columns_of_the_fixture_are_the_schema(schema):
-    """The words of the rows above are those of the schema that the tables are made in."""
+    """The fixture's rows have the columns of the schema with which the tables are made."""
     assert (K, V) == declared_columns(schema)

@@ -1,4 +1,4 @@
-"""Cuts: which version of each table belongs to a checkpoint, recorded once and bounded."""
+"""Tests the table of cuts: it holds the version of each table at a checkpoint, once, and it stays bounded."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ SILVER, GOLD = TableName("silver/flights"), TableName("gold/routes")
 
 
 def test_a_cut_is_read_back_by_its_checkpoint(warehouse):
-    """The versions of all tables, by any process."""
+    """Any process reads the versions of all tables."""
     CutStore(warehouse).record(ONE, [(SILVER, 3), (GOLD, 4)])
     cuts = CutStore(warehouse)
     assert {SILVER: 3, GOLD: 4} == cuts.read(ONE)
@@ -24,7 +24,7 @@ def test_a_cut_is_read_back_by_its_checkpoint(warehouse):
 
 
 def test_recording_again_changes_nothing(warehouse):
-    """Idempotent: the first record of a cut is the cut."""
+    """The first record of a cut is the cut."""
     cuts = CutStore(warehouse)
     cuts.record(ONE, [(SILVER, 3)])
     cuts.record(ONE, [(SILVER, 9)])
@@ -33,8 +33,8 @@ def test_recording_again_changes_nothing(warehouse):
     assert 1 == DeltaTable(str(warehouse.path(warehouse.paths.cuts))).version()
 
 
-def test_cuts_of_subsumed_checkpoints_go_with_a_later_one(warehouse):
-    """Bounded to the retained checkpoints, in one commit with the new cut."""
+def test_a_later_cut_removes_the_cuts_of_subsumed_checkpoints(warehouse):
+    """The commit of a new cut removes the cuts of checkpoints that are not retained."""
     cuts = CutStore(warehouse)
     cuts.record(ONE, [(SILVER, 1)])
     cuts.record(TWO, [(SILVER, 2)])
@@ -45,7 +45,7 @@ def test_cuts_of_subsumed_checkpoints_go_with_a_later_one(warehouse):
 
 @pytest.mark.parametrize("moment", CommitMoment)
 def test_a_lost_reply_or_request_records_once(warehouse, moment):
-    """An error on either side of the commit is met by looking again."""
+    """After an error before or after the commit, the store looks again."""
     struck = []
 
     def hook(now):
@@ -58,8 +58,8 @@ def test_a_lost_reply_or_request_records_once(warehouse, moment):
     assert [moment] == struck
 
 
-def test_two_that_record_different_cuts_at_once_lose_neither(warehouse):
-    """A rival's commit in between is met by looking again."""
+def test_two_different_cuts_recorded_at_once_are_both_kept(warehouse):
+    """If a rival commits in between, the store looks again."""
     rival = CutStore(warehouse)
     cuts = CutStore(warehouse, hook=lambda now: now is CommitMoment.BEFORE and rival.record(ONE, [(SILVER, 1)]))
     cuts.record(TWO, [(SILVER, 2)])
@@ -67,7 +67,7 @@ def test_two_that_record_different_cuts_at_once_lose_neither(warehouse):
 
 
 def test_a_log_that_always_fails_is_a_clear_error(warehouse):
-    """The error names the checkpoint and what was met."""
+    """The error names the checkpoint and the cause."""
 
     def hook(now):
         if now is CommitMoment.BEFORE:
@@ -77,8 +77,11 @@ def test_a_log_that_always_fails_is_a_clear_error(warehouse):
         CutStore(warehouse, hook=hook).record(ONE, [(SILVER, 1)])
 
 
-def test_a_cut_that_says_an_impossible_time_is_refused_by_name(warehouse):
-    """A start reads the times of all cuts, so a wrong one is named with its folder instead of ending in a traceback."""
+def test_a_cut_with_an_impossible_time_is_refused_by_name(warehouse):
+    """A starting tick reads the times of all cuts.
+
+    It names a wrong one with its folder instead of ending in a traceback.
+    """
     CutStore(replace(warehouse, now_ms=lambda: -1)).record(ONE, [(SILVER, 1)])
     with pytest.raises(UnreadableRowError, match=r"-1 is no checkpoint, no version and no time\. Restore the folder"):
         CutStore(warehouse).all()

@@ -1,4 +1,4 @@
-"""A job has as many files after thousands of checkpoints as after hundreds."""
+"""Tests that a job has as many files after thousands of checkpoints as after hundreds."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ PER_GENERATION = 500
 
 
 class Life:
-    """A job that completes checkpoints, each with its row and its cut, on a clock of ten minutes a checkpoint."""
+    """Completes checkpoints, each with its entry and its cut. Each checkpoint moves the clock on by ten minutes."""
 
     def __init__(self, root: Path, paths, rows) -> None:
         self.now_ms = 1_700_000_000_000
@@ -30,7 +30,7 @@ class Life:
         self.rows, self.number, self.version = rows, 0, 0
 
     def go_on(self, checkpoints: int, table) -> None:
-        """Complete so many checkpoints; a new generation every five hundred, as a tick with full traces has."""
+        """Complete so many checkpoints. A new generation begins every five hundred, as after a full trace."""
         for _ in range(checkpoints):
             self.now_ms += 600_000
             generation = 1 + self.number // PER_GENERATION
@@ -56,15 +56,15 @@ class Life:
         self.version = result.version
 
     def _age(self) -> None:
-        """Let every file be as old as the clock says: what is kept for an hour's readers may go."""
+        """Give every file the age that the clock says. Files that are kept an hour for readers may then go."""
         for folder, _, names in os.walk(self.warehouse.root):
             for name in names:
                 os.utime(os.path.join(folder, name), (self.now_ms / 1000 - 7_200,) * 2)  # noqa: PTH118
 
 
 @pytest.mark.dear
-def test_rows_and_logs_do_not_grow_with_the_number_of_checkpoints(warehouse, rows, silver):
-    """After two thousand checkpoints there are as many rows, cuts, log entries and files as after four hundred."""
+def test_entries_and_logs_do_not_grow_with_the_number_of_checkpoints(warehouse, rows, silver):
+    """After 2,000 checkpoints there are as many entries, cuts, log entries and files as after 400."""
     life = Life(warehouse.root, warehouse.paths, rows)
     life.go_on(400, silver)
     early = life.files()
@@ -76,8 +76,8 @@ def test_rows_and_logs_do_not_grow_with_the_number_of_checkpoints(warehouse, row
     assert RETAINED == len(CutStore(life.warehouse).recorded())
 
 
-def test_the_looks_of_thousands_of_clean_ups_are_bounded(warehouse, silver):
-    """A clean-up after every checkpoint, for months: the file of what they saw stays as large as after a day."""
+def test_the_observations_of_thousands_of_clean_ups_are_bounded(warehouse, silver):
+    """A clean-up follows every checkpoint, for months. The file with its observations stays as large as after a day."""
     now_ms, day_ms, sizes = 1_700_000_000_000, 86_400_000, []
     looks = ()
     for number in range(3_000):
@@ -92,7 +92,7 @@ def test_the_looks_of_thousands_of_clean_ups_are_bounded(warehouse, silver):
 
 
 def test_requests_of_a_long_life_are_bounded(warehouse):
-    """Thousands ask, are answered and die before they read it; what they leave goes when an attempt begins."""
+    """Thousands of processes ask, get an answer and die before they read it. The next attempt removes their files."""
     folder = RequestFolder(warehouse)
     dead = this_process().model_copy(update={"pid": 2**22 + 1})
     for number in range(1_000):

@@ -1,4 +1,4 @@
-"""Suites at the barrier: Great Expectations judges staged files, and row rules agree with it."""
+"""Tests suites at the barrier: Great Expectations judges staged files, and row rules agree with it."""
 
 import re
 import socket
@@ -24,7 +24,7 @@ IN_SET, NOT_IN_SET = "expect_column_values_to_be_in_set", "expect_column_values_
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """One judge for all, as in a tick; its files lie in one folder."""
+    """Return one judge for all tests, as a tick has one. Its files lie in one folder."""
     judge = Judge(tmp_path_factory.mktemp("judged"))
     judge.warm_up().join()
     return judge
@@ -42,7 +42,7 @@ def _judged(judge, table, *expectations):
 
 
 def test_a_failed_suite_names_values_files_and_ways_out(judge):
-    """Only the file that holds the bad row is named; the report is one that a person can act on."""
+    """The report names only the file with the bad row, and a person can act on it."""
     good = _write(judge, pa.table({"distance": pa.array([1, 2, None], pa.int32())}), name="good.parquet")
     bad = _write(judge, pa.table({"distance": pa.array([3, -7], pa.int32())}), name="bad.parquet")
     suite = Suite("sane", "silver/flights", (Expectation(BETWEEN, {"column": "distance", "min_value": 0}),))
@@ -63,7 +63,7 @@ def test_a_failed_suite_names_values_files_and_ways_out(judge):
 
 
 def test_a_verdict_survives_its_json(judge):
-    """The checkpoint keeps the verdict that was given."""
+    """The checkpoint keeps the verdict that the judge gave."""
     when = datetime(2013, 1, 1, tzinfo=UTC)
     table = pa.table({"t": pa.array([when], pa.timestamp("us", "UTC"))})
     verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "t", "min_value": when}))
@@ -72,7 +72,7 @@ def test_a_verdict_survives_its_json(judge):
 
 
 def test_each_expectation_gets_its_own_verdict_in_the_suites_order(judge):
-    """Great Expectations reorders results and reports errors in other shapes; a reader does not notice."""
+    """Great Expectations reorders results, and reports errors in another form. A reader does not notice."""
     table = pa.table({"a": [1, 2, None], "b": ["x", None, "y"]})
     verdict = _judged(
         judge,
@@ -93,15 +93,15 @@ def test_each_expectation_gets_its_own_verdict_in_the_suites_order(judge):
 
 
 def test_an_expectation_that_cannot_be_judged_rejects_nothing(judge):
-    """The suite is not met, and its rows may be good: the sentence names suite, table, expectation and cause."""
+    """The rows may be good, so nothing is rejected. The sentence names suite, table, expectation and cause."""
     verdict = _judged(judge, pa.table({"a": [1]}), Expectation(NOT_NULL, {"column": "missing"}))
     assert (False, False) == (verdict.passed, verdict.rejects)
     assert verdict.failure().startswith("suite suite of table silver/flights could not be judged")
     assert '"missing"' in verdict.failure()
 
 
-def test_no_rows_are_no_reason_to_fail(judge):
-    """An epoch without new rows passes every suite."""
+def test_an_epoch_without_rows_passes_every_suite(judge):
+    """A suite without rows to judge has nothing to reject."""
     empty = _write(judge, pa.table({"a": pa.array([], pa.int64())}))
     suite = Suite("s", "t", (Expectation("expect_table_row_count_to_be_between", {"min_value": 1}),))
     assert judge.judge(suite, [empty]).passed
@@ -109,14 +109,14 @@ def test_no_rows_are_no_reason_to_fail(judge):
 
 
 def test_large_integers_beside_nulls_stay_exact(judge):
-    """Where pandas would round to floating point, the sample shows the very value of the file."""
+    """The sample shows the exact value from the file. pandas would round it to floating point."""
     table = pa.table({"a": pa.array([2**60 + 1, None, 5])})
     verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "a", "max_value": 10}))
     assert (str(2**60 + 1),) == verdict.expectations[0].sample
 
 
 def test_a_new_column_in_some_of_the_files_is_null_in_the_others(judge):
-    """Files staged before a column came are judged as readers see them."""
+    """Some files were staged before the column came. The judge sees them as readers do."""
     old = _write(judge, pa.table({"a": [1]}), name="old.parquet")
     new = _write(judge, pa.table({"a": [2], "b": ["x"]}), name="new.parquet")
     suite = Suite("s", "t", (Expectation(NOT_NULL, {"column": "b"}),))
@@ -124,8 +124,8 @@ def test_a_new_column_in_some_of_the_files_is_null_in_the_others(judge):
     assert (1, ("old.parquet",)) == (found.unexpected_count, found.files)
 
 
-def test_judging_asks_no_network(judge, monkeypatch):
-    """No analytics, no cloud: any connection would fail the test."""
+def test_a_judge_uses_no_network(judge, monkeypatch):
+    """The judge sends no analytics and asks no cloud. Any connection fails the test."""
 
     def refuse(*_):
         raise AssertionError("a judge must not use the network")
@@ -180,7 +180,10 @@ _expectations = st.one_of(
 
 
 def _bad_rows_in_sql(table: pa.Table, rule: str) -> int:
-    """Count the rows that the rule rejects; DuckDB reads Spark's quotes once they are written its way."""
+    """Count the rows that the rule rejects.
+
+    The rule is first rewritten for DuckDB, which quotes differently from Spark.
+    """
     connection = duckdb.connect()
     connection.register("rows", table)
     return connection.execute(f"SELECT count(*) FROM rows WHERE NOT ({_for_duckdb(rule)})").fetchone()[0]
@@ -216,7 +219,7 @@ def _find(rule: str) -> str:
 )
 @given(rows=_rows, expectation=_expectations)
 def test_a_row_rule_rejects_exactly_the_rows_that_great_expectations_does(judge, rows, expectation):
-    """Row rules and suites agree on every row, nulls, quotes and empty sets included."""
+    """They agree on every row, with nulls, quotes and empty sets too."""
     table = pa.table(
         {
             "a": pa.array([row[0] for row in rows], pa.int64()),

@@ -1,4 +1,4 @@
-"""Logs are read away from the commit path. Then a checkpoint's commit reads no log, and is as right as before."""
+"""Tests that a checkpoint commits without reading logs, which were read before, and that it is right nevertheless."""
 
 import pytest
 from deltalake import DeltaTable
@@ -45,7 +45,7 @@ def _checkpoint(stores, rows, tables, silver, number):
 
 
 def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, reads):
-    """All that it must know of tables, rows and cuts was read when nobody waited."""
+    """The stores read everything about tables, entries and cuts while nobody waited."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     reads.clear()
@@ -54,8 +54,8 @@ def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, r
     assert {silver: 2} == stores.read_cut(CheckpointId(2))
 
 
-def test_what_others_commit_after_the_look_is_met(stores, rows, tables, another, silver):
-    """The look is a reading like any other: the next one sees what is newer."""
+def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, another, silver):
+    """Each look reads the log, so the next one sees newer commits."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})

@@ -1,4 +1,4 @@
-"""Observing: one call sees all that recovery decides by."""
+"""Tests that one call observes everything that recovery needs for its decision."""
 
 from checkpointing.commit.fencing import Lease
 from checkpointing.commit.recovery import RecoveryPlan, decide_recovery
@@ -19,14 +19,14 @@ def _observe(warehouse):
 
 
 def test_a_job_that_never_ran_is_seen_as_empty(warehouse):
-    """The first tick sees no rows and no holder."""
+    """The first tick sees no entries and no holder."""
     seen = _observe(warehouse)
     assert (0, (), frozenset()) == (seen.version, seen.rows, seen.cuts)
     assert (None, None) == (seen.holder.alive, seen.holder.lease)
 
 
-def test_a_committed_but_unpublished_row_is_seen_and_rolled_forward(warehouse, tables, silver, schema, rows):
-    """Rows, the holder's life and its lease, before and after publishing."""
+def test_a_committed_but_unpublished_entry_is_seen_and_rolled_forward(warehouse, tables, silver, schema, rows):
+    """The observation has the entries, whether the holder lives, and its lease, before and after publishing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     file = tables.stage(silver, {"a": 1})
     record = TableRecord(table=silver, mode=TableMode.APPEND, adds=(file,), parent_version=0)

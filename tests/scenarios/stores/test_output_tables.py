@@ -1,4 +1,4 @@
-"""Our tables in a world of other writers: made once, compared before each commit point, problems by name."""
+"""Tests output tables beside other writers: made once, checked before each commit point, refused by name."""
 
 import shutil
 
@@ -23,7 +23,7 @@ def _open(tables, table):
 
 
 def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, schema):
-    """A second process finds the table. Files and log entries of old cuts outlive any retention by age."""
+    """A second process finds the table. No retention by age deletes files and log entries of old cuts."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     another().output.ensure(silver, schema, TableMode.UPSERT)
     table = _open(tables, silver)
@@ -39,8 +39,11 @@ def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, sch
     assert () == tables.output.check([silver])
 
 
-def test_a_new_column_of_the_pipeline_waits_for_its_commit(tables, another, silver, schema):
-    """A tick that only begins changes no columns: they come with the row that says them, old rows null there (D6)."""
+def test_a_new_column_comes_with_the_commit_that_uses_it(tables, another, silver, schema):
+    """A starting tick changes no columns.
+
+    They come with the entry that lists them, and old rows are null there (D6).
+    """
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     file = tables.stage(silver, {"a": 1})
     tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(file,)), CheckpointId(1))
@@ -61,8 +64,8 @@ def test_a_new_column_of_the_pipeline_waits_for_its_commit(tables, another, silv
         (pa.schema([("k", pa.string())]), "has a column v that the pipeline does not write"),
     ],
 )
-def test_columns_that_no_row_knows_are_foreign(tables, another, silver, schema, declared, expected):
-    """Before anything runs, naming table and column (D6)."""
+def test_columns_that_no_entry_lists_are_foreign(tables, another, silver, schema, declared, expected):
+    """The tick is refused before anything runs, and the message names table and column (D6)."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     tables.publisher.publish(Publication(silver, TableMode.UPSERT), CheckpointId(1))
     with pytest.raises(TableMismatchError, match="table silver/flights") as error:
@@ -70,8 +73,8 @@ def test_columns_that_no_row_knows_are_foreign(tables, another, silver, schema, 
     assert expected in str(error.value)
 
 
-def test_a_table_that_no_commit_has_reached_is_made_anew_in_other_columns(tables, another, silver, schema):
-    """Its first tick died, and the pipeline was corrected since: nobody has ever read it."""
+def test_a_table_without_any_commit_is_made_anew_with_other_columns(tables, another, silver, schema):
+    """The first tick died, and the user corrected the pipeline. Nobody has ever read the table."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     corrected = pa.schema([("k", pa.int64())])
     another().output.ensure(silver, corrected, TableMode.APPEND)
@@ -87,8 +90,8 @@ def test_a_table_of_another_job_is_refused(tables, silver, schema):
         OutputTables(other, TableLogs(other)).ensure(silver, schema, TableMode.APPEND)
 
 
-def test_rows_that_the_job_never_wrote_are_not_erased_by_an_upsert(tables, silver, schema):
-    """A foreign table with the right columns may be appended to, and not taken over."""
+def test_an_upsert_does_not_erase_rows_that_the_job_never_wrote(tables, silver, schema):
+    """If the columns fit, Tidemark appends to a foreign table, but it does not take the table over."""
     path = str(tables.warehouse.path(silver))
     write_deltalake(path, pa.table({"k": ["theirs"], "v": [1]}, schema=schema))
     with pytest.raises(TableMismatchError, match="holds rows that job flights never wrote, and an upsert would erase"):
@@ -98,7 +101,10 @@ def test_rows_that_the_job_never_wrote_are_not_erased_by_an_upsert(tables, silve
 
 
 def test_a_users_nullable_column_stops_an_upsert_by_name_and_not_an_append(tables, silver, schema):
-    """ADD COLUMN between two checkpoints: our files read null there, an upsert would erase it."""
+    """A user adds the column between two checkpoints.
+
+    Our files read null there, and an upsert would erase its values.
+    """
     gold = "gold/routes"
     tables.output.ensure(silver, schema, TableMode.APPEND)
     tables.output.ensure(gold, schema, TableMode.UPSERT)
@@ -112,8 +118,11 @@ def test_a_users_nullable_column_stops_an_upsert_by_name_and_not_an_append(table
     assert "column note" in problem
 
 
-def test_a_forbidding_feature_names_the_version_that_brought_it_and_publishing_says_so_too(tables, silver, schema):
-    """Enabled before the commit point the check declines; enabled after it the publisher stops by name."""
+def test_a_forbidding_feature_is_named_with_the_version_that_brought_it(tables, silver, schema):
+    """If it is enabled before the commit point, the check declines.
+
+    If it is enabled after it, the publisher stops by name.
+    """
     tables.output.ensure(silver, schema, TableMode.APPEND)
     assert () == tables.output.check([silver])
     _open(tables, silver).alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
@@ -126,8 +135,8 @@ def test_a_forbidding_feature_names_the_version_that_brought_it_and_publishing_s
     assert "DROP FEATURE" in result.error
 
 
-def test_a_constraint_stops_by_name_and_dropping_it_goes_on(tables, silver, schema):
-    """A table may not promise a rule that staged files were not checked against. The way out works."""
+def test_a_constraint_stops_by_name_and_dropping_it_helps(tables, silver, schema):
+    """Staged files were not checked against the constraint. After the named way out, publishing goes on."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     _open(tables, silver).alter.add_constraint({"positive": "v > 0"})
     (problem,) = tables.output.check([silver])
@@ -137,7 +146,7 @@ def test_a_constraint_stops_by_name_and_dropping_it_goes_on(tables, silver, sche
 
 
 def test_an_append_only_table_stops_an_upsert_by_name(tables, silver, schema):
-    """The check says it before the commit point, the publisher after it."""
+    """The check names it before the commit point, and the publisher after it."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     first, second = tables.stage(silver, {"a": 1}), tables.stage(silver, {"b": 1})
     tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(first,)), CheckpointId(1))
@@ -149,16 +158,16 @@ def test_an_append_only_table_stops_an_upsert_by_name(tables, silver, schema):
     assert "'delta.appendOnly'='false'" in result.error
 
 
-def test_a_dropped_table_is_a_problem_by_name(tables, silver, schema):
-    """No panic, and no silent new table in the place of the old one."""
+def test_a_dropped_table_is_named(tables, silver, schema):
+    """delta-rs does not panic, and no new table silently replaces the old one."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     shutil.rmtree(tables.warehouse.path(silver))
     (problem,) = tables.output.check([silver])
     assert problem.startswith("table silver/flights is gone: restore its folder")
 
 
-def test_a_log_that_cannot_be_read_is_no_change_of_the_table(tables, silver, schema):
-    """Nobody knows what the table is like now: the check raises by name, and finds the table sound afterwards."""
+def test_a_log_that_cannot_be_read_does_not_count_as_a_changed_table(tables, silver, schema):
+    """Nobody knows the state of the table then. The check raises by name, and later finds the table sound."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     tables.publisher.publish(Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {"a": 1}),)), 1)
     entry = max((tables.warehouse.path(silver) / "_delta_log").glob("*.json"))

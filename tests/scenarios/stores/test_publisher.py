@@ -1,4 +1,4 @@
-"""A checkpoint is published once, no row twice, after any crash and beside any other writer."""
+"""Tests that a checkpoint is published once and no row twice, after any crash and beside any other writer."""
 
 import pytest
 from deltalake import DeltaTable
@@ -27,8 +27,8 @@ def _publish(tables, publication, checkpoint):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_visible_before_and_all_after(tables, silver, schema, mode):
-    """Staged files are no rows until they are published (F3)."""
+def test_nothing_is_visible_before_publishing_and_everything_after(tables, silver, schema, mode):
+    """Staged files show no rows until they are published (F3)."""
     tables.output.ensure(silver, schema, mode)
     file = tables.stage(silver, {"a": 1})
     assert [] == _content(tables, silver)
@@ -38,7 +38,7 @@ def test_nothing_is_visible_before_and_all_after(tables, silver, schema, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_publishing_again_changes_nothing_and_answers_the_same_version(tables, another, silver, schema, mode):
-    """Idempotent, in this process and in another, also after later checkpoints and foreign commits."""
+    """This holds in this process and in another, and after later checkpoints and foreign commits."""
     tables.output.ensure(silver, schema, mode)
     first = _publication(mode, silver, tables.stage(silver, {"a": 1}))
     expected = _publish(tables, first, 1)
@@ -52,7 +52,7 @@ def test_publishing_again_changes_nothing_and_answers_the_same_version(tables, a
 
 
 def test_an_append_adds_and_an_upsert_becomes_exactly_its_files(tables, another, silver, schema):
-    """The two meanings of a publication."""
+    """Publishing adds files to an append table. An upsert table shows exactly the published files."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     kept, old, new = (tables.stage(silver, {name: number}) for number, name in enumerate("abc"))
     _publish(tables, _publication(TableMode.UPSERT, silver, kept, old), 1)
@@ -65,7 +65,7 @@ def test_an_append_adds_and_an_upsert_becomes_exactly_its_files(tables, another,
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("moment", CommitMoment)
 def test_a_lost_reply_or_request_publishes_once(warehouse, tables, silver, schema, mode, moment):
-    """An error before or after the commit is met by looking again."""
+    """After an error before or after the commit, the publisher looks again."""
     tables.output.ensure(silver, schema, mode)
     publication = _publication(mode, silver, tables.stage(silver, {"a": 1}))
     struck = []
@@ -81,8 +81,8 @@ def test_a_lost_reply_or_request_publishes_once(warehouse, tables, silver, schem
     assert [moment] == struck
 
 
-def test_a_log_that_always_fails_is_given_up_by_name(warehouse, tables, silver, schema):
-    """Bounded tries; the answer names the table and that nothing is lost."""
+def test_a_publisher_gives_up_on_a_log_that_always_fails(warehouse, tables, silver, schema):
+    """It tries a bounded number of times. The answer names the table, and says that nothing is lost."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     struck = []
 
@@ -101,7 +101,7 @@ def test_a_log_that_always_fails_is_given_up_by_name(warehouse, tables, silver, 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_two_publishers_of_one_checkpoint_enter_it_once(warehouse, tables, another, silver, schema, mode):
-    """A zombie and its successor publish the same row at the same moment."""
+    """A zombie and its successor publish the same entry at the same moment."""
     tables.output.ensure(silver, schema, mode)
     publication = _publication(mode, silver, tables.stage(silver, {"a": 1}))
     rival, met = another(), []
@@ -141,7 +141,10 @@ APPEND_EXPECTED = {
 @pytest.mark.parametrize("between", [True, False], ids=["during", "before"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_foreign_commit_at_any_step_doubles_nothing(tables, silver, schema, mode, foreign, between):
-    """Appends go on behind it, upserts are set back to their files, and the note names it."""
+    """An append publishes after it.
+
+    An upsert sets the table back to its files, and the note names the foreign commit.
+    """
     warehouse = tables.warehouse
     path = str(warehouse.path(silver))
     tables.output.ensure(silver, schema, mode)
@@ -169,8 +172,8 @@ def test_a_foreign_commit_at_any_step_doubles_nothing(tables, silver, schema, mo
         assert "at version 2" in result.note
 
 
-def test_a_vacuum_without_retention_takes_no_staged_file(warehouse, tables, silver, schema):
-    """Staged files survive what users do to visible ones."""
+def test_a_vacuum_without_retention_deletes_no_staged_file(warehouse, tables, silver, schema):
+    """Staged files survive a VACUUM that deletes other files."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     file = tables.stage(silver, {"a": 1})
     FOREIGN["VACUUM"](str(warehouse.path(silver)))
@@ -178,8 +181,8 @@ def test_a_vacuum_without_retention_takes_no_staged_file(warehouse, tables, silv
     assert [("a", 1)] == _content(tables, silver)
 
 
-def test_a_staged_file_that_is_gone_or_short_is_named_and_nothing_published(warehouse, tables, silver, schema):
-    """A reader never meets a table whose file is missing."""
+def test_a_missing_or_short_staged_file_is_named_and_nothing_is_published(warehouse, tables, silver, schema):
+    """No reader finds a table whose file is missing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     whole, broken = tables.stage(silver, {"a": 1}), tables.stage(silver, {"b": 1})
     warehouse.path(broken.path).write_bytes(b"PAR1")
@@ -193,15 +196,15 @@ def test_a_staged_file_that_is_gone_or_short_is_named_and_nothing_published(ware
 
 
 def test_a_file_of_another_table_is_refused(tables, silver, schema):
-    """A table's log names nothing outside its folder."""
+    """A table's log names no file outside its folder."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     foreign = tables.stage("gold/routes", {"a": 1})
     result = _publish(tables, _publication(TableMode.APPEND, silver, foreign), 1)
     assert "does not lie in the table's folder" in result.error
 
 
-def test_a_table_that_is_not_there_is_a_failure_by_name(tables, silver):
-    """No table, no panic."""
+def test_a_missing_table_is_a_failure_by_name(tables, silver):
+    """delta-rs does not panic."""
     result = _publish(tables, _publication(TableMode.APPEND, silver), 1)
     assert isinstance(result, PublishFailed)
     assert "table silver/flights: its log cannot be used" in result.error
@@ -210,7 +213,7 @@ def test_a_table_that_is_not_there_is_a_failure_by_name(tables, silver):
 @pytest.mark.kill
 @pytest.mark.parametrize("mode", MODES)
 def test_a_publisher_killed_on_either_side_of_the_commit_is_rolled_forward(racers, tables, silver, schema, mode):
-    """SIGKILL, then the next tick publishes the same row: the table shows it once."""
+    """After SIGKILL the next tick publishes the same entry, and the table shows it once."""
     tables.output.ensure(silver, schema, mode)
     for number, (racer, moment) in enumerate(zip(racers(2), ("before", "after"), strict=True), start=1):
         files = tuple(tables.stage(silver, {f"k{number}": number}) for _ in range(1))
@@ -224,8 +227,8 @@ def test_a_publisher_killed_on_either_side_of_the_commit_is_rolled_forward(racer
     assert expected == _content(tables, silver)
 
 
-def test_a_log_checkpoint_keeps_opening_cheap_and_drops_no_version(warehouse, tables, silver, schema):
-    """Maintenance of an output table writes a Delta log checkpoint and leaves every version readable."""
+def test_a_log_checkpoint_keeps_opening_cheap_and_removes_no_version(warehouse, tables, silver, schema):
+    """Maintenance of an output table writes a Delta log checkpoint, and every version stays readable."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     for number in range(1, 61):
         file = tables.stage(silver, {f"k{number}": number})

@@ -1,4 +1,4 @@
-"""Spark and Delta's own writer as neighbours: what they read of ours, and what they may do to our tables."""
+"""Tests Spark and Delta's own writer beside Tidemark: they read its tables, and may change them."""
 
 import re
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def made(tables, schema):
-    """Return a maker of a published table: its name and its path as SQL names it."""
+    """Return a function that publishes a table. It returns the table's name, and its path as SQL names it."""
 
     def make(name, mode):
         table = table_name(f"silver/{name}")
@@ -44,8 +44,8 @@ def _next(tables, table, mode, files, checkpoint=2):
     return tables.publisher.publish(publication, CheckpointId(checkpoint))
 
 
-def test_spark_reads_tables_rows_and_cuts(spark, tables, warehouse, made, rows):
-    """Plain Delta for everybody: the published table at its cut, the rows and the cuts by SQL."""
+def test_spark_reads_tables_entries_and_cuts(spark, tables, warehouse, made, rows):
+    """SQL reads the published table at its cut, the entries and the cuts as plain Delta tables."""
     table, name, files = made("read", TableMode.UPSERT)
     store, cuts = CheckpointStore(warehouse), CutStore(warehouse)
     store.append(rows.claim(1), 0)
@@ -60,7 +60,7 @@ def test_spark_reads_tables_rows_and_cuts(spark, tables, warehouse, made, rows):
 
 
 def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(neighbour, tables, made):
-    """Its active files become exactly the checkpoint's again; nothing is doubled."""
+    """Publishing makes exactly the checkpoint's files active again. No row is doubled."""
     table, name, files = made("optimized", TableMode.UPSERT)
     neighbour.sql(f"OPTIMIZE {name}")
     result = _next(tables, table, TableMode.UPSERT, files)
@@ -70,7 +70,10 @@ def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(neighbour, table
 
 @pytest.mark.dear
 def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(neighbour, tables, made):
-    """A DELETE under deletion vectors is met before and after the commit point; an append goes on."""
+    """The check names a DELETE with deletion vectors before the commit point, and the publisher after it.
+
+    An append goes on.
+    """
     for mode in (TableMode.APPEND, TableMode.UPSERT):
         table, name, files = made(f"vectors_{mode.value}", mode)
         neighbour.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
@@ -92,7 +95,7 @@ def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(neighbour
 
 
 def _follow(spark, *texts):
-    """Do what the problems tell a user to run."""
+    """Run the SQL that the problems tell a user to type."""
     for text in texts:
         for statement in re.findall(r"((?:ALTER|REORG) TABLE delta\.`[^`]+` .*?)(?: and (?=REORG)|, then|; |$)", text):
             spark.sql(statement)
@@ -106,10 +109,10 @@ def _follow(spark, *texts):
         ("timed", "SET TBLPROPERTIES ('delta.enableInCommitTimestamps'='true')", "inCommitTimestamp"),
     ],
 )
-def test_a_feature_that_can_be_dropped_stops_by_name_and_its_way_out_works(
+def test_a_feature_that_can_be_dropped_is_named_and_its_way_out_works(
     neighbour, tables, made, name, statement, feature
 ):
-    """The problems name feature and version; running what they say sets the table free, nothing is lost."""
+    """The problems name feature and version. Their SQL frees the table, and nothing is lost."""
     table, sql_name, files = made(name, TableMode.UPSERT)
     neighbour.sql(f"ALTER TABLE {sql_name} {statement}")
     problems = tables.output.check([table])
@@ -133,7 +136,7 @@ def test_a_feature_that_can_be_dropped_stops_by_name_and_its_way_out_works(
     ],
 )
 def test_a_feature_that_cannot_simply_be_dropped_says_so(neighbour, tables, made, name, statement, feature):
-    """The way out is honest about what Delta itself does not offer."""
+    """The message says which step Delta itself does not offer."""
     table, sql_name, _ = made(name, TableMode.APPEND)
     neighbour.sql(f"ALTER TABLE {sql_name} {statement}")
     (problem,) = [text for text in tables.output.check([table]) if f"feature {feature}" in text]
@@ -153,7 +156,10 @@ def test_harmless_features_go_on(neighbour, tables, made, statement, mode):
 
 
 def test_row_rules_reject_in_spark_what_great_expectations_rejects(spark, tmp_path):
-    """Every kind of row rule, on values with quotes, backslashes and nulls, by Spark itself."""
+    """The test has every kind of row rule, on values with quotes, backslashes and nulls.
+
+    Spark itself evaluates them.
+    """
     table = pa.table(
         {
             "a": pa.array([1, None, -3, 7, None], pa.int64()),

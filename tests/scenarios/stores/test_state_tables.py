@@ -1,4 +1,4 @@
-"""State tables: their columns follow their files (D6), and a state that lies in the row is shown all the same (D2)."""
+"""Tests state tables: their columns follow their files (D6), and they also show state that lies in the entry (D2)."""
 
 import zlib
 from dataclasses import replace
@@ -23,7 +23,7 @@ IN_OLD, IN_NEW = declared_columns(OLD), declared_columns(NEW)
 
 @pytest.fixture
 def writer(warehouse):
-    """Return what stages the state's files."""
+    """Return the object that stages the state's files."""
     return StagedFiles(str(warehouse.root), warehouse.paths.job, Generation(1), VertexId("join"), 1)
 
 
@@ -33,7 +33,7 @@ def rows(schema, *keys):
 
 
 def publish(tables, number, *files, columns=()):
-    """Publish a state table's files; with columns the row says that the table has these from now on."""
+    """Publish a state table's files. If columns are given, the entry says that the table has these from now on."""
     gone = ("gone",) if columns == IN_NEW else ()
     publication = Publication(STATE, TableMode.STATE, files=files, columns=columns, leaving=gone)
     answer = tables.publisher.publish(publication, CheckpointId(number))
@@ -43,7 +43,7 @@ def publish(tables, number, *files, columns=()):
 
 
 def opened(tables, version=None):
-    """Return the state table as any reader would open it."""
+    """Return the state table as any reader opens it."""
     return DeltaTable(str(tables.warehouse.path(STATE)), version=version)
 
 
@@ -58,7 +58,7 @@ IS = {"k": "string", "v": "long", "more": "string"}
 
 @pytest.fixture
 def evolving(tables, another, writer):
-    """Return (the tables of a later process with new columns, a file with the old ones that is published)."""
+    """Return the tables of a later process, whose columns are new, and a published file with the old columns."""
     tables.output.ensure(STATE, OLD, TableMode.STATE)
     old = writer.write(STATE, rows(OLD, "a"))
     publish(tables, 1, old)
@@ -67,8 +67,8 @@ def evolving(tables, another, writer):
     return later, old
 
 
-def test_the_table_keeps_its_columns_while_the_rows_say_so(evolving, writer):
-    """Ensured, checked and published again with the old file, it is as it was: nobody reads a file in wrong columns."""
+def test_the_table_keeps_its_columns_while_the_entries_list_them(evolving, writer):
+    """The later process ensures and checks the table, and publishes the old file again. The table stays as it was."""
     later, old = evolving
     assert () == later.output.check([STATE])
     publish(later, 2, old, writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
@@ -76,8 +76,11 @@ def test_the_table_keeps_its_columns_while_the_rows_say_so(evolving, writer):
     assert () == later.output.check([STATE])
 
 
-def test_the_table_gets_its_columns_in_the_commit_that_brings_all_files(evolving, writer):
-    """One log entry: old files out, new ones in, columns changed; the old version reads as before."""
+def test_the_table_gets_its_columns_in_the_commit_that_publishes_all_files(evolving, writer):
+    """One log entry removes the old files, adds the new ones and changes the columns.
+
+    The old version reads as before.
+    """
     later, _ = evolving
     before = opened(later).version()
     said = "column more is new, column gone is gone, column v was int and is now bigint"
@@ -93,8 +96,8 @@ def test_the_table_gets_its_columns_in_the_commit_that_brings_all_files(evolving
     assert TablePublished(CheckpointId(2), STATE, before + 1) == publish(later, 2)
 
 
-def test_a_row_that_was_committed_before_the_columns_changed_is_published_in_the_old_ones(evolving, writer):
-    """Rolling forward meets a file that no log has and that has the old columns."""
+def test_an_entry_from_before_the_change_of_columns_is_published_with_the_old_ones(evolving, writer):
+    """The entry was committed before. Rolling it forward publishes a file with the old columns that no log has yet."""
     later, _ = evolving
     publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")), columns=IN_OLD)
     assert WAS == names(opened(later))
@@ -103,7 +106,7 @@ def test_a_row_that_was_committed_before_the_columns_changed_is_published_in_the
 
 
 def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, writer):
-    """Its tables are made in the columns of the imported row, and what is published first are the restored files."""
+    """A fork makes its tables with the columns of the imported entry, and first publishes the restored files."""
     tables.output.ensure(STATE, NEW, TableMode.STATE, Shows(IN_OLD, settled=False))
     publish(tables, 1, writer.write(STATE, rows(OLD, "a")), writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
     assert WAS == names(opened(tables))
@@ -113,7 +116,7 @@ def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, 
     assert () == tables.output.check([STATE])
 
 
-def test_what_others_do_to_a_state_table_meanwhile_is_a_problem_by_name(evolving):
+def test_a_foreign_change_of_a_state_table_is_a_problem_by_name(evolving):
     """A column that neither the old nor the new state has is foreign."""
     later, _ = evolving
     assert () == later.output.check([STATE])
@@ -122,8 +125,8 @@ def test_what_others_do_to_a_state_table_meanwhile_is_a_problem_by_name(evolving
     assert "column note" in problem
 
 
-def test_a_state_in_the_row_is_put_in_its_place_when_it_is_published(tables, writer):
-    """The handle alone says what the file holds: lost or torn, it is written again; the table can be read (K3)."""
+def test_a_state_in_the_entry_is_written_to_its_place_when_it_is_published(tables, writer):
+    """The handle itself holds the content. A lost or torn file is written again, and the table can be read (K3)."""
     tables.output.ensure(STATE, NEW, TableMode.STATE)
     file = writer.inline(STATE, rows(NEW, "a"))
     place = tables.warehouse.path(file.path)
@@ -135,8 +138,8 @@ def test_a_state_in_the_row_is_put_in_its_place_when_it_is_published(tables, wri
     assert [{"k": "a", "v": 1, "more": None}] == opened(tables).to_pyarrow_table().to_pylist()
 
 
-def test_a_file_that_is_missing_stops_the_change_of_columns_too(evolving, writer):
-    """No columns change for a file that nobody can read."""
+def test_a_missing_file_also_stops_the_change_of_columns(evolving, writer):
+    """The columns do not change for a file that nobody can read."""
     later, _ = evolving
     file = writer.write(STATE, rows(NEW, "a"))
     gone = replace(file, path=file.path.replace("join-1-", "join-9-"))

@@ -1,4 +1,4 @@
-"""A table's history on real Delta logs: what each version showed is told without loading it, or is said not to be."""
+"""Tests a table's history on real Delta logs: it says what each version showed, or that the log cannot tell."""
 
 import polars as pl
 import pytest
@@ -33,8 +33,8 @@ def entry(folder, version):
     return folder / "_delta_log" / f"{version:020d}.json"
 
 
-def test_what_a_version_showed_is_shown_still_or_was_removed_since(folder):
-    """For each version, the log's entries tell the same as loading that version."""
+def test_files_of_a_version_are_still_shown_or_were_removed_since(folder):
+    """For each version, the log's entries say the same as loading that version."""
     history, newest = read_history(local(folder)), DeltaTable(folder).version()
     shown = shown_at(folder, newest)
     assert newest == 9
@@ -45,8 +45,8 @@ def test_what_a_version_showed_is_shown_still_or_was_removed_since(folder):
     assert len({frozenset(history.removed_since(version)) for version in range(newest)}) > 5
 
 
-def test_what_entries_that_are_gone_would_tell_is_not_guessed(folder):
-    """At or before a gap only loading a version tells what it showed; behind it, the log still does."""
+def test_the_history_does_not_guess_at_lost_log_entries(folder):
+    """Up to a gap, only loading a version says what it showed. After the gap, the log says it."""
     newest = DeltaTable(folder).version()
     shown = [shown_at(folder, version) for version in range(newest + 1)]
     DeltaTable(folder).create_checkpoint()

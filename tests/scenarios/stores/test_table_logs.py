@@ -1,4 +1,4 @@
-"""Shortening an output table's log on real Delta: what is left reads as before, and nothing is lost from sight."""
+"""Tests shortening an output table's log on real Delta: remaining versions read as before, and no file is forgotten."""
 
 import os
 import time
@@ -16,7 +16,10 @@ VERSIONS = 9
 
 @pytest.fixture
 def folder(tmp_path):
-    """Make a table of nine versions, a row each, with Delta log checkpoints at 3 and 6; every entry is a day old."""
+    """Make a table of nine versions with a row each, and Delta log checkpoints at 3 and 6.
+
+    Every log entry is a day old.
+    """
     for number in range(VERSIONS):
         pl.DataFrame({"n": [number]}).write_delta(str(tmp_path), mode="append")
         if number in (3, 6):
@@ -39,8 +42,8 @@ def _rows(folder, version=None):
 
 
 @pytest.mark.parametrize(("floor", "first"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (8, 6)], ids=str)
-def test_a_log_begins_at_the_newest_log_checkpoint_that_nobody_reads_before(folder, floor, first):
-    """Every version from the floor on reads as it did, and the table goes on."""
+def test_a_log_begins_at_the_newest_log_checkpoint_up_to_the_floor(folder, floor, first):
+    """Every version from the floor on reads as before, and the table goes on."""
     assert (first > 0) is maintenance.drop_entries(local(folder), floor, kept_s=0, now_s=NOW_S)
     assert list(range(first, VERSIONS)) == _entries(folder)
     for version in range(max(floor, first), VERSIONS):
@@ -50,15 +53,15 @@ def test_a_log_begins_at_the_newest_log_checkpoint_that_nobody_reads_before(fold
 
 
 def test_an_entry_stays_until_it_is_old_enough(folder):
-    """The age that counts is the one of the entry that the log would begin with."""
+    """The age of the entry with which the log would begin counts."""
     assert not maintenance.drop_entries(local(folder), 8, kept_s=86_401, now_s=NOW_S)
     os.utime(folder / "_delta_log" / f"{6:020d}.json", (NOW_S, NOW_S))
     assert maintenance.drop_entries(local(folder), 8, kept_s=60, now_s=NOW_S)
     assert 3 == _entries(folder)[0]
 
 
-def test_an_entry_stays_while_it_alone_tells_of_a_foreign_file(folder):
-    """A file of somebody else's is found by the entry that took it out; once it is deleted, the entry may go."""
+def test_an_entry_stays_while_only_it_names_a_foreign_file(folder):
+    """The log entry that removed a foreign file is the only trace of it. Once the file is deleted, the entry may go."""
     DeltaTable(folder).optimize.compact()
     _age(folder, 86_400)
     replaced = sorted(folder.glob("part-*.parquet"))
@@ -77,8 +80,8 @@ def test_an_entry_stays_while_it_alone_tells_of_a_foreign_file(folder):
     assert list(range(10)) == _rows(folder)
 
 
-def test_half_a_log_checkpoint_is_none(folder):
-    """One of several parts of a Delta log checkpoint is nothing that a log could begin with."""
+def test_an_incomplete_log_checkpoint_does_not_count(folder):
+    """A log cannot begin with one of several parts of a Delta log checkpoint."""
     whole = folder / "_delta_log" / f"{6:020d}.checkpoint.parquet"
     whole.rename(whole.with_name(f"{6:020d}.checkpoint.0000000001.0000000002.parquet"))
     assert maintenance.drop_entries(local(folder), 8, kept_s=0, now_s=NOW_S)
